@@ -1,0 +1,173 @@
+"""ClickTable and Schema: one row per click, columns on disk, memory-mapped, fingerprinted.
+
+Times are whole seconds since the log's origin. Action 0 is the conversion. The table is the only copy of the log:
+whatever the number of reveals, they are slices of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from tracecvr.errors import UserError
+from tracecvr.files import read_json, sync, write_json
+
+Ints = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int32]
+
+NEVER = int(np.iinfo(np.int64).max)
+"""The time of an action that did not happen, or is not known to have happened."""
+
+_FORMAT = 1
+_COLUMNS = ("x", "click_ts", "click_id", "action_ts")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """An encoded column: ids in [0, size). Features of one `table` share an embedding; a one-hot one has none."""
+
+    name: str
+    size: int
+    table: str
+    one_hot: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a log consists of and how it is to be replayed; all times in seconds since its origin.
+
+    `observed_until` is where labels end: only clicks whose d_max ends before it are scored. `window` is the single
+    observation window this log's delays call for, if the methods' own defaults do not suit it. `embedding_dim` and
+    `estimator_hidden` are the net sizes the field uses for this log. `notes` declare what a reader of the results has
+    to know (imputed times, for example).
+    """
+
+    dataset: str
+    features: tuple[Feature, ...]
+    actions: tuple[str, ...]
+    horizons: tuple[int, ...]
+    d_max: int
+    split: int
+    interval: int
+    observed_until: int
+    embedding_dim: int = 16
+    estimator_hidden: tuple[int, ...] = (128, 128, 128)
+    window: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.horizons or list(self.horizons) != sorted(set(self.horizons)) or self.horizons[0] < 0:
+            raise UserError(f"horizons {self.horizons}: give distinct durations in rising order")
+        if self.horizons[-1] > self.d_max:
+            raise UserError(f"horizons end at {self.horizons[-1]} s, after d_max = {self.d_max} s: shorten them")
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Embedding tables and their number of rows, in order of first use."""
+        return {f.table: f.size for f in self.features if not f.one_hot}
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Schema:
+        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+        return cls(**(lists | {"features": tuple(Feature(**f) for f in content["features"])}))
+
+
+@dataclass(frozen=True, eq=False)
+class ClickTable:
+    """Clicks sorted by (click_ts, click_id). `truth` holds columns only a generator knows; no learner is given it."""
+
+    x: Ids  # (N, F)
+    click_ts: Ints  # (N,)
+    click_id: Ints  # (N,)
+    action_ts: Ints  # (N, K), NEVER when absent
+    schema: Schema
+    counts: dict[str, int] = field(default_factory=dict)
+    truth: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.click_ts)
+
+    @property
+    def seen_ts(self) -> Ints:
+        """When each action became known: in a table, when it happened."""
+        return self.action_ts
+
+    @cached_property
+    def label(self) -> npt.NDArray[np.bool_]:
+        """The final label of each click: converted within d_max."""
+        converted = self.action_ts[:, 0]
+        return (converted != NEVER) & (converted - self.click_ts <= self.schema.d_max)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the schema and every column a learner can see."""
+        digest = xxhash.xxh3_128(json.dumps(self.schema.to_json(), sort_keys=True).encode())
+        for name in _COLUMNS:
+            digest.update(np.ascontiguousarray(getattr(self, name)))
+        return digest.hexdigest()
+
+    def save(self, path: Path, extra: dict[str, Any] | None = None) -> None:
+        """Write the columns to a new directory, complete or not at all."""
+        if path.exists():
+            raise UserError(f"{path} exists already: choose another --out, or remove it first")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            draft.mkdir()
+            for name in _COLUMNS:
+                np.save(draft / f"{name}.npy", getattr(self, name))
+            for name, column in self.truth.items():
+                np.save(draft / f"truth.{name}.npy", column)
+            manifest = {
+                "format": _FORMAT,
+                "fingerprint": self.fingerprint,
+                "clicks": len(self),
+                "counts": self.counts,
+                "truth": list(self.truth),
+                "schema": self.schema.to_json(),
+            }
+            write_json(draft / "table.json", manifest | (extra or {}))
+            for file in draft.iterdir():
+                sync(file)
+            draft.rename(path)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    @classmethod
+    def load(cls, path: Path) -> ClickTable:
+        """Memory-map a saved table."""
+        manifest = read_json(path / "table.json")
+        if manifest.get("format") != _FORMAT:
+            raise UserError(f"{path}: table format {manifest.get('format')!r}, expected {_FORMAT}; prepare it again")
+        columns = {name: _mapped(path / f"{name}.npy") for name in _COLUMNS}
+        truth = {name: _mapped(path / f"truth.{name}.npy") for name in manifest["truth"]}
+        schema = Schema.from_json(manifest["schema"])
+        table = cls(**columns, schema=schema, counts=manifest["counts"], truth=truth)
+        if any(len(column) != manifest["clicks"] for column in columns.values()):
+            raise UserError(f"{path}: columns do not have {manifest['clicks']} rows; the table is damaged")
+        table.__dict__["fingerprint"] = manifest["fingerprint"]
+        return table
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Whether `path` is a prepared table."""
+        return (path / "table.json").is_file()
+
+
+def _mapped(path: Path) -> Any:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: column not readable ({error}); prepare the table again") from None

@@ -1,0 +1,183 @@
+"""A synthetic log whose truth is known: the rate of every click, its delay law and its actions, exactly.
+
+Clicks come evenly in time. A click has a segment, a device and an item; items go out of use and new ones appear all the
+time. p(x, t) is logistic in these, drifts with the season of its segment, and jumps once inside the stream. Delays
+follow the segment's law; cart and favourite depend on the outcome and are independent given it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracecvr.clicks import ClickTable
+from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.dataset import Dataset, RawLog
+from tracecvr.encode import Column, Hashed, Modulo
+from tracecvr.seeds import generator
+
+Floats = npt.NDArray[np.float64]
+
+SEGMENTS, DEVICES, ITEMS, NEW_ITEMS_A_DAY = 8, 3, 300, 12
+JUMP_DAY = 16
+"""When the rates of odd segments rise and those of even ones fall."""
+
+
+@dataclass(frozen=True)
+class Delay:
+    """One component of a delay law: exponential and cut off at d_max, or `capped` there, or an atom at `mean`."""
+
+    weight: float
+    mean: float
+    kind: str = "cut"
+
+    def cdf(self, t: Floats, d_max: int) -> Floats:
+        """P(delay <= t) at whole seconds t >= 0."""
+        if self.kind == "atom":
+            return (t >= min(self.mean, d_max)).astype(float)
+        by = -np.expm1(-np.minimum(t, d_max) / self.mean)
+        if self.kind == "capped":
+            return np.where(t >= d_max, 1.0, by)
+        return by / -np.expm1(-d_max / self.mean)
+
+    def sample(self, u: Floats, d_max: int) -> Floats:
+        """Delays from uniform numbers; rounding up keeps the cdf exact at whole seconds."""
+        if self.kind == "atom":
+            return np.full(len(u), min(self.mean, d_max))
+        if self.kind == "cut":
+            u = u * -np.expm1(-d_max / self.mean)
+        return np.clip(np.ceil(-self.mean * np.log1p(-u)), 1, d_max)
+
+
+LAWS: tuple[tuple[Delay, ...], ...] = (
+    (Delay(1.0, 8 * HOUR),),
+    (Delay(0.5, 10 * MINUTE), Delay(0.5, 2 * DAY)),
+    (Delay(0.6, HOUR), Delay(0.4, 12 * HOUR, "atom")),
+    (Delay(1.0, 3 * DAY, "capped"),),
+)
+"""Delay laws; segment s follows law s mod 4."""
+
+CART = (Delay(1.0, 30 * MINUTE), 0.10, 0.70)
+FAVOURITE = (Delay(1.0, 6 * HOUR), 0.12, 0.40)
+"""Delay, then the share of non-converting and of converting clicks that do it at all."""
+
+
+@dataclass
+class Synthetic(Dataset):
+    """A log with known truth: drift, a delay law per segment, three actions, ids unseen in warm-up.
+
+    >>> table, encoder = Synthetic(clicks=2000).prepare(None)
+    >>> table.schema.actions
+    ('purchase', 'cart', 'favourite')
+    """
+
+    name = "synthetic"
+    actions = ("purchase", "cart", "favourite")
+    needs_source = False
+
+    horizons: tuple[Seconds, ...] = option(
+        (15 * MINUTE, HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY), "ends of the observation windows"
+    )
+    d_max: Seconds = option(7 * DAY, "attribution limit: later conversions do not count", above=0)
+    split: Seconds = option(10 * DAY, "end of the warm-up part, start of the stream", above=0)
+    observed_until: Seconds = option(
+        365 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
+    )
+    clicks: int = option(200_000, "number of clicks", low=1)
+    days: int = option(24, "days over which they are spread", low=1)
+    log_seed: int = option(0, "which log", low=0)
+    drift: float = option(1.0, "size of the seasonal drift and of the jump; 0 for none", low=0)
+
+    def columns(self) -> tuple[Column, ...]:
+        return Modulo("segment", SEGMENTS), Modulo("device", DEVICES), Hashed("item", 2048)
+
+    def read(self, source: Path | None) -> RawLog:
+        rng = generator(self.log_seed, "synthetic")
+        n = self.clicks
+        click_ts = np.sort(rng.integers(0, self.days * DAY, n))
+        segment, device = rng.integers(0, SEGMENTS, n), rng.integers(0, DEVICES, n)
+        item = rng.integers(0, ITEMS, n) + click_ts * NEW_ITEMS_A_DAY // DAY
+        p = self._rate(rng, click_ts, segment, device, item)
+        y = rng.random(n) < p
+        delay = np.zeros(n)
+        for s in range(SEGMENTS):
+            mine = segment == s
+            delay[mine] = self._delays(rng, LAWS[s % len(LAWS)], int(mine.sum()))
+        columns: dict[str, npt.NDArray[np.generic]] = {"click_ts": click_ts}
+        columns["purchase"] = np.where(y, click_ts + delay, -1).astype(np.int64)
+        for name, (law, if_not, if_so) in (("cart", CART), ("favourite", FAVOURITE)):
+            happens = rng.random(n) < np.where(y, if_so, if_not)
+            columns[name] = np.where(happens, click_ts + self._delays(rng, (law,), n), -1).astype(np.int64)
+        columns |= {"segment": segment, "device": device, "item": item, "p": p}
+        frame = pl.DataFrame(columns).with_columns(pl.when(pl.col(a) >= 0).then(pl.col(a)) for a in self.actions)
+        return RawLog(frame, rows=n, truth=("p", "segment"))
+
+    def _rate(
+        self,
+        rng: np.random.Generator,
+        click_ts: npt.NDArray[np.int64],
+        segment: npt.NDArray[np.int64],
+        device: npt.NDArray[np.int64],
+        item: npt.NDArray[np.int64],
+    ) -> Floats:
+        of_segment, of_device = rng.normal(0, 0.7, SEGMENTS), rng.normal(0, 0.3, DEVICES)
+        of_item = rng.normal(0, 0.6, ITEMS + self.days * NEW_ITEMS_A_DAY + 1)
+        phase = rng.uniform(0, 2 * np.pi, SEGMENTS)
+        day = click_ts / DAY
+        season = 0.5 * np.sin(2 * np.pi * day / 9 + phase[segment])
+        jump = np.where(day >= JUMP_DAY, np.where(segment % 2, 0.6, -0.6), 0.0)
+        logit = -1.6 + of_segment[segment] + of_device[device] + of_item[item] + self.drift * (season + jump)
+        return np.clip(1 / (1 + np.exp(-logit)), 0.02, 0.6)
+
+    def _delays(self, rng: np.random.Generator, law: tuple[Delay, ...], n: int) -> Floats:
+        which = rng.choice(len(law), size=n, p=[c.weight for c in law])
+        u = rng.random(n)
+        return np.choose(which, [c.sample(u, self.d_max) for c in law])
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The exact quantities of a synthetic table, per click."""
+
+    table: ClickTable
+
+    @cached_property
+    def p(self) -> Floats:
+        """P(y = 1 | x, t)."""
+        return np.asarray(self.table.truth["p"])
+
+    def converted_by(self, t: int) -> Floats:
+        """P(delay <= t | y = 1, x)."""
+        law = [_cdf(law, t, self.table.schema.d_max) for law in LAWS]
+        return np.asarray(law)[self.table.truth["segment"] % len(LAWS)]
+
+    def delayed(self, w: int) -> Floats:
+        """pi_dp = P(y = 1, delay > w | x), the joint mass of delayed positives."""
+        return self.p * (1 - self.converted_by(w))
+
+    def real_negative(self, w: int) -> Floats:
+        """rho = P(y = 0 | not converted by w, x)."""
+        return (1 - self.p) / (1 - self.p + self.delayed(w))
+
+    def delay_share(self, w: int) -> Floats:
+        """g = P(delay > w | y = 1, x)."""
+        return 1 - self.converted_by(w)
+
+    def states(self, horizons: tuple[int, ...]) -> Floats:
+        """psi = P(action k has happened by horizon h | x, y): (N, 2, H, K)."""
+        psi = np.zeros((len(self.table), 2, len(horizons), len(self.table.schema.actions)))
+        for h, end in enumerate(horizons):
+            psi[:, 1, h, 0] = self.converted_by(end)
+            for k, (law, *shares) in enumerate((CART, FAVOURITE), start=1):
+                for y in (0, 1):
+                    psi[:, y, h, k] = shares[y] * _cdf((law,), end, self.table.schema.d_max)
+        return psi
+
+
+def _cdf(law: tuple[Delay, ...], t: int, d_max: int) -> float:
+    return float(sum(c.weight * c.cdf(np.asarray(float(t)), d_max) for c in law))

@@ -1,0 +1,125 @@
+"""Encoder: raw columns to embedding ids. Fitted on the warm-up part alone, saved beside the table and the model.
+
+Hashes are xxh3_64 of the UTF-8 text (a missing value is the empty text), modulo the table size: a fixed contract, so
+that a saved model reads the same ids for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import polars_hash  # noqa: F401  (registers the .nchash namespace)
+
+from tracecvr.clicks import Feature, Ids
+from tracecvr.errors import UserError
+from tracecvr.files import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one raw column becomes one feature. Subclasses say how values become ids in [0, size)."""
+
+    kind: ClassVar[str]
+    raw: str
+    size: int
+    table: str | None = None
+    one_hot: bool = False
+
+    @property
+    def feature(self) -> Feature:
+        return Feature(self.raw, self.size, self.table or self.raw, self.one_hot)
+
+    def fitted(self, warm: pl.DataFrame) -> Column:
+        """This column with what it learns from the warm-up part; nothing by default."""
+        return self
+
+    def ids(self) -> pl.Expr:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Hashed(Column):
+    """Any value, hashed as text: unseen values get an id too."""
+
+    kind = "hashed"
+
+    def ids(self) -> pl.Expr:
+        text: Any = pl.col(self.raw).cast(pl.String).fill_null("")
+        hashed: pl.Expr = text.nchash.xxh3_64()
+        return hashed % self.size
+
+
+@dataclass(frozen=True)
+class Modulo(Column):
+    """Whole numbers, modulo the table size (the Taobao recipe)."""
+
+    kind = "modulo"
+
+    def ids(self) -> pl.Expr:
+        return pl.col(self.raw) % self.size
+
+
+@dataclass(frozen=True)
+class Binned(Column):
+    """Numbers in equal-width bins between the warm-up part's extremes; missing is -1, later values are clipped.
+
+    `scale="log"` bins log(2 + v): counts are heavy-tailed, and equal widths put nearly all of them in the first bin.
+    """
+
+    kind = "binned"
+    scale: str = "linear"
+    low: float = 0.0
+    high: float = 1.0
+
+    def fitted(self, warm: pl.DataFrame) -> Column:
+        low, high = warm.select(self._value().min().alias("low"), self._value().max().alias("high")).row(0)
+        return replace(self, low=float(low), high=float(high))
+
+    def ids(self) -> pl.Expr:
+        width = max(self.high - self.low, 1e-9)
+        position = (self._value() - self.low) / width * self.size
+        return position.floor().clip(0, self.size - 1)
+
+    def _value(self) -> pl.Expr:
+        value = pl.col(self.raw).cast(pl.Float64).fill_null(-1.0)
+        return (value.clip(lower_bound=-1.0) + 2.0).log() if self.scale == "log" else value
+
+
+_KINDS: dict[str, type[Column]] = {c.kind: c for c in (Hashed, Modulo, Binned)}
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The columns of a log, in feature order."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        return tuple(c.feature for c in self.columns)
+
+    def fit(self, warm: pl.DataFrame) -> Encoder:
+        """Learn ranges from the warm-up part."""
+        return Encoder(tuple(c.fitted(warm) for c in self.columns))
+
+    def encode(self, raw: pl.DataFrame) -> Ids:
+        """(N, F) ids of raw rows; a missing column is an error, an unseen value is not."""
+        missing = [c.raw for c in self.columns if c.raw not in raw.columns]
+        if missing:
+            raise UserError(f"column {missing[0]!r} is missing; expected {', '.join(c.raw for c in self.columns)}")
+        x = np.empty((len(raw), len(self.columns)), dtype=np.int32)
+        for j, column in enumerate(self.columns):
+            x[:, j] = raw.select(column.ids().cast(pl.Int32)).to_series().to_numpy()
+        return x
+
+    def save(self, path: Path) -> None:
+        write_json(path, {"columns": [{"kind": c.kind} | asdict(c) for c in self.columns]})
+
+    @classmethod
+    def load(cls, path: Path) -> Encoder:
+        columns = read_json(path)["columns"]
+        return cls(tuple(_KINDS[c.pop("kind")](**c) for c in columns))

@@ -1,0 +1,242 @@
+"""Engine: the only training loop. Replay and the live service call it with the same reveals in the same order.
+
+A tick is one interval: its events are permuted by a generator seeded with (seed, start of the interval, pass) and cut
+into batches. Nothing random lives longer, so a restored engine goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tracecvr.clicks import Schema
+from tracecvr.errors import UserError
+from tracecvr.files import write_atomically
+from tracecvr.method import Method, Part, Plugin
+from tracecvr.reveal import Reveals
+from tracecvr.seeds import generator
+from tracecvr.source import History, Source
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, done, total) as work goes on."""
+
+_SCORE_BLOCK = 8192
+"""Rows scored at once: fixed, because a net's last bits may depend on how many rows it is given."""
+
+
+class Engine:
+    """A method with its plugins, its optimiser and its counters."""
+
+    def __init__(
+        self, method: Method, schema: Schema, seed: int = 0, plugins: tuple[Plugin, ...] = (), publish_lag: int = 0
+    ) -> None:
+        self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
+        method.bind(schema, seed)
+        self.plugins = method.plugins() + plugins
+        self._refuse_doubles()
+        for plugin in self.plugins:
+            plugin.attach(method)
+            plugin.bind(schema, seed)
+        self.schedule = method.schedule()
+        self.reveals = self.steps = self.skipped = 0
+        self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
+        self._main.eval()
+        self._optimiser = self._adam(self._main)
+
+    # Learning.
+
+    def warm_up(self, history: History, progress: Progress = lambda *_: None) -> None:
+        """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser."""
+        for part in self._parts.values():
+            if type(part).observe is not Part.observe:
+                for b in history.batches(_SCORE_BLOCK, None):
+                    part.observe(b)
+        self._fit("model", self._main, self.method.warm_epochs, self.method.warm_loss, history, progress)
+        for part in self._parts.values():
+            for name, helper in part.helpers().items():
+
+                def helper_loss(b: Reveals, part: Part = part, name: str = name) -> Tensor:
+                    return part.helper_loss(name, b)
+
+                self._fit(name, part.nets[name], helper.epochs, helper_loss, history, progress)
+        self._start_stream()
+
+    def tick(self, source: Source, start: int, end: int) -> int:
+        """Learn from the events of one interval; returns their number."""
+        if self.publish_lag:
+            self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
+        events = source.reveals(self.schedule, start, end, truth=self.method.privileged)
+        self._main.train()
+        for turn in range(self.method.passes if len(events) else 0):
+            rng = generator(self.seed, "tick", start, turn)
+            order = torch.from_numpy(rng.permutation(len(events)))
+            for index in order.split(self.method.batch_size):
+                self._learn(events.take(index, rng), start)
+        self._main.eval()
+        self.reveals += len(events)
+        return len(events)
+
+    # Answering.
+
+    def score(self, x: Tensor) -> npt.NDArray[np.float32]:
+        """Log-odds served for clicks: by the current model, or by the one of `publish_lag` ticks ago."""
+        with self._serving():
+            return self._answer(self.method.log_odds, x)
+
+    def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
+        """P(conversion | features, trajectory so far) of clicks at any age."""
+        index = torch.arange(len(reveals))
+        log_odds = self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
+        return 1 / (1 + np.exp(-log_odds))
+
+    # State.
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor that a restored engine needs, by name."""
+        found: dict[str, Tensor] = {"counters": torch.tensor([self.reveals, self.steps, self.skipped])}
+        for owner, part in self._parts.items():
+            found |= {f"{owner}.net.{name}": value for name, value in part.nets.state_dict().items()}
+            found |= {f"{owner}.count.{name}": value for name, value in part.counts.items()}
+        names = [name for name, _ in self._main.named_parameters()]
+        for index, moments in self._optimiser.state_dict()["state"].items():
+            found |= {f"adam.{names[index]}.{key}": value for key, value in moments.items()}
+        for age, served in enumerate(self._published):
+            found |= {f"published.{age}.{name}": value for name, value in served.items()}
+        return found
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Become the engine that `state` was taken from."""
+        self.reveals, self.steps, self.skipped = state["counters"].tolist()
+        for owner, part in self._parts.items():
+            part.nets.load_state_dict(_under(state, f"{owner}.net."))
+            part.counts = _under(state, f"{owner}.count.")
+            part.forget()
+        self._start_stream()
+        blank = self._optimiser.state_dict()
+        for index, (name, _) in enumerate(self._main.named_parameters()):
+            if moments := _under(state, f"adam.{name}."):
+                blank["state"][index] = moments
+        self._optimiser.load_state_dict(blank)
+        self._published.clear()
+        while served := _under(state, f"published.{len(self._published)}."):
+            self._published.append(served)
+
+    def snapshot(self, path: Path) -> None:
+        """Write the whole state to one safetensors file, atomically."""
+        state = {name: value.contiguous() for name, value in self.state().items()}
+        write_atomically(path, lambda temporary: save_file(state, temporary))
+
+    def restore(self, path: Path) -> None:
+        """Read a snapshot of an engine of the same configuration."""
+        self.load_state(load_file(path))
+
+    def fingerprint(self) -> str:
+        """A hash of the whole state."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.state().items()):
+            digest.update(name.encode())
+            digest.update(value.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    # Inside.
+
+    @property
+    def _main(self) -> nn.Module:
+        return self.method.nets["main"]
+
+    @property
+    def _parts(self) -> dict[str, Part]:
+        return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
+
+    def _refuse_doubles(self) -> None:
+        names = [plugin.name for plugin in self.plugins]
+        for plugin in self.plugins:
+            if names.count(plugin.name) > 1:
+                raise UserError(f"plugin {plugin.name!r} is there twice: {self.method.name!r} may contain it already")
+
+    def _adam(self, net: nn.Module) -> torch.optim.Adam:
+        # Small nets may have no parameter at all; an optimiser refuses an empty list but not an empty group.
+        group = {"params": list(net.parameters())}
+        return torch.optim.Adam(
+            [group], lr=self.method.learning_rate, weight_decay=self.method.weight_decay, fused=True
+        )
+
+    def _fit(
+        self,
+        name: str,
+        net: nn.Module,
+        epochs: int,
+        loss_of: Callable[[Reveals], Tensor],
+        history: History,
+        progress: Progress,
+    ) -> None:
+        optimiser, done, total = self._adam(net), 0, epochs * len(history)
+        net.train()
+        for epoch in range(epochs):
+            for b in history.batches(self.method.batch_size, generator(self.seed, "warm up", name, epoch)):
+                if len(b) > 1:
+                    self._step(optimiser, loss_of(b), f"warm-up of {name}")
+                done += len(b)
+                progress(f"warm-up: {name}", done, total)
+        net.eval()
+
+    def _learn(self, b: Reveals, start: int) -> None:
+        if len(b) < 2:  # batch normalisation has no statistics of one
+            self.skipped += len(b)
+            return
+        self.method.observe(b)
+        loss = self.method.loss(b)
+        for plugin in self.plugins:
+            loss = loss + plugin.weight * plugin.loss(self.method, b)
+        self._step(self._optimiser, loss, f"interval starting at {start} s")
+        self.steps += 1
+
+    def _step(self, optimiser: torch.optim.Optimizer, loss: Tensor, where: str) -> None:
+        if not torch.isfinite(loss):
+            raise UserError(f"{self.method.name}: the loss is {loss.item()} in the {where}; try a lower learning_rate")
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        for part in self._parts.values():
+            part.forget()
+
+    def _start_stream(self) -> None:
+        for part in self._parts.values():
+            for name in part.helpers():
+                part.nets[name].eval().requires_grad_(False)
+        self._main.eval()
+        self._optimiser = self._adam(self._main)
+
+    def _answer(self, ask: Callable[[Tensor], Tensor], rows: Tensor) -> npt.NDArray[np.float32]:
+        found: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)]
+        with torch.no_grad():
+            for block in rows.split(_SCORE_BLOCK):
+                found.append(ask(block).float().numpy())
+        for part in self._parts.values():
+            part.forget()
+        return np.concatenate(found)
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        if not self.publish_lag or not self._published:
+            yield
+            return
+        newest = {name: value.clone() for name, value in self._main.state_dict().items()}
+        self._main.load_state_dict(self._published[0])
+        try:
+            yield
+        finally:
+            self._main.load_state_dict(newest)
+
+
+def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -1,0 +1,5 @@
+"""The one exception whose message is written for the user: the CLI prints it on one line and exits with code 2."""
+
+
+class UserError(Exception):
+    """Bad input: the message says what is wrong, where, and what to do about it."""

@@ -1,0 +1,64 @@
+"""Writing files so that a crash or a full disk never leaves half of one, and reading them with errors that name them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tracecvr.errors import UserError
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour, flush it to disk, then rename it to `path`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        sync(temporary)
+        temporary.rename(path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Indented JSON, keys in the order given; NaN is refused because JSON has none."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file this package wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a directory entry to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def existing(path: Path) -> Path:
+    """`path` itself, once it is known to be a readable, non-empty file."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file; check the path given as --source")
+    if path.is_file() and path.stat().st_size == 0:
+        raise UserError(f"{path}: the file is empty")
+    return path

@@ -1,0 +1,202 @@
+"""Method and Plugin: what the author of a method writes, and what he inherits.
+
+A method says *when* a click is shown (`schedule`), *which helper nets* are warmed up on history (`helpers`,
+`helper_loss`) and *the loss*. Its dataclass fields are its options. The engine does everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tracecvr import registry
+from tracecvr.clicks import Schema
+from tracecvr.config import HOUR, Seconds, option, validated
+from tracecvr.errors import UserError
+from tracecvr.reveal import Reveals, Schedule
+from tracecvr.seeds import derive
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A net that is trained on warm-up history, then frozen for the stream."""
+
+    net: Callable[[], nn.Module]
+    epochs: int = 1
+
+
+@dataclass
+class Part:
+    """What methods and plugins share: nets by name, counts that are saved with them, and one forward per batch."""
+
+    name: ClassVar[str]
+    reference: ClassVar[str] = ""
+
+    schema: Schema = field(init=False, repr=False)
+    nets: nn.ModuleDict = field(init=False, repr=False)
+    counts: dict[str, Tensor] = field(init=False, repr=False)
+    _memo: dict[str, tuple[Tensor, Tensor]] = field(init=False, repr=False)
+
+    def bind(self, schema: Schema, seed: int) -> None:
+        """Build every net for this schema; a net's start depends on seed and name alone, so methods share theirs."""
+        validated(self)
+        self.schema, self.counts, self._memo = schema, {}, {}
+        self.nets = nn.ModuleDict()
+        for name, make in self._nets().items():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive(seed, "net", name))
+                self.nets[name] = make()
+
+    def _nets(self) -> dict[str, Callable[[], nn.Module]]:
+        return {name: helper.net for name, helper in self.helpers().items()}
+
+    def helpers(self) -> dict[str, Helper]:
+        """Helper nets by name; none by default."""
+        return {}
+
+    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+        """The warm-up loss of one helper on a batch of history."""
+        raise UserError(f"{self.name} has a helper {name!r} but no helper_loss for it")
+
+    def observe(self, b: Reveals) -> None:
+        """Keep counts (in `self.counts`) of what passes: history once before warm-up, then each training batch."""
+
+    def apply(self, name: str, x: Tensor, *more: Tensor) -> Tensor:
+        """A net's outputs, once per batch: a second forward would count the batch twice in its statistics."""
+        if name not in self._memo or self._memo[name][0] is not x:
+            self._memo[name] = x, self.nets[name](x, *more)
+        return self._memo[name][1]
+
+    def frozen(self, name: str, x: Tensor, *more: Tensor) -> Tensor:
+        """A helper's outputs, without gradient."""
+        with torch.no_grad():
+            return self.apply(name, x, *more)
+
+    def forget(self) -> None:
+        """Drop remembered outputs, after weights or mode have changed."""
+        self._memo.clear()
+
+    def sg(self, value: Tensor) -> Tensor:
+        """Stop-gradient: a target or weight that must not be trained through."""
+        return value.detach()
+
+
+@dataclass
+class Method(Part):
+    """Base of all methods. Subclasses give `name`, `schedule` and `loss`; the rest is here to be overridden if needed."""
+
+    privileged: ClassVar[bool] = False
+    """Whether reveals carry the final label before it is known. Such a method must fail the no-future check."""
+
+    backbone: str = option("mlp", "net of the served model, by name")
+    hidden: tuple[int, ...] = option((256, 256, 128), "hidden layer sizes", low=1)
+    embedding_dim: int | None = option(None, "embedding size; the dataset's by default", low=1)
+    learning_rate: float = option(1e-3, "Adam's step size", above=0)
+    weight_decay: float = option(1e-6, "L2 on all parameters, inside Adam", low=0)
+    batch_size: int = option(4096, "events per optimiser step", low=2)
+    warm_epochs: int = option(1, "passes over the warm-up part", low=0)
+    passes: int = option(1, "passes over the events of an interval", low=1)
+
+    horizons: tuple[Seconds, ...] | None = option(None, "ends of the observation windows; the dataset's by default")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The horizons in force."""
+        return self.schema.horizons if self.horizons is None else self.horizons
+
+    def bind(self, schema: Schema, seed: int) -> None:
+        if self.horizons is not None:
+            replace(schema, horizons=self.horizons)  # refuses horizons that are not in order, or end after d_max
+        super().bind(schema, seed)
+
+    def schedule(self) -> Schedule:
+        """When a click is shown to the learner."""
+        raise UserError(f"method {self.name!r} does not define schedule()")
+
+    def loss(self, b: Reveals) -> Tensor:
+        """The streaming loss of a batch of events."""
+        raise UserError(f"method {self.name!r} does not define loss()")
+
+    def warm_loss(self, b: Reveals) -> Tensor:
+        """The loss of the served net on warm-up history: cross-entropy with the label."""
+        assert b.truth is not None
+        return cross_entropy(self.logit(b.x), b.truth).mean()
+
+    def log_odds(self, x: Tensor) -> Tensor:
+        """What is served for a click, differentiable."""
+        return self.logit(x)
+
+    def posterior(self, b: Reveals) -> Tensor:
+        """Log-odds of conversion given what is known of the click so far; the served log-odds by default."""
+        return self.log_odds(b.x)
+
+    def uncertain(self, b: Reveals) -> Tensor:
+        """Events whose label the method does not treat as known: where the completer guides it."""
+        return b.open
+
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Plugins that are part of the method."""
+        return ()
+
+    def logit(self, x: Tensor) -> Tensor:
+        """The served net's first output."""
+        return self.apply("main", x)[:, 0]
+
+    def net(self, outputs: int = 1, hidden: tuple[int, ...] | None = None, dim: int | None = None) -> nn.Module:
+        """A backbone of the chosen kind, of the method's own sizes unless told otherwise."""
+        dim = dim or self.embedding_dim or self.schema.embedding_dim
+        net: nn.Module = registry.get("backbone", self.backbone)(self.schema, outputs, hidden or self.hidden, dim)
+        return net
+
+    def _nets(self) -> dict[str, Callable[[], nn.Module]]:
+        return {"main": self.net} | super()._nets()
+
+
+@dataclass
+class Windowed(Method):
+    """A method with one observation window."""
+
+    default_window: ClassVar[int] = HOUR
+    window: Seconds | None = option(None, "observation window; by default the dataset's, else the method's", low=0)
+
+    @property
+    def wait(self) -> int:
+        """The window in force."""
+        if self.window is not None:
+            return self.window
+        return self.default_window if self.schema.window is None else self.schema.window
+
+
+@dataclass
+class Plugin(Part):
+    """An addition to any method, which it sees through `posterior`, `log_odds` and `uncertain` only."""
+
+    weight: float = option(1.0, "factor of the plugin's loss", low=0)
+
+    def attach(self, method: Method) -> None:
+        """Take from the method what the plugin's nets depend on; called before `bind`."""
+
+    def loss(self, method: Method, b: Reveals) -> Tensor:
+        """Added, times `weight`, to the method's loss."""
+        raise UserError(f"plugin {self.name!r} does not define loss()")
+
+
+def cross_entropy(logit: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy per event, stable for any logit; `target` may be soft."""
+    return F.binary_cross_entropy_with_logits(logit, target, reduction="none")
+
+
+def entropy_bits(logit: Tensor) -> Tensor:
+    """The entropy, in bits, of a Bernoulli variable given by its logit."""
+    return cross_entropy(logit, torch.sigmoid(logit)) / torch.log(torch.tensor(2.0, dtype=logit.dtype))
+
+
+def mean_over(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean of `values` where `mask` holds; 0 if nowhere."""
+    chosen = mask.to(values.dtype)
+    return (values * chosen).sum() / chosen.sum().clamp_min(1.0)

@@ -1,0 +1,28 @@
+"""Pretrain: the warm-up model, never updated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tracecvr.method import Method, cross_entropy
+from tracecvr.reveal import Reveals, Schedule
+
+
+@dataclass
+class Pretrain(Method):
+    """Serves the model trained on the warm-up part and never updates it: the floor of every comparison.
+
+    >>> Pretrain().schedule()
+    ()
+    """
+
+    name = "pretrain"
+    reference = "the field's lower reference"
+
+    def schedule(self) -> Schedule:
+        return ()
+
+    def loss(self, b: Reveals) -> Tensor:
+        return cross_entropy(self.logit(b.x), b.label).mean()

@@ -1,0 +1,28 @@
+"""Vanilla: the label as it stands after a short window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tracecvr.method import Windowed, cross_entropy
+from tracecvr.reveal import After, Reveals, Schedule
+
+
+@dataclass
+class Vanilla(Windowed):
+    """Waits one window, takes "not yet" for "no" and never looks again; its rate is that of the window, P(d <= w).
+
+    >>> Vanilla(window=3600).schedule()
+    (After(seconds=3600, seen=None),)
+    """
+
+    name = "vanilla"
+    reference = "obs(w) of DEFER and DEFUSE's comparisons"
+
+    def schedule(self) -> Schedule:
+        return (After(self.wait),)
+
+    def loss(self, b: Reveals) -> Tensor:
+        return cross_entropy(self.logit(b.x), b.label).mean()

@@ -1,0 +1,23 @@
+"""Vanilla with late positives: the window's label, then every later conversion as one more positive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracecvr.methods.vanilla import Vanilla
+from tracecvr.reveal import After, On, Schedule
+
+
+@dataclass
+class VanillaDup(Vanilla):
+    """Vanilla, and once more as a positive when a conversion comes after the window; the first, negative copy stays.
+
+    >>> VanillaDup(window=3600).schedule()
+    (After(seconds=3600, seen=None), On(action=0, later_than=3600))
+    """
+
+    name = "vanilla_dup"
+    reference = "Vanilla of Yang et al., ES-DFM, AAAI 2021"
+
+    def schedule(self) -> Schedule:
+        return (After(self.wait), On(0, later_than=self.wait))

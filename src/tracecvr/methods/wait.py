@@ -1,0 +1,28 @@
+"""Wait: train only when the label is final."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tracecvr.method import Method, cross_entropy
+from tracecvr.reveal import After, Reveals, Schedule
+
+
+@dataclass
+class Wait(Method):
+    """Trains on each click once, when d_max has passed: right labels, as stale as they can be.
+
+    >>> Wait.privileged
+    False
+    """
+
+    name = "wait"
+    reference = "`ce` of Yang et al., GDFM, NeurIPS 2022"
+
+    def schedule(self) -> Schedule:
+        return (After(self.schema.d_max),)
+
+    def loss(self, b: Reveals) -> Tensor:
+        return cross_entropy(self.logit(b.x), b.label).mean()

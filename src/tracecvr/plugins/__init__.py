@@ -1,0 +1,1 @@
+"""Additions that work with any method."""

@@ -1,0 +1,120 @@
+"""When a click is shown to the learner, and what it is shown: triggers, schedules and reveals.
+
+`reveal` is the one function that turns stored times into what was known at a clock: every label, age and window mask in
+the project comes from here, so there is one place where the future could leak, and it is this short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tracecvr.clicks import NEVER, Ids, Ints
+
+
+@dataclass(frozen=True)
+class After:
+    """Fires at click_ts + seconds; with `seen`, only if the conversion is (True) or is not (False) known by then."""
+
+    seconds: int
+    seen: bool | None = None
+
+
+@dataclass(frozen=True)
+class On:
+    """Fires when an action within d_max becomes known, if that is more than `later_than` seconds after the click."""
+
+    action: int = 0
+    later_than: int = -1
+
+
+@dataclass(frozen=True)
+class Again:
+    """The same event once more, `seconds` later, with what was known at its first firing."""
+
+    trigger: After | On
+    seconds: int
+
+
+Trigger = After | On | Again
+Schedule = tuple[Trigger, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reveals:
+    """Events of one batch, interval or history: of each click, only what was knowable at the event's clock.
+
+    `truth` (final label) and `delay` (final delays) are None except in warm-up history and for privileged methods.
+    `rng` is the batch's own seeded source of randomness, for losses that sample.
+    """
+
+    row: Tensor  # (B,) position of the click in its source
+    x: Tensor  # (B, F) feature ids
+    elapsed: Tensor  # (B,) seconds from click to clock
+    trigger: Tensor  # (B,) position in the schedule
+    age: Tensor  # (B, K) delay of each action known by the clock, else NEVER
+    converted: Tensor  # (B,) conversion within d_max known by the clock
+    mature: Tensor  # (B,) d_max has passed: the label is final
+    truth: Tensor | None = None  # (B,) float
+    delay: Tensor | None = None  # (B, K)
+    rng: np.random.Generator | None = None
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def label(self) -> Tensor:
+        """1 where the conversion is known by the clock, else 0."""
+        return self.converted.float()
+
+    @cached_property
+    def open(self) -> Tensor:
+        """Clicks whose outcome is still unknown."""
+        return ~(self.converted | self.mature)
+
+    def trajectory(self, horizons: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Cumulative action states (B, H, K) and visibility (B, H): a window is visible once its end has passed."""
+        ends = torch.tensor(horizons)
+        visible = ends <= self.elapsed[:, None]
+        state = (self.age[:, None, :] <= ends[None, :, None]) & visible[:, :, None]
+        return state.float(), visible.float()
+
+    def take(self, index: Tensor, rng: np.random.Generator | None = None) -> Reveals:
+        """The events at `index`, in that order."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
+        return replace(self, **picked, rng=rng)
+
+
+def reveal(
+    x: Ids,
+    click_ts: Ints,
+    action_ts: Ints,
+    seen_ts: Ints,
+    clock: Ints,
+    d_max: int,
+    row: Ints,
+    trigger: npt.NDArray[np.int64] | None = None,
+    truth: bool = False,
+) -> Reveals:
+    """What was known of each click at its clock; with `truth`, the final outcome too."""
+    known = seen_ts <= clock[:, None]
+    delay = np.where(action_ts == NEVER, NEVER, action_ts - click_ts[:, None])
+    age = np.where(known, delay, NEVER)
+    elapsed = clock - click_ts
+    return Reveals(
+        row=torch.from_numpy(row),
+        x=torch.from_numpy(np.ascontiguousarray(x)),
+        elapsed=torch.from_numpy(elapsed),
+        trigger=torch.from_numpy(np.zeros_like(row) if trigger is None else trigger),
+        age=torch.from_numpy(age),
+        converted=torch.from_numpy(age[:, 0] <= d_max),
+        mature=torch.from_numpy(elapsed >= d_max),
+        truth=torch.from_numpy((delay[:, 0] <= d_max).astype(np.float32)) if truth else None,
+        delay=torch.from_numpy(delay) if truth else None,
+    )

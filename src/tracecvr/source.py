@@ -1,0 +1,166 @@
+"""TableSource: clicks and reveals of any interval as slices of a table sorted by time.
+
+Whoever trains sees a log through a source only. A source hands out what is inside the interval asked for, as it was
+known at that moment; the table itself stays here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tracecvr.clicks import NEVER, ClickTable, Ints, Schema
+from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal
+
+
+@dataclass(frozen=True, eq=False)
+class Clicks:
+    """Clicks to be scored: features and nothing of what follows."""
+
+    row: Ints
+    x: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+class History(Protocol):
+    """Warm-up clicks with their labels, in batches."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[Reveals]:
+        """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
+        ...
+
+
+class Source(Protocol):
+    """A log as the engine sees it: a prepared table here, a live event log in the online service."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def clicks(self, start: int, end: int) -> Clicks:
+        """Clicks with start <= click_ts < end."""
+        ...
+
+    def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
+        """Events that fire in [start, end), ordered by (fire time, click, trigger)."""
+        ...
+
+
+class TableSource:
+    """A prepared table as a source."""
+
+    def __init__(self, table: ClickTable) -> None:
+        self.table = table
+        self._by_seen: dict[int, tuple[Ints, Ints]] = {}
+
+    @property
+    def schema(self) -> Schema:
+        return self.table.schema
+
+    def clicks(self, start: int, end: int) -> Clicks:
+        first, last = self._between(start, end)
+        x = torch.from_numpy(np.array(self.table.x[first:last]))
+        return Clicks(np.arange(first, last, dtype=np.int64), x)
+
+    def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
+        fired = [self._fire(trigger, start, end) for trigger in schedule]
+        row = np.concatenate([f[0] for f in fired]) if fired else np.empty(0, np.int64)
+        fire = np.concatenate([f[1] for f in fired]) if fired else np.empty(0, np.int64)
+        clock = np.concatenate([f[2] for f in fired]) if fired else np.empty(0, np.int64)
+        trigger = np.repeat(np.arange(len(fired), dtype=np.int64), [len(f[0]) for f in fired])
+        order = np.lexsort((trigger, row, fire))
+        return self._reveal(row[order], clock[order], trigger[order], truth)
+
+    def known_at(self, clock: int, start: int, end: int) -> Reveals:
+        """Every click of [start, end) as it is known at one clock: for posteriors of open clicks."""
+        first, last = self._between(start, min(end, clock + 1))
+        row = np.arange(first, last, dtype=np.int64)
+        return self._reveal(row, np.full(len(row), clock, dtype=np.int64))
+
+    def history(self, split: int, warm_labels: str) -> TableHistory:
+        """The clicks before the split, labelled in full (`mature`) or as known at the split (`censored`)."""
+        return TableHistory(self, self._between(0, split)[1], split if warm_labels == "censored" else None)
+
+    def _between(self, start: int, end: int) -> tuple[int, int]:
+        first, last = np.searchsorted(self.table.click_ts, (start, end))
+        return int(first), int(last)
+
+    def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+        """Rows, fire times and clocks of one trigger's events in [start, end)."""
+        if isinstance(trigger, Again):
+            row, fire, clock = self._fire(trigger.trigger, start - trigger.seconds, end - trigger.seconds)
+            return row, fire + trigger.seconds, clock
+        if isinstance(trigger, After):
+            return self._fire_after(trigger, start, end)
+        return self._fire_on(trigger, start, end)
+
+    def _fire_after(self, trigger: After, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+        first, last = self._between(start - trigger.seconds, end - trigger.seconds)
+        row = np.arange(first, last, dtype=np.int64)
+        fire = self.table.click_ts[first:last] + trigger.seconds
+        if trigger.seen is not None:
+            converted = self.table.label[first:last] & (self.table.seen_ts[first:last, 0] <= fire)
+            row, fire = row[converted == trigger.seen], fire[converted == trigger.seen]
+        return row, fire, fire
+
+    def _fire_on(self, trigger: On, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+        table = self.table
+        row = self._seen_between(trigger.action, start, end)
+        fire = table.seen_ts[row, trigger.action]
+        wait = fire - table.click_ts[row]
+        delay = table.action_ts[row, trigger.action] - table.click_ts[row]
+        keep = (wait > trigger.later_than) & (delay <= table.schema.d_max)
+        return row[keep], fire[keep], fire[keep]
+
+    def _seen_between(self, action: int, start: int, end: int) -> Ints:
+        if action not in self._by_seen:
+            happened = np.flatnonzero(self.table.seen_ts[:, action] != NEVER)
+            seen = self.table.seen_ts[happened, action]
+            order = np.argsort(seen, kind="stable")
+            self._by_seen[action] = happened[order], seen[order]
+        rows, seen = self._by_seen[action]
+        first, last = np.searchsorted(seen, (start, end))
+        return rows[first:last]
+
+    def _reveal(self, row: Ints, clock: Ints, trigger: Ints | None = None, truth: bool = False) -> Reveals:
+        t = self.table
+        return reveal(
+            t.x[row], t.click_ts[row], t.action_ts[row], t.seen_ts[row], clock, t.schema.d_max, row, trigger, truth
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TableHistory:
+    """The first `clicks` rows of a table. With a clock, nothing later than it is known, not even as truth."""
+
+    source: TableSource
+    clicks: int
+    clock: int | None
+
+    def __len__(self) -> int:
+        return self.clicks
+
+    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[Reveals]:
+        order = np.arange(self.clicks, dtype=np.int64) if rng is None else rng.permutation(self.clicks)
+        for first in range(0, self.clicks, size):
+            yield self._batch(order[first : first + size], rng)
+
+    def _batch(self, row: Ints, rng: np.random.Generator | None) -> Reveals:
+        table = self.source.table
+        mature = table.click_ts[row] + table.schema.d_max
+        action_ts = table.action_ts[row]
+        clock = mature
+        if self.clock is not None:
+            clock = np.minimum(mature, self.clock)
+            action_ts = np.where(table.seen_ts[row] <= clock[:, None], action_ts, NEVER)
+        events = reveal(
+            table.x[row], table.click_ts[row], action_ts, action_ts, clock, table.schema.d_max, row, truth=True
+        )
+        return replace(events, rng=rng)
