@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,8 +81,9 @@ class Schema:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
-        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
-        return cls(**(lists | {"features": tuple(Feature(**f) for f in content["features"])}))
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+        fields["features"] = tuple(Feature(**f) for f in content["features"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,19 +109,22 @@ class ClickTable:
     @cached_property
     def label(self) -> npt.NDArray[np.bool_]:
         """The final label of each click: converted within d_max."""
-        converted = self.action_ts[:, 0]
-        return (converted != NEVER) & (converted - self.click_ts <= self.schema.d_max)
+        at = self.action_ts[:, 0]
+        converted: npt.NDArray[np.bool_] = (at != NEVER) & (at - self.click_ts <= self.schema.d_max)
+        return converted
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the schema and every column a learner can see."""
         digest = xxhash.xxh3_128(json.dumps(self.schema.to_json(), sort_keys=True).encode())
         for name in _COLUMNS:
-            digest.update(np.ascontiguousarray(getattr(self, name)))
+            digest.update(np.ascontiguousarray(getattr(self, name)).data)
         return digest.hexdigest()
 
-    def save(self, path: Path, extra: dict[str, Any] | None = None) -> None:
-        """Write the columns to a new directory, complete or not at all."""
+    def save(
+        self, path: Path, facts: dict[str, Any] | None = None, save_encoder: Callable[[Path], None] | None = None
+    ) -> None:
+        """Write the columns (and the encoder that made them) to a new directory, complete or not at all."""
         if path.exists():
             raise UserError(f"{path} exists already: choose another --out, or remove it first")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +143,9 @@ class ClickTable:
                 "truth": list(self.truth),
                 "schema": self.schema.to_json(),
             }
-            write_json(draft / "table.json", manifest | (extra or {}))
+            if save_encoder is not None:
+                save_encoder(draft / "encoder.json")
+            write_json(draft / "table.json", manifest | (facts or {}))
             for file in draft.iterdir():
                 sync(file)
             draft.rename(path)

@@ -21,18 +21,20 @@ from tracecvr.errors import UserError
 @dataclass
 class RawLog:
     """Rows as read: `click_ts` and one column per action (seconds since the log's origin, null when absent), the raw
-    feature columns, and whatever the reader had to drop, counted by reason."""
+    feature columns, and whatever the reader had to drop, counted by reason. `counts` tells what a recipe left out on
+    purpose: it is reported, and unlike `dropped` not held against the log."""
 
     frame: pl.DataFrame
     rows: int
     dropped: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     truth: tuple[str, ...] = ()
 
 
 @dataclass
 class Dataset:
-    """Base of all datasets. Subclasses give `name`, `actions` (the conversion first), defaults, `columns` and `read`."""
+    """Base of all datasets. Subclasses give `name`, `actions` (conversion first), defaults, `columns` and `read`."""
 
     name: ClassVar[str]
     actions: ClassVar[tuple[str, ...]] = ("conversion",)
@@ -65,15 +67,18 @@ class Dataset:
         where = str(source or self.name)
         raw = self._cleaned(self.read(source), where)
         frame = raw.frame.sort("click_ts", "click_id")
+        raw.frame = frame  # lets go of the unsorted copy: a large log fits in memory once, not twice
         self._check_split(frame, where)
-        encoder = Encoder(self.columns()).fit(frame.filter(pl.col("click_ts") < self.split))
+        encoder = Encoder(self.columns()).fit(frame.head(int(frame["click_ts"].search_sorted(self.split))))
         table = ClickTable(
             x=encoder.encode(frame),
             click_ts=frame["click_ts"].to_numpy().astype(np.int64),
             click_id=frame["click_id"].to_numpy().astype(np.int64),
-            action_ts=frame.select(pl.col(self.actions).fill_null(NEVER).cast(pl.Int64)).to_numpy(order="c"),
+            action_ts=frame.select(pl.col(self.actions).cast(pl.Int64).fill_null(NEVER)).to_numpy(order="c"),
             schema=self._schema(encoder, raw.notes),
-            counts={"rows": raw.rows, "clicks": len(frame)} | {f"dropped_{k}": v for k, v in raw.dropped.items()},
+            counts={"rows": raw.rows, "clicks": len(frame)}
+            | raw.counts
+            | {f"dropped_{k}": v for k, v in raw.dropped.items()},
             truth={name: frame[name].to_numpy() for name in raw.truth},
         )
         return table, encoder
@@ -104,10 +109,10 @@ class Dataset:
             negative = raw.frame.filter(pl.col(name) < 0)
             if len(negative):
                 raise UserError(f"{where}: row {negative['click_id'][0] + 1}: negative {name} {negative[name][0]}")
-        early = pl.col(self.actions[0]) < pl.col("click_ts")
-        kept = raw.frame.filter(~early.fill_null(False))
-        raw.dropped = {"conversion_before_click": len(raw.frame) - len(kept)} | raw.dropped
-        raw.frame = kept
+        early = (raw.frame[self.actions[0]] < raw.frame["click_ts"]).fill_null(False)
+        raw.dropped = {"conversion_before_click": int(early.sum())} | raw.dropped
+        if early.any():
+            raw.frame = raw.frame.filter(~early)
         bad = sum(raw.dropped.values())
         if bad > self.max_bad * raw.rows:
             counts = ", ".join(f"{v} {k}" for k, v in raw.dropped.items() if v)
@@ -127,6 +132,7 @@ class Dataset:
             )
 
 
-def duplicates(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame without repeated rows (first kept), in order."""
-    return frame.unique(maintain_order=True, keep="first")
+def first_of_each(rows: pl.DataFrame) -> pl.Series:
+    """Which rows repeat no earlier one. Compared by 64-bit hashes, a third of the memory of the rows themselves: among
+    16 million different rows, two are taken for equal with probability 1e-5."""
+    return rows.hash_rows().is_first_distinct()

@@ -22,6 +22,7 @@ from tracecvr.clicks import Schema
 from tracecvr.errors import UserError
 from tracecvr.files import write_atomically
 from tracecvr.method import Method, Part, Plugin
+from tracecvr.metrics import probability
 from tracecvr.reveal import Reveals
 from tracecvr.seeds import generator
 from tracecvr.source import History, Source
@@ -96,7 +97,7 @@ class Engine:
         """P(conversion | features, trajectory so far) of clicks at any age."""
         index = torch.arange(len(reveals))
         log_odds = self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
-        return 1 / (1 + np.exp(-log_odds))
+        return probability(log_odds).astype(np.float32)
 
     # State.
 
@@ -212,7 +213,7 @@ class Engine:
     def _start_stream(self) -> None:
         for part in self._parts.values():
             for name in part.helpers():
-                part.nets[name].eval().requires_grad_(False)
+                part.nets[name].eval().requires_grad_(False).zero_grad(set_to_none=True)
         self._main.eval()
         self._optimiser = self._adam(self._main)
 

@@ -1,4 +1,4 @@
-"""Writing files so that a crash or a full disk never leaves half of one, and reading them with errors that name them."""
+"""Writing files so that a crash or a full disk never leaves half of one; reading them with errors that name them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+from safetensors import SafetensorError
+
 from tracecvr.errors import UserError
 
 
@@ -16,7 +19,10 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary neighbour, flush it to disk, then rename it to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
+        try:
+            write(temporary)
+        except (pl.exceptions.PolarsError, SafetensorError) as error:
+            raise OSError(f"{path}: could not be written: {error}") from error
         sync(temporary)
         temporary.rename(path)
         sync(path.parent)
@@ -27,7 +33,16 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Indented JSON, keys in the order given; NaN is refused because JSON has none."""
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
+
+
+def write_parquet(path: Path, frame: pl.DataFrame) -> None:
+    """A frame as a Parquet file; the same frame gives the same bytes."""
+    write_atomically(path, frame.write_parquet)
 
 
 def read_json(path: Path) -> Any:

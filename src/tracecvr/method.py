@@ -88,7 +88,7 @@ class Part:
 
 @dataclass
 class Method(Part):
-    """Base of all methods. Subclasses give `name`, `schedule` and `loss`; the rest is here to be overridden if needed."""
+    """Base of all methods. Subclasses give `name`, `schedule` and `loss`, and override the rest only if needed."""
 
     privileged: ClassVar[bool] = False
     """Whether reveals carry the final label before it is known. Such a method must fail the no-future check."""
@@ -138,6 +138,10 @@ class Method(Part):
     def uncertain(self, b: Reveals) -> Tensor:
         """Events whose label the method does not treat as known: where the completer guides it."""
         return b.open
+
+    def fixed_point(self, p: float, delayed: float) -> float:
+        """The rate that training on a stationary stream leads to, given p and pi_dp; p itself if it is unbiased."""
+        return p
 
     def plugins(self) -> tuple[Plugin, ...]:
         """Plugins that are part of the method."""

@@ -85,4 +85,4 @@ class TrajectoryNet(nn.Module):
 
     def _given(self, encoded: Tensor, y: Tensor) -> Tensor:
         out: Tensor = self.head(torch.cat([encoded, F.one_hot(y, 2).to(encoded.dtype)], dim=1))
-        return out.unflatten(1, self.shape)
+        return out.view(-1, *self.shape)

@@ -29,7 +29,7 @@ def found(kind: str) -> dict[str, type]:
     classes = _walk(_HOMES[kind]) + [point.load() for point in entry_points(group=_HOMES[kind])]
     by_name: dict[str, type] = {}
     for cls in classes:
-        name: str = cls.name  # type: ignore[attr-defined]
+        name: str = cls.name
         if by_name.setdefault(name, cls) is not cls:
             raise UserError(
                 f"two {kind}s are named {name!r}: {_where(by_name[name])} and {_where(cls)}; rename or uninstall one"

@@ -33,7 +33,7 @@ class Plan:
         split = schema.split if self.split is None else self.split
         if split < schema.split:
             raise UserError(
-                f"split = {split} s: the encoder was fitted up to {schema.split} s, so the stream cannot start earlier; "
+                f"split = {split} s: the encoder was fitted up to {schema.split} s, the stream cannot start earlier; "
                 "prepare the log with that split (--data-set split=...)"
             )
         last = min(int(table.click_ts[-1]), schema.observed_until - schema.d_max) + 1

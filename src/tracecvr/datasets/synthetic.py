@@ -40,10 +40,10 @@ class Delay:
         """P(delay <= t) at whole seconds t >= 0."""
         if self.kind == "atom":
             return (t >= min(self.mean, d_max)).astype(float)
-        by = -np.expm1(-np.minimum(t, d_max) / self.mean)
+        by: Floats = -np.expm1(-np.minimum(t, d_max) / self.mean)
         if self.kind == "capped":
             return np.where(t >= d_max, 1.0, by)
-        return by / -np.expm1(-d_max / self.mean)
+        return by / float(-np.expm1(-d_max / self.mean))
 
     def sample(self, u: Floats, d_max: int) -> Floats:
         """Delays from uniform numbers; rounding up keeps the cdf exact at whole seconds."""
@@ -102,7 +102,7 @@ class Synthetic(Dataset):
         click_ts = np.sort(rng.integers(0, self.days * DAY, n))
         segment, device = rng.integers(0, SEGMENTS, n), rng.integers(0, DEVICES, n)
         item = rng.integers(0, ITEMS, n) + click_ts * NEW_ITEMS_A_DAY // DAY
-        p = self._rate(rng, click_ts, segment, device, item)
+        p = self._rate(click_ts, segment, device, item)
         y = rng.random(n) < p
         delay = np.zeros(n)
         for s in range(SEGMENTS):
@@ -119,12 +119,12 @@ class Synthetic(Dataset):
 
     def _rate(
         self,
-        rng: np.random.Generator,
         click_ts: npt.NDArray[np.int64],
         segment: npt.NDArray[np.int64],
         device: npt.NDArray[np.int64],
         item: npt.NDArray[np.int64],
     ) -> Floats:
+        rng = generator(self.log_seed, "rates")  # its own, so that a longer log is of the same world
         of_segment, of_device = rng.normal(0, 0.7, SEGMENTS), rng.normal(0, 0.3, DEVICES)
         of_item = rng.normal(0, 0.6, ITEMS + self.days * NEW_ITEMS_A_DAY + 1)
         phase = rng.uniform(0, 2 * np.pi, SEGMENTS)
@@ -153,8 +153,9 @@ class Truth:
 
     def converted_by(self, t: int) -> Floats:
         """P(delay <= t | y = 1, x)."""
-        law = [_cdf(law, t, self.table.schema.d_max) for law in LAWS]
-        return np.asarray(law)[self.table.truth["segment"] % len(LAWS)]
+        by_law = np.array([_cdf(law, t, self.table.schema.d_max) for law in LAWS])
+        found: Floats = by_law[self.table.truth["segment"] % len(LAWS)]
+        return found
 
     def delayed(self, w: int) -> Floats:
         """pi_dp = P(y = 1, delay > w | x), the joint mass of delayed positives."""

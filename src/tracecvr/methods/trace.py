@@ -102,8 +102,12 @@ class Trace(Method):
         return prior + (alpha * (log_psi[:, 1] - log_psi[:, 0])).sum(1)
 
     def loss(self, b: Reveals) -> Tensor:
-        supervised = mean_over(cross_entropy(self.posterior(b), b.label), self._revealed(b))
+        supervised = self.supervised_loss(b)
         return supervised + self.trajectory_loss(b) if self.trajectory else supervised
+
+    def supervised_loss(self, b: Reveals) -> Tensor:
+        """Cross-entropy of the posterior where the outcome is known."""
+        return mean_over(cross_entropy(self.posterior(b), b.label), self._revealed(b))
 
     def trajectory_loss(self, b: Reveals) -> Tensor:
         """The marginal likelihood of every visible window, whatever the outcome will be."""
@@ -137,7 +141,7 @@ def marginal_nll(logit: Tensor, log_psi: Tensor) -> Tensor:
 
 
 def window_weights(cells: Tensor, beta: float) -> Tensor:
-    """eta_h = exp(-h/H - beta C_h) / (H - h + 1), C_h the label's entropy given o_h over its largest; cells (H, C, 2)."""
+    """eta_h = exp(-h/H - beta C_h) / (H - h + 1) from counts (H, cells, 2); C_h is H(y | o_h) over its maximum."""
     count = len(cells)
     joint = cells / cells.sum((1, 2), keepdim=True).clamp_min(1.0)
     given = joint / joint.sum(2, keepdim=True).clamp_min(1e-300)

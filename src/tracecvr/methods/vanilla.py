@@ -26,3 +26,6 @@ class Vanilla(Windowed):
 
     def loss(self, b: Reveals) -> Tensor:
         return cross_entropy(self.logit(b.x), b.label).mean()
+
+    def fixed_point(self, p: float, delayed: float) -> float:
+        return p - delayed

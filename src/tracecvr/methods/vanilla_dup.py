@@ -21,3 +21,6 @@ class VanillaDup(Vanilla):
 
     def schedule(self) -> Schedule:
         return (After(self.wait), On(0, later_than=self.wait))
+
+    def fixed_point(self, p: float, delayed: float) -> float:
+        return p / (1 + delayed)

@@ -48,7 +48,8 @@ class Completer(Plugin):
         return CompleterNet(self.schema, len(self.ends), self.hidden, self.embedding_dim)
 
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        assert b.truth is not None and b.rng is not None
+        assert b.truth is not None
+        assert b.rng is not None
         state, visible = b.trajectory(self.ends)
         length = torch.from_numpy(b.rng.integers(self.shortest, len(self.ends) + 1, len(b)))
         kept = visible * (torch.arange(len(self.ends)) < length[:, None])

@@ -1,0 +1,35 @@
+"""Promises about learning: warm-up beats knowing the base rate only, and the stream moves what is served."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracecvr.checks.subject import Subject, plan_for, small_log
+from tracecvr.config import DAY
+from tracecvr.metrics import nll
+
+
+def check_warm_up_learns(subject: Subject) -> None:
+    """After warm-up, clicks never seen are scored better than by the warm-up part's mean rate."""
+    table = small_log(clicks=20_000)
+    plan = plan_for(table, warm_labels="mature")
+    engine, source = subject.warmed(table, plan, warm_epochs=4, learning_rate=0.01)
+    split = int(np.searchsorted(table.click_ts, table.schema.split))
+    rate = table.label[:split].mean()
+    later = source.clicks(table.schema.split, table.schema.split + DAY)
+    label = table.label[later.row]
+    ours = nll(engine.score(later.x).astype(float), label).mean()
+    constant = nll(np.full(len(label), np.log(rate / (1 - rate))), label).mean()
+    assert ours < constant, f"NLL {ours:.4f} is no better than the base rate's {constant:.4f}"
+
+
+def check_stream_moves_what_is_served(subject: Subject) -> None:
+    """A tick with events changes the scores; a method without a schedule never changes."""
+    table = small_log()
+    engine, source = subject.warmed(table, plan_for(table))
+    clicks = source.clicks(0, DAY)
+    before = engine.score(clicks.x)
+    events = engine.tick(source, table.schema.split, table.schema.split + DAY)
+    changed = not np.array_equal(engine.score(clicks.x), before)
+    assert changed == (events > 0), f"{events} events, scores {'changed' if changed else 'unchanged'}"
+    assert (events > 0) == bool(engine.schedule), "a schedule gave no events in a day"

@@ -1,0 +1,78 @@
+"""A source that is told events one by one, as they arrive, and knows nothing else: the plain form of a live ledger.
+
+It shares no code with `TableSource` but the function that builds reveals; it is slow and obvious on purpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracecvr.clicks import NEVER, ClickTable, Ids, Schema
+from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal
+
+
+@dataclass
+class _Click:
+    click_ts: int
+    x: Ids
+    action_ts: list[int]
+
+
+@dataclass
+class EventByEvent:
+    """Clicks and actions received so far."""
+
+    schema: Schema
+    clicks: list[_Click] = field(default_factory=list)
+
+    def receive(self, table: ClickTable, start: int, end: int) -> None:
+        """What a live system would be told in [start, end)."""
+        for row in np.flatnonzero((table.click_ts >= start) & (table.click_ts < end)):
+            self.clicks.append(_Click(int(table.click_ts[row]), table.x[row], [NEVER] * len(self.schema.actions)))
+        for row, action in np.argwhere((table.seen_ts >= start) & (table.seen_ts < end)):
+            self.clicks[row].action_ts[action] = int(table.action_ts[row, action])
+
+    def reveals(self, schedule: Schedule, start: int, end: int) -> Reveals:
+        """Events that fire in [start, end)."""
+        events = []
+        for row, click in enumerate(self.clicks):
+            for number, trigger in enumerate(schedule):
+                fired = self._fires(trigger, click)
+                if fired is not None and start <= fired[0] < end:
+                    events.append((fired[0], row, number, fired[1]))
+        events.sort()
+        rows = [row for _, row, _, _ in events]
+        shape = (len(rows), -1)
+        actions = np.array([self.clicks[r].action_ts for r in rows], np.int64).reshape(
+            len(rows), len(self.schema.actions)
+        )
+        return reveal(
+            x=np.array([self.clicks[r].x for r in rows], np.int32).reshape(
+                shape if rows else (0, len(self.schema.features))
+            ),
+            click_ts=np.array([self.clicks[r].click_ts for r in rows], np.int64),
+            action_ts=actions,
+            seen_ts=actions,
+            clock=np.array([clock for *_, clock in events], np.int64),
+            d_max=self.schema.d_max,
+            row=np.array(rows, np.int64),
+            trigger=np.array([number for _, _, number, _ in events], np.int64),
+        )
+
+    def _fires(self, trigger: Trigger, click: _Click) -> tuple[int, int] | None:
+        """When the trigger fires for this click, and the clock of what it shows."""
+        if isinstance(trigger, Again):
+            inner = self._fires(trigger.trigger, click)
+            return None if inner is None else (inner[0] + trigger.seconds, inner[1])
+        if isinstance(trigger, On):
+            at = click.action_ts[trigger.action]
+            wait = at - click.click_ts
+            return (at, at) if at != NEVER and trigger.later_than < wait <= self.schema.d_max else None
+        return self._fires_after(trigger, click)
+
+    def _fires_after(self, trigger: After, click: _Click) -> tuple[int, int] | None:
+        at = click.click_ts + trigger.seconds
+        converted = click.action_ts[0] <= at and click.action_ts[0] - click.click_ts <= self.schema.d_max
+        return None if trigger.seen is not None and trigger.seen != converted else (at, at)

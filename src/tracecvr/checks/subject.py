@@ -1,0 +1,159 @@
+"""What is checked (a method, with or without a plugin) and the small worlds it is checked in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tracecvr import registry
+from tracecvr.clicks import NEVER, ClickTable, Feature, Schema
+from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.datasets.synthetic import Synthetic
+from tracecvr.engine import Engine
+from tracecvr.replay import FullPlan, Plan
+from tracecvr.reveal import Reveals
+from tracecvr.source import TableSource
+
+
+class NotApplicable(Exception):  # noqa: N818  (not an error: there is nothing to be held to)
+    """The check promises nothing for this subject; the message says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A method by name, with at most one plugin."""
+
+    method: str
+    plugin: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.method if self.plugin is None else f"{self.method}+{self.plugin}"
+
+    def expected_failures(self) -> dict[str, str]:
+        """Checks that must fail, and why."""
+        if registry.get("method", self.method).privileged:  # type: ignore[attr-defined]
+            return {"no_future": "privileged: it is given labels before they are known"}
+        return {}
+
+    def engine(self, schema: Schema, publish_lag: int = 0, **options: Any) -> Engine:
+        """A new engine with small nets."""
+        method = registry.get("method", self.method)(hidden=(16, 8), batch_size=256, **options)
+        plugins = () if self.plugin is None else (registry.get("plugin", self.plugin)(),)
+        return Engine(method, schema, seed=1, plugins=plugins, publish_lag=publish_lag)
+
+    def warmed(self, table: ClickTable, plan: FullPlan, **options: Any) -> tuple[Engine, TableSource]:
+        """A new engine after warm-up, and the source to go on with."""
+        engine, source = self.engine(table.schema, plan.publish_lag, **options), TableSource(table)
+        engine.warm_up(source.history(plan.split, plan.warm_labels))
+        return engine, source
+
+
+@cache
+def small_log(clicks: int = 3000) -> ClickTable:
+    """A synthetic log of six days with delays of up to two."""
+    horizons = (15 * MINUTE, HOUR, 6 * HOUR, DAY, 2 * DAY)
+    log = Synthetic(clicks=clicks, days=6, split=3 * DAY, d_max=2 * DAY, horizons=horizons, interval=6 * HOUR)
+    return log.prepare(None)[0]
+
+
+def plan_for(table: ClickTable, warm_labels: str = "censored") -> FullPlan:
+    """The whole stream of a small log; warm-up labels as known at the split unless told otherwise."""
+    return Plan(warm_labels=warm_labels).resolved(table)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of click in exact proportions: of 1,000 clicks, so many convert after so many seconds. The events of a
+    schedule over all of them are a law's event masses, without sampling. By default p = 0.2 and pi_dp = 0.12."""
+
+    conversions: tuple[tuple[int, int], ...] = ((HOUR // 2, 80), (2 * HOUR, 120))
+    horizons: tuple[int, ...] = (HOUR // 4, HOUR, DAY)
+    window: int = HOUR
+    clicks: int = 1000
+
+    @property
+    def p(self) -> float:
+        return self._share(self.schema.d_max)
+
+    @property
+    def delayed(self) -> float:
+        """pi_dp, the mass of conversions after the window."""
+        return self.p - self._share(self.window)
+
+    def _share(self, by: int) -> float:
+        return sum(n for delay, n in self.conversions if delay <= by) / self.clicks
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(
+            dataset="cell",
+            features=(Feature("cell", 1, "cell"),),
+            actions=("conversion",),
+            horizons=self.horizons,
+            d_max=self.horizons[-1],
+            split=1,
+            interval=HOUR,
+            observed_until=10 * self.horizons[-1],
+            window=self.window,
+        )
+
+    def source(self) -> TableSource:
+        delay = np.full(self.clicks, NEVER)
+        converted = np.repeat([d for d, _ in self.conversions], [n for _, n in self.conversions])
+        delay[: len(converted)] = converted
+        table = ClickTable(
+            x=np.zeros((self.clicks, 1), np.int32),
+            click_ts=np.zeros(self.clicks, np.int64),
+            click_id=np.arange(self.clicks),
+            action_ts=delay[:, None],
+            schema=self.schema,
+        )
+        return TableSource(table)
+
+    def engine(self, subject: Subject, logit: float = 0.0, clip: float = 1e-5, **options: Any) -> Engine:
+        """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
+        engine = subject.engine(self.schema, **options)
+        if unknown := set(engine.method.helpers()) - {"trajectory"}:
+            raise NotApplicable(f"no exact form of helper {min(unknown)!r} is known")
+        engine.method.nets["main"] = Constant(logit)
+        if "trajectory" in engine.method.helpers():
+            engine.method.nets["trajectory"] = ExactTrajectory(self.states(), clip)
+            engine.method.observe(next(self.source().history(1, "mature").batches(self.clicks, None)))
+        return engine
+
+    def states(self) -> Tensor:
+        """P(converted by each horizon | y): (2, H, 1)."""
+        given_conversion = [self._share(end) / self.p for end in self.horizons]
+        return torch.tensor([[0.0] * len(self.horizons), given_conversion])[:, :, None]
+
+    def events(self, engine: Engine) -> Reveals:
+        """Every event of the engine's schedule."""
+        return self.source().reveals(engine.schedule, 0, 10 * self.schema.d_max, engine.method.privileged)
+
+
+class Constant(nn.Module):
+    """A served net that is one logit, whatever the features."""
+
+    def __init__(self, logit: float) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(float(logit)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value.expand(len(x), 1)
+
+
+class ExactTrajectory(nn.Module):
+    """The trajectory estimator of a known law, its probabilities kept `clip` away from 0 and 1."""
+
+    def __init__(self, states: Tensor, clip: float) -> None:
+        super().__init__()
+        self.logits = torch.logit(states.double().clamp(clip, 1 - clip)).float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits.expand(len(x), *self.logits.shape)

@@ -1,0 +1,281 @@
+"""The command line: thin, and quick to answer. Heavy modules are imported inside the commands that need them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracecvr.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracecvr.dataset import Dataset
+    from tracecvr.run import Spec
+
+app = typer.Typer(
+    help="Online conversion-rate prediction under delayed feedback.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of method, plan, plugin.")
+]
+DataSettings = Annotated[
+    list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
+]
+Source = Annotated[Path | None, typer.Option("--source", help="Raw log, or a directory written by `prepare`.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all cores by default.")]
+
+DEMO_METHODS = ("pretrain", "vanilla", "trace", "oracle")
+DEMO_DATA = {"clicks": "400000"}
+DEMO_SETTINGS = {"batch_size": "1024"}
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods and their options."""
+    _listing("method", as_json)
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """List the datasets and their options."""
+    _listing("dataset", as_json)
+
+
+@app.command()
+def prepare(
+    data: Annotated[str, typer.Argument(help="Dataset, as listed by `tracecvr datasets`.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
+    source: Source = None,
+    data_set: DataSettings = None,
+) -> None:
+    """Turn a raw log into a table that `run` reads at once."""
+    from tracecvr import prepared
+
+    if out.exists():
+        raise UserError(f"{out} exists already: choose another --out, or remove it first")
+    dataset = _dataset(data, data_set)
+    made = prepared.prepare(dataset, source)
+    prepared.save(made, dataset, out)
+    for name, count in made.table.counts.items():
+        typer.echo(f"{name}: {count:,}")
+    for note in made.table.schema.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"table: {out}")
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option("--method", help="Method, as listed by `tracecvr methods`.")],
+    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="Plugin to add, e.g. completer.")] = None,
+    source: Source = None,
+    settings: Settings = None,
+    data_set: DataSettings = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Directory of the result.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    threads: Threads = None,
+    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
+) -> None:
+    """Replay a log with one method: predict each interval, then learn from it."""
+    from tracecvr import config
+
+    spec = _spec(
+        method,
+        plugin or [],
+        data,
+        source,
+        config.pairs(settings or [], "--set"),
+        data_set,
+        seed,
+        threads,
+    )
+    where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
+    _carry_out([(spec, where)], resume, checkpoint_every)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Directory of the results.")] = Path("runs/demo"),
+    threads: Threads = None,
+) -> None:
+    """TRACE beside Pretrain, Vanilla and Oracle on the embedded synthetic log; a minute or two."""
+    given = [f"{key}={value}" for key, value in DEMO_DATA.items()]
+    specs = [_spec(name, [], "synthetic", None, DEMO_SETTINGS, given, 0, threads) for name in DEMO_METHODS]
+    _carry_out([(spec, out / spec.method.name) for spec in specs], resume=True)
+
+
+@app.command()
+def check(
+    method: Annotated[str, typer.Argument(help="Method to be checked.")],
+    as_json: AsJson = False,
+) -> None:
+    """Run a method through the conformance suite: no future, resume, purity, fixed points and more."""
+    from tracecvr import checks, registry
+
+    registry.get("method", method)
+    report = checks.run([method])
+    if as_json:
+        typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
+    else:
+        _print_checks(report)
+    if any(outcome.unexpected for outcome in report):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or ''}: {error.strerror}".lstrip(": ") if error.strerror else str(error))
+    except KeyboardInterrupt:
+        typer.echo("stopped; continue with --resume", err=True)
+        sys.exit(130)
+
+
+def _fail(message: str) -> None:
+    typer.echo("error: " + " ".join(message.split()), err=True)
+    sys.exit(2)
+
+
+def _dataset(name: str, settings: list[str] | None) -> Dataset:
+    from tracecvr import config, registry
+
+    chosen: Dataset = registry.get("dataset", name)()
+    return config.configure(chosen, config.pairs(settings or [], "--data-set"), "--data-set")
+
+
+def _spec(
+    method: str,
+    plugins: list[str],
+    data: str,
+    source: Path | None,
+    settings: dict[str, str],
+    data_settings: list[str] | None,
+    seed: int,
+    threads: int | None,
+) -> Spec:
+    from tracecvr import config, prepared, registry
+    from tracecvr.clicks import ClickTable
+    from tracecvr.replay import Plan
+    from tracecvr.run import Spec
+
+    owners: dict[str, Any] = {"method": registry.get("method", method)(), "plan": Plan()}
+    for name in plugins:
+        if name in owners:
+            raise UserError(f"plugin {name!r} is given twice: keep one")
+        owners[name] = registry.get("plugin", name)()
+    dataset = _dataset(data, data_settings)
+    owners = config.distribute(owners, settings, "--set")
+    ready = source is not None and ClickTable.exists(source)
+    return Spec(
+        method=owners["method"],
+        plugins=tuple(owners[name] for name in plugins),
+        data=data,
+        data_options=prepared.options_of(source, dataset, bool(data_settings))
+        if source and ready
+        else config.values(dataset),
+        open_log=lambda: prepared.load(source) if source and ready else prepared.prepare(dataset, source),
+        plan=owners["plan"],
+        seed=seed,
+        threads=threads or os.cpu_count() or 1,
+    )
+
+
+def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: float = 30.0) -> None:
+    from rich.console import Console
+
+    from tracecvr.progress import Display
+    from tracecvr.run import run
+
+    console, results = Console(), []
+    for spec, out in specs:
+        with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
+            results.append(run(spec, out, resume, progress, checkpoint_every))
+    _print_results(console, results)
+    for note in results[0]["data"]["notes"]:
+        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+    for _, out in specs:
+        console.print(f"result: {out / 'result.json'}", soft_wrap=True, highlight=False)
+
+
+def _print_results(console: Console, results: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    scored = results[0]["data"]["counts"]["scored"]
+    table = Table(
+        title=f"{results[0]['data']['name']}: {scored:,} clicks scored, then learned from", title_justify="left"
+    )
+    for heading in ("method", "AUC", "PR-AUC", "NLL", "ECE", "PCOC", "events/click", "time"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for result in results:
+        pooled, cost = result["metrics"]["pooled"], result["cost"]
+        figures = [_figure(pooled[name]) for name in ("auc", "pr_auc", "nll", "ece")]
+        seconds = cost["prepare_s"] + cost["warm_up_s"] + cost["stream_s"]
+        events = cost["reveals"] / max(cost["clicks"], 1)
+        name = " + ".join([result["method"], *result["plugins"]])
+        table.add_row(name, *figures, _figure(pooled["pcoc"], 3), f"{events:.2f}", f"{seconds:.0f} s")
+    console.print(table)
+
+
+def _figure(value: float | None, digits: int = 4) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
+def _listing(kind: str, as_json: bool) -> None:
+    from dataclasses import asdict
+    from inspect import getdoc
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from tracecvr import config, registry
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
+            "reference": getattr(cls, "reference", ""),
+            "options": [asdict(o) for o in config.options(cls)],
+        }
+        for name, cls in registry.found(kind).items()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(kind, "what it does", "options")
+    for row in rows:
+        table.add_row(row["name"], row["summary"], ", ".join(o["name"] for o in row["options"]))
+    Console().print(table)
+
+
+def _print_checks(report: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tracecvr import checks
+
+    table = Table("method", "check", "outcome", "why")
+    for outcome in report:
+        table.add_row(outcome.method, outcome.check, outcome.status, outcome.reason)
+    console = Console()
+    console.print(table)
+    console.print(checks.summary(report))
+
+
+if __name__ == "__main__":
+    main()

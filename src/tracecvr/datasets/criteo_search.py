@@ -1,0 +1,139 @@
+"""The Criteo Sponsored Search Conversion Log without its leaking columns: Parquet, or CSV with a header."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tracecvr.config import DAY, Seconds, option
+from tracecvr.dataset import Dataset, RawLog
+from tracecvr.datasets.criteo import HORIZONS
+from tracecvr.encode import Binned, Column, Hashed
+from tracecvr.errors import UserError
+from tracecvr.files import existing
+from tracecvr.rawcsv import Field, check_rows, read_csv
+
+CATEGORIES = {
+    "partner_id": 512,
+    "product_age_group": 32,
+    "device_type": 32,
+    "audience_id": 16_384,
+    "product_gender": 32,
+    "product_brand": 32_768,
+    "prod_category1": 64,
+    "prod_category2": 512,
+    "prod_category3": 2_048,
+    "prod_category4": 4_096,
+    "prod_category5": 2_048,
+    "prod_category6": 512,
+    "product_country": 64,
+    "product_id": 32_768,
+}
+"""Table sizes: a few times the number of values, except for brands and products, of which there are too many."""
+
+FIELDS = (
+    Field("day", low=0),
+    Field("part", low=0, high=1),
+    Field("sale", low=0, high=1),
+    Field("delay_s", low=-1),
+    Field("nb_clicks_1week", low=-1, optional=True),
+    *(Field(name, optional=True) for name in CATEGORIES),
+)
+
+
+@dataclass
+class CriteoSearch(Dataset):
+    """Clicks on shopping ads with real sale delays, but only the day and its part of each click: the time of day is
+    imputed. The log has neither click ids nor times, so that repeated rows cannot be told from equal clicks: all stay.
+
+    >>> sum(CriteoSearch().columns()[i].size for i in range(15))
+    91904
+
+    M. Tallis and P. Yadav, "Reacting to variations in product demand: an application for conversion rate prediction in
+    sponsored search", 2018.
+    """
+
+    name = "criteo_search"
+
+    horizons: tuple[Seconds, ...] = option(HORIZONS, "ends of the observation windows")
+    d_max: Seconds = option(30 * DAY, "attribution limit: later conversions do not count", above=0)
+    split: Seconds = option(31 * DAY, "end of the warm-up part, start of the stream", above=0)
+    observed_until: Seconds = option(
+        104 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
+    )
+    cut: float = option(0.42, "where part 0 of a day ends, as a share of the day", low=0.01, high=0.99)
+
+    def columns(self) -> tuple[Column, ...]:
+        categories = [Hashed(name, size) for name, size in CATEGORIES.items()]
+        return categories[0], Binned("nb_clicks_1week", 32, scale="log"), *categories[1:]
+
+    def read(self, source: Path | None) -> RawLog:
+        assert source is not None
+        parquet = _is_parquet(source)
+        raw = _read_parquet(source) if parquet else read_csv(source, FIELDS, header=True)
+        _check_sales(source, raw, "row" if parquet else "line", 1 if parquet else 2)
+        # Times first: a row that is dropped below must not move the others.
+        timed = raw.with_row_index("click_id").with_columns(imputed(self.cut).alias("click_ts"))
+        frame = timed.filter((pl.col("sale") == 0) | (pl.col("delay_s") >= 0)).with_columns(
+            pl.when(pl.col("sale") == 1).then(pl.col("click_ts") + pl.col("delay_s")).alias("conversion")
+        )
+        note = (
+            "the time of day of a click is imputed: clicks of one part of a day are spread evenly over it in file order "
+            f"(part 0 is the first {self.cut:.0%} of the day), so that delays are real and hours of the day are not"
+        )
+        return RawLog(frame, len(raw), dropped={"missing_delay": len(raw) - len(frame)}, notes=(note,))
+
+
+def imputed(cut: float) -> pl.Expr:
+    """Click times in whole seconds from `day`, `part` and the order of rows: evenly spread over the part of the day."""
+    end = round(cut * DAY)
+    start = pl.when(pl.col("part") == 0).then(0).otherwise(end)
+    length = pl.when(pl.col("part") == 0).then(end).otherwise(DAY - end)
+    order = pl.int_range(pl.len(), dtype=pl.Int64).over("day", "part")
+    of = pl.len().cast(pl.Int64).over("day", "part")
+    return pl.col("day").cast(pl.Int64) * DAY + start + order * length // of
+
+
+def _check_sales(path: Path, raw: pl.DataFrame, unit: str, first: int) -> None:
+    wrong = raw.select(pl.arg_where((pl.col("sale") == 0) & (pl.col("delay_s") >= 0)).first()).item()
+    if wrong is not None:
+        raise UserError(
+            f"{path}: {unit} {wrong + first}, column 'delay_s': expected -1 because sale is 0, "
+            f"found {raw['delay_s'][wrong]}; correct or remove the {unit}"
+        )
+
+
+def _is_parquet(path: Path) -> bool:
+    if existing(path).is_dir():
+        raise UserError(f"{path}: is a directory; give the file inside it as --source")
+    with path.open("rb") as stream:
+        found = stream.read(4) == b"PAR1"
+    if not found and path.suffix == ".parquet":
+        raise UserError(
+            f"{path}: not a Parquet file, which starts with PAR1; download it again, or name a CSV file .csv"
+        )
+    return found
+
+
+def _read_parquet(path: Path) -> pl.DataFrame:
+    try:
+        scan = pl.scan_parquet(path, glob=False)
+        schema = scan.collect_schema()
+        for field in FIELDS:
+            _check_column(path, field.name, schema.get(field.name))
+        frame = scan.select(f.name for f in FIELDS).collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path}: not readable as Parquet ({reason}); the file is damaged: download it again") from None
+    check_rows(path, frame, FIELDS)
+    return frame
+
+
+def _check_column(path: Path, name: str, dtype: pl.DataType | None) -> None:
+    expected = ", ".join(f.name for f in FIELDS)
+    if dtype is None:
+        raise UserError(f"{path}: column {name!r} is missing; expected {expected}")
+    if not dtype.is_integer():
+        raise UserError(f"{path}: column {name!r}: expected whole numbers, found {dtype}; convert the column")

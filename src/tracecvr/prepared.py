@@ -1,0 +1,51 @@
+"""A log ready to be replayed: its table and its encoder, made from a raw file or opened from a directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracecvr.clicks import ClickTable
+from tracecvr.config import values
+from tracecvr.dataset import Dataset
+from tracecvr.encode import Encoder
+from tracecvr.errors import UserError
+from tracecvr.files import read_json
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What `tracecvr prepare` writes and `tracecvr run` reads."""
+
+    table: ClickTable
+    encoder: Encoder
+
+
+def prepare(dataset: Dataset, source: Path | None) -> Prepared:
+    """Read a raw log into memory."""
+    return Prepared(*dataset.prepare(source))
+
+
+def save(prepared: Prepared, dataset: Dataset, path: Path) -> None:
+    """Write a prepared log to a new directory."""
+    prepared.table.save(path, {"options": values(dataset)}, prepared.encoder.save)
+
+
+def load(path: Path) -> Prepared:
+    """Memory-map a prepared log."""
+    return Prepared(ClickTable.load(path), Encoder.load(path / "encoder.json"))
+
+
+def options_of(path: Path, dataset: Dataset, changed: bool) -> dict[str, Any]:
+    """The options a saved log was prepared with; it must be of this dataset, and they cannot be changed any more."""
+    manifest = read_json(path / "table.json")
+    name = manifest["schema"]["dataset"]
+    if name != dataset.name:
+        raise UserError(f"{path} was prepared from {name!r}: use --data {name}")
+    if changed:
+        raise UserError(
+            f"{path} is prepared already: --data-set has no effect on it; prepare the raw log again with it"
+        )
+    options: dict[str, Any] = manifest["options"]
+    return options

@@ -1,0 +1,275 @@
+"""One run in one directory: replay a log with one method, write what came out, survive being killed.
+
+run.json         what this run is; a second run of another kind is refused
+checkpoint/      the newest state, so that `--resume` goes on to the same bytes
+result.json      metrics, cost, configuration, versions
+intervals.parquet, scores.parquet, encoder.json
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from tracecvr import metrics
+from tracecvr.checkpoint import Checkpoints
+from tracecvr.config import values
+from tracecvr.engine import Engine, Progress
+from tracecvr.errors import UserError
+from tracecvr.files import read_json, sync, write_json, write_parquet
+from tracecvr.method import Method, Plugin
+from tracecvr.prepared import Prepared
+from tracecvr.replay import FullPlan, Plan, replay
+from tracecvr.source import TableSource
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to run. `open_log` is called only when the log is needed."""
+
+    method: Method
+    plugins: tuple[Plugin, ...]
+    data: str
+    data_options: dict[str, Any]
+    open_log: Callable[[], Prepared]
+    plan: Plan
+    seed: int
+    threads: int
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same run."""
+        return {
+            "method": self.method.name,
+            "plugins": [plugin.name for plugin in self.plugins],
+            "data": self.data,
+            "seed": self.seed,
+            "threads": self.threads,
+            "config": {
+                "method": values(self.method),
+                "plugins": {plugin.name: values(plugin) for plugin in self.plugins},
+                "plan": values(self.plan),
+                "data": self.data_options,
+            },
+            "tracecvr": version("tracecvr"),
+        }
+
+
+def run(
+    spec: Spec,
+    out: Path,
+    resume: bool = False,
+    progress: Progress = lambda *_: None,
+    checkpoint_every: float = 30.0,
+) -> dict[str, Any]:
+    """Carry out a run, or the rest of it, and return the content of `result.json`."""
+    with _claimed(out, spec.identity(), resume) as finished:
+        if finished:
+            result: dict[str, Any] = read_json(out / "result.json")
+            return result
+        return _Run(spec, out, progress, checkpoint_every).carry_out()
+
+
+class _Run:
+    def __init__(self, spec: Spec, out: Path, progress: Progress, checkpoint_every: float) -> None:
+        self.spec, self.out, self.progress, self.checkpoint_every = spec, out, progress, checkpoint_every
+        self.checkpoints = Checkpoints(out / "checkpoint")
+        self.served = out / "scores.f32"
+        self.cost = {"prepare_s": 0.0, "warm_up_s": 0.0, "stream_s": 0.0, "peak_rss_mb": 0.0}
+
+    def carry_out(self) -> dict[str, Any]:
+        torch.set_num_threads(self.spec.threads)
+        with self._timed("prepare_s"):
+            self.progress("prepare", 0, 1)
+            self.log = self.spec.open_log()
+            self.progress("prepare", 1, 1)
+        self.source = TableSource(self.log.table)
+        self.plan = self.spec.plan.resolved(self.log.table)
+        self.engine = Engine(
+            self.spec.method, self.log.table.schema, self.spec.seed, self.spec.plugins, self.plan.publish_lag
+        )
+        identity = self.spec.identity() | {"fingerprint": self.log.table.fingerprint}
+        _record_identity(self.out / "run.json", identity)
+        first = self._restore()
+        self._stream(self._warm_up() if first is None else first)
+        return self._finish(identity)
+
+    def _restore(self) -> int | None:
+        """Where the newest checkpoint left off, if there is one."""
+        manifest = self.checkpoints.latest()
+        if manifest is None:
+            return None
+        self.checkpoints.restore(self.engine, manifest)
+        self.cost |= manifest["cost"]
+        os.truncate(self.served, manifest["scored"] * 4)
+        return int(manifest["intervals"])
+
+    def _warm_up(self) -> int:
+        with self._timed("warm_up_s"):
+            self.engine.warm_up(self.source.history(self.plan.split, self.plan.warm_labels), self.progress)
+        self.served.write_bytes(b"")
+        self._checkpoint(0)
+        return 0
+
+    def _stream(self, first: int) -> None:
+        clock, saved = time.monotonic(), time.monotonic()
+        with self.served.open("ab") as served:
+            for done in replay(self.engine, self.source, self.plan, first):
+                served.write(done.log_odds.tobytes())
+                self.progress("stream", done.number + 1, len(self.plan))
+                if time.monotonic() - saved >= self.checkpoint_every or done.number + 1 == len(self.plan):
+                    served.flush()
+                    clock = self._charge("stream_s", clock)
+                    self._checkpoint(done.number + 1)
+                    saved = time.monotonic()
+        self._charge("stream_s", clock)
+
+    def _checkpoint(self, intervals: int) -> None:
+        sync(self.served)
+        self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
+        facts = {"method": self.spec.method.name, "scored": self.served.stat().st_size // 4, "cost": self.cost}
+        self.checkpoints.save(self.engine, intervals, facts)
+
+    def _finish(self, identity: dict[str, Any]) -> dict[str, Any]:
+        """Evaluate what was served and write the results, `result.json` last."""
+        table, plan = self.log.table, self.plan
+        first, last = np.searchsorted(table.click_ts, (plan.split, plan.until))
+        log_odds = np.fromfile(self.served, dtype=np.float32)
+        label = np.asarray(table.label[first:last])
+        edges = np.searchsorted(table.click_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until]) - first
+        per_interval, summary = _by_interval(log_odds, label, plan, edges)
+        scores = pl.DataFrame(
+            {
+                "click_id": table.click_id[first:last],
+                "click_ts": table.click_ts[first:last],
+                "log_odds": log_odds,
+                "label": label,
+            }
+        )
+        self.log.encoder.save(self.out / "encoder.json")
+        write_parquet(self.out / "intervals.parquet", per_interval)
+        write_parquet(self.out / "scores.parquet", scores)
+        counts = table.counts | {
+            "conversions": int(table.label.sum()),
+            "warm_up": int(first),
+            "scored": int(last - first),
+            "not_scored": int(len(table) - last),
+        }
+        result = {
+            "method": identity["method"],
+            "plugins": identity["plugins"],
+            "data": {
+                "name": self.spec.data,
+                "fingerprint": identity["fingerprint"],
+                "counts": counts,
+                "notes": list(table.schema.notes),
+            },
+            "plan": asdict(plan),
+            "seed": self.spec.seed,
+            "threads": self.spec.threads,
+            "config": identity["config"],
+            "metrics": {"interval": summary, "pooled": metrics.as_dict(metrics.evaluate(log_odds, label))},
+            "cost": self.cost
+            | {
+                "clicks": int(last - first),
+                "reveals": self.engine.reveals,
+                "steps": self.engine.steps,
+                "skipped_events": self.engine.skipped,
+                "peak_rss_mb": max(self.cost["peak_rss_mb"], _peak_rss_mb()),
+            },
+            "versions": _versions(),
+        }
+        write_json(self.out / "result.json", result)
+        self.served.unlink()
+        return result
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        clock = time.monotonic()
+        yield
+        self._charge(what, clock)
+
+    def _charge(self, what: str, since: float) -> float:
+        now = time.monotonic()
+        self.cost[what] += now - since
+        return now
+
+
+def _by_interval(
+    log_odds: npt.NDArray[np.float32], label: npt.NDArray[np.bool_], plan: FullPlan, edges: npt.NDArray[np.int64]
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Metrics of each interval that has clicks, as a table and as means weighted by clicks."""
+    rows, parts, clicks = [], [], []
+    for number, (first, last) in enumerate(pairwise(edges)):
+        if first == last:
+            continue
+        found = metrics.evaluate(log_odds[first:last], label[first:last])
+        parts.append(found)
+        clicks.append(int(last - first))
+        facts = {
+            "start": plan.bounds(number)[0],
+            "clicks": int(last - first),
+            "conversions": int(label[first:last].sum()),
+        }
+        rows.append(facts | metrics.as_dict(found))
+    return pl.DataFrame(rows, infer_schema_length=None), metrics.average(parts, clicks)
+
+
+@contextmanager
+def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[bool]:
+    """Hold a run directory for one process; yields whether the run in it is finished already."""
+    recorded = out / "run.json"
+    if recorded.exists():
+        if not resume:
+            raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
+        _compare(identity, read_json(recorded), str(out))
+    elif out.exists() and any(p.name != ".lock" for p in out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{out} is in use by another process: wait for it, or choose another --out") from None
+        yield (out / "result.json").exists()
+
+
+def _record_identity(path: Path, identity: dict[str, Any]) -> None:
+    if path.exists():
+        _compare(identity, read_json(path), str(path.parent))
+    else:
+        write_json(path, identity)
+
+
+def _compare(ours: dict[str, Any], theirs: dict[str, Any], where: str, prefix: str = "") -> None:
+    for key, value in ours.items():
+        other = theirs.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            _compare(value, other, where, f"{prefix}{key}.")
+        elif value != other:
+            raise UserError(
+                f"{where} holds another run: {prefix}{key} is {other!r} there, {value!r} here; choose another --out"
+            )
+
+
+def _peak_rss_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _versions() -> dict[str, str]:
+    packages = ("tracecvr", "torch", "numpy", "polars", "scikit-learn")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}

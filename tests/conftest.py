@@ -1,0 +1,29 @@
+"""Shared set-up: one thread per test process, so that parallel tests do not slow each other down."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("tracecvr", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("tracecvr")
+
+SHARED = Path(os.environ.get("TRACECVR_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture
+def real_log() -> object:
+    """Finds a real log by file name; the test is skipped where there is none."""
+
+    def find(name: str) -> Path:
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"{name} is not at hand (set TRACECVR_DATA)")
+        return path
+
+    return find
