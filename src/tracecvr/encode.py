@@ -18,6 +18,9 @@ from tracecvr.clicks import Feature, Ids
 from tracecvr.errors import UserError
 from tracecvr.files import read_json, write_json
 
+_BLOCK = 1 << 18
+"""Rows encoded at a time: a block of ids stays in the cache while its columns are laid side by side."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -111,9 +114,10 @@ class Encoder:
         missing = [c.raw for c in self.columns if c.raw not in raw.columns]
         if missing:
             raise UserError(f"column {missing[0]!r} is missing; expected {', '.join(c.raw for c in self.columns)}")
+        ids = [column.ids().cast(pl.Int32).alias(str(j)) for j, column in enumerate(self.columns)]
         x = np.empty((len(raw), len(self.columns)), dtype=np.int32)
-        for j, column in enumerate(self.columns):
-            x[:, j] = raw.select(column.ids().cast(pl.Int32)).to_series().to_numpy()
+        for start in range(0, len(raw), _BLOCK):
+            x[start : start + _BLOCK] = raw.slice(start, _BLOCK).select(ids).to_numpy()
         return x
 
     def save(self, path: Path) -> None:

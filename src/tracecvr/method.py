@@ -37,10 +37,10 @@ class Part:
     name: ClassVar[str]
     reference: ClassVar[str] = ""
 
-    schema: Schema = field(init=False, repr=False)
-    nets: nn.ModuleDict = field(init=False, repr=False)
-    counts: dict[str, Tensor] = field(init=False, repr=False)
-    _memo: dict[str, tuple[Tensor, Tensor]] = field(init=False, repr=False)
+    schema: Schema = field(init=False, repr=False, compare=False)
+    nets: nn.ModuleDict = field(init=False, repr=False, compare=False)
+    counts: dict[str, Tensor] = field(init=False, repr=False, compare=False)
+    _memo: dict[str, tuple[Tensor, Tensor]] = field(init=False, repr=False, compare=False)
 
     def bind(self, schema: Schema, seed: int) -> None:
         """Build every net for this schema; a net's start depends on seed and name alone, so methods share theirs."""

@@ -22,6 +22,9 @@ class Embedding(nn.Module):
         self.one_hot = [(j, f.size) for j, f in enumerate(schema.features) if f.one_hot]
         self.width = dim * len(self.embedded) + sum(size for _, size in self.one_hot)
         self.table = nn.Embedding(sum(schema.tables.values()), dim)
+        # Small, because ids that appear after warm-up are served untrained: torch's N(0, 1) would be loud noise
+        # (Oracle on criteo_search: AUC .775 and NLL .278 with it, .788 and .272 with this).
+        nn.init.normal_(self.table.weight, std=0.01)
         offsets = torch.tensor([starts[schema.features[j].table] for j in self.embedded], dtype=torch.int32)
         self.register_buffer("offsets", offsets, persistent=False)
         self.offsets: Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.config import DAY
@@ -23,13 +24,13 @@ def check_warm_up_learns(subject: Subject) -> None:
     assert ours < constant, f"NLL {ours:.4f} is no better than the base rate's {constant:.4f}"
 
 
-def check_stream_moves_what_is_served(subject: Subject) -> None:
-    """A tick with events changes the scores; a method without a schedule never changes."""
+def check_stream_trains(subject: Subject) -> None:
+    """A tick with events changes the served net's weights; a method without a schedule never changes."""
     table = small_log()
     engine, source = subject.warmed(table, plan_for(table))
-    clicks = source.clicks(0, DAY)
-    before = engine.score(clicks.x)
+    weights = list(engine.method.nets["main"].parameters())  # not running statistics, which any forward changes
+    before = [weight.detach().clone() for weight in weights]
     events = engine.tick(source, table.schema.split, table.schema.split + DAY)
-    changed = not np.array_equal(engine.score(clicks.x), before)
-    assert changed == (events > 0), f"{events} events, scores {'changed' if changed else 'unchanged'}"
+    changed = not all(torch.equal(old, new) for old, new in zip(before, weights, strict=True))
+    assert changed == (events > 0), f"{events} events, weights {'changed' if changed else 'unchanged'}"
     assert (events > 0) == bool(engine.schedule), "a schedule gave no events in a day"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import torch
 from torch import Tensor
 
 from tracecvr.checks.subject import Cell, NotApplicable, Subject, plan_for, small_log
-from tracecvr.config import DAY
 from tracecvr.engine import Engine
 from tracecvr.reveal import Reveals
 
@@ -35,14 +35,14 @@ def check_gradient(subject: Subject) -> None:
         raise NotApplicable("it is never updated")
     held: list[Tensor] = []
     _replace_sg(engine, lambda value: held.append(value.detach()) or held[-1])  # type: ignore[func-returns-value]
-    gradient = _gradient(engine, events, -0.5)
+    slope = gradient(engine, events, -0.5)
     losses = []
     for logit in (-0.5 + 0.01, -0.5 - 0.01):
         turn = count()
         _replace_sg(engine, lambda _, turn=turn: held[next(turn)])
         losses.append(_loss(engine, events, logit).item())
     difference = (losses[0] - losses[1]) / 0.02
-    assert abs(gradient - difference) < 1e-3, f"autograd gives {gradient:.5f}, differences give {difference:.5f}"
+    assert abs(slope - difference) < 1e-3, f"autograd gives {slope:.5f}, differences give {difference:.5f}"
 
 
 def check_extreme_logits(subject: Subject) -> None:
@@ -52,8 +52,8 @@ def check_extreme_logits(subject: Subject) -> None:
         events = Cell().events(engine)
         if not len(events):
             raise NotApplicable("it is never updated")
-        gradient = _gradient(engine, events, logit)
-        assert torch.isfinite(torch.tensor(gradient)), f"the gradient is {gradient} at a logit of {logit}"
+        slope = gradient(engine, events, logit)
+        assert math.isfinite(slope), f"the gradient is {slope} at a logit of {logit}"
         assert torch.isfinite(_loss(engine, events, logit)), f"the loss is not finite at a logit of {logit}"
 
 
@@ -61,7 +61,9 @@ def check_posterior_starts_at_prior(subject: Subject) -> None:
     """Before any window has ended there is no evidence: the posterior is exactly what is served."""
     table = small_log()
     engine, source = subject.warmed(table, plan_for(table))
-    fresh = source.known_at(DAY, DAY - 60, DAY + 1)
+    clock = int(table.click_ts[len(table) // 3])
+    fresh = source.known_at(clock, clock - engine.method.ends[0] + 1, clock + 1)
+    assert len(fresh) > 0, "the log has no fresh click"
     posterior = engine._answer(lambda rows: engine.method.posterior(fresh.take(rows)), torch.arange(len(fresh)))
     assert (posterior == engine.score(fresh.x)).all(), (
         "a click that nothing is known of has another posterior than prior"
@@ -79,17 +81,18 @@ def _loss(engine: Engine, events: Reveals, logit: float) -> Tensor:
     return loss
 
 
-def _gradient(engine: Engine, events: Reveals, logit: float) -> float:
-    (gradient,) = torch.autograd.grad(_loss(engine, events, logit), list(engine.method.nets["main"].parameters()))
-    return float(gradient)
+def gradient(engine: Engine, events: Reveals, logit: float) -> float:
+    """The derivative of the whole loss in the one logit of a constant served net."""
+    (slope,) = torch.autograd.grad(_loss(engine, events, logit), list(engine.method.nets["main"].parameters()))
+    return float(slope)
 
 
 def root(engine: Engine, events: Reveals, low: float = -8.0, high: float = 5.0) -> float:
     """The served rate at which the expected gradient crosses zero from below, by bisection."""
-    assert _gradient(engine, events, low) < 0 < _gradient(engine, events, high), "the gradient has no root"
+    assert gradient(engine, events, low) < 0 < gradient(engine, events, high), "the gradient has no root"
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if _gradient(engine, events, middle) > 0 else (middle, high)
+        low, high = (low, middle) if gradient(engine, events, middle) > 0 else (middle, high)
     _loss(engine, events, low)
     with torch.no_grad():
         return float(torch.sigmoid(engine.method.log_odds(events.x[:1])))

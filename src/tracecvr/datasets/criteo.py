@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.dataset import Dataset, RawLog, first_of_each
+from tracecvr.dataset import Dataset, RawLog, first_of_each, picked
 from tracecvr.encode import Binned, Column, Hashed
 from tracecvr.rawcsv import Field, read_csv
 
@@ -41,8 +41,8 @@ class Criteo(Dataset):
     )
     duplicates: str = option(
         "drop",
-        "lines equal to an earlier one in all 19 fields: drop or keep; the log has no click id, so that a repeated line "
-        "and a second, equal click look the same",
+        "drop or keep lines equal to an earlier one in all 19 fields; the log has no click id, so that a line written "
+        "twice and a second, equal click look the same",
         choices=("drop", "keep"),
     )
 
@@ -53,13 +53,14 @@ class Criteo(Dataset):
 
     def read(self, source: Path | None) -> RawLog:
         assert source is not None
-        frame = read_csv(source, _fields(), separator="\t")
+        frame = read_csv(source, _fields(), separator="\t").with_row_index("click_id")
         rows = len(frame)
         if self.duplicates == "keep":
-            return RawLog(frame.with_row_index("click_id"), rows)
-        first = first_of_each(frame)
-        frame = frame.with_row_index("click_id").filter(first)
-        return RawLog(frame, rows, dropped={"duplicates": rows - len(frame)})
+            return RawLog(frame, rows)
+        first = first_of_each(frame.drop("click_id")).arg_true()
+        columns = frame.get_columns()
+        del frame
+        return RawLog(picked(columns, first), rows, dropped={"duplicates": rows - len(first)})
 
 
 def _fields() -> tuple[Field, ...]:

@@ -34,10 +34,10 @@ CATEGORIES = {
 """Table sizes: a few times the number of values, except for brands and products, of which there are too many."""
 
 FIELDS = (
-    Field("day", low=0),
+    Field("day", low=0, high=9_999),
     Field("part", low=0, high=1),
     Field("sale", low=0, high=1),
-    Field("delay_s", low=-1),
+    Field("delay_s", low=-1, high=2**31 - 1),
     Field("nb_clicks_1week", low=-1, optional=True),
     *(Field(name, optional=True) for name in CATEGORIES),
 )
@@ -80,8 +80,8 @@ class CriteoSearch(Dataset):
             pl.when(pl.col("sale") == 1).then(pl.col("click_ts") + pl.col("delay_s")).alias("conversion")
         )
         note = (
-            "the time of day of a click is imputed: clicks of one part of a day are spread evenly over it in file order "
-            f"(part 0 is the first {self.cut:.0%} of the day), so that delays are real and hours of the day are not"
+            "the time of day of a click is imputed: clicks of one part of a day are spread evenly over it, in file "
+            f"order (part 0 is the first {self.cut:.0%} of the day); delays are real, hours of the day are not"
         )
         return RawLog(frame, len(raw), dropped={"missing_delay": len(raw) - len(frame)}, notes=(note,))
 
@@ -111,9 +111,7 @@ def _is_parquet(path: Path) -> bool:
     with path.open("rb") as stream:
         found = stream.read(4) == b"PAR1"
     if not found and path.suffix == ".parquet":
-        raise UserError(
-            f"{path}: not a Parquet file, which starts with PAR1; download it again, or name a CSV file .csv"
-        )
+        raise UserError(f"{path}: not a Parquet file: it does not start with PAR1; download it again, or name it .csv")
     return found
 
 

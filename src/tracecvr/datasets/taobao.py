@@ -24,11 +24,10 @@ PAD, PAY, CART, OTHER = range(4)
 
 USERS, ITEMS, CATEGORIES = 1_000, 10_000, 1_000
 TRIPLE = ("user", "item", "category")
-_ID = 2**31 - 1
 FIELDS = (
-    *(Field(name, pl.Int32, low=0, high=_ID) for name in TRIPLE),
+    *(Field(name, pl.Int32, low=0, high=2**31 - 1) for name in TRIPLE),
     Field("behaviour", pl.Enum(["pv", "cart", "fav", "buy"])),
-    Field("ts", pl.Int64),
+    Field("ts", low=-(2**31), high=2**31 - 1),
 )
 
 
@@ -94,7 +93,7 @@ class Taobao(Dataset):
         }
         frame = self._with_history(_with_actions(clicks, timed))
         note = (
-            "labels of the last three days are thinner, because the raw log ends on day 9; observed_until=9d scores "
+            "labels of the last days are thinner, because the raw log ends on day 9; observed_until=9d scores "
             "only clicks whose three days lie inside it"
         )
         dropped = {"negative_time": len(active) - len(timed)}

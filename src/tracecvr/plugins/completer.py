@@ -32,8 +32,8 @@ class Completer(Plugin):
     embedding_dim: int = option(32, "embedding size", low=1)
     epochs: int = option(3, "passes over the warm-up part", low=1)
 
-    ends: tuple[int, ...] = field(init=False, repr=False)
-    shortest: int = field(init=False, repr=False)
+    ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    shortest: int = field(init=False, repr=False, compare=False)
 
     def attach(self, method: Method) -> None:
         self.ends = method.ends

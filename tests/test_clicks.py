@@ -1,0 +1,80 @@
+"""Tables on disk: whole or not at all, memory-mapped, fingerprinted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tracecvr import prepared
+from tracecvr.checks.subject import small_log
+from tracecvr.clicks import ClickTable
+from tracecvr.datasets.synthetic import Synthetic
+from tracecvr.errors import UserError
+
+
+def saved(tmp_path: Path) -> Path:
+    dataset = Synthetic(clicks=500)
+    prepared.save(prepared.prepare(dataset, None), dataset, tmp_path / "table")
+    return tmp_path / "table"
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    table, encoder = Synthetic(clicks=500).prepare(None)
+    loaded = prepared.load(path)
+    assert loaded.encoder == encoder
+    assert loaded.table.schema == table.schema
+    assert loaded.table.fingerprint == table.fingerprint
+    assert isinstance(loaded.table.x, np.memmap)
+    for name in ("x", "click_ts", "click_id", "action_ts"):
+        assert np.array_equal(getattr(loaded.table, name), getattr(table, name)), name
+    assert np.array_equal(loaded.table.truth["p"], table.truth["p"])
+
+
+def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in path.iterdir())
+    with pytest.raises(UserError, match="exists already"):
+        saved(tmp_path)
+    assert sorted((p.name, p.stat().st_mtime_ns) for p in path.iterdir()) == before
+
+
+def test_nothing_is_left_of_a_table_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        saved(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    column = path / "x.npy"
+    column.write_bytes(column.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"x\.npy.*prepare"):
+        ClickTable.load(path)
+    column.unlink()
+    with pytest.raises(UserError, match=r"x\.npy"):
+        ClickTable.load(path)
+
+
+def test_the_fingerprint_sees_every_column_and_the_schema() -> None:
+    table = small_log()
+    changed = {table.fingerprint}
+    for name in ("x", "click_ts", "click_id", "action_ts"):
+        column = np.array(getattr(table, name))
+        column.flat[-1] = 123
+        changed.add(replace(table, **{name: column}).fingerprint)
+    changed.add(replace(table, schema=replace(table.schema, d_max=table.schema.d_max + 1)).fingerprint)
+    assert len(changed) == 6
+
+
+@pytest.mark.parametrize("horizons", [(), (60, 30), (60, 60), (-1, 60), (10**9,)])
+def test_impossible_horizons_are_refused(horizons: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="horizons"):
+        replace(small_log().schema, horizons=horizons)

@@ -1,0 +1,72 @@
+"""Encoding: hashes are a contract, ranges come from the warm-up part alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracecvr.encode import Binned, Encoder, Hashed, Modulo
+from tracecvr.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "digest"),
+    [("", 0x2D06800538D394C2), ("abc", 0x78AF5F94892F3950), ("éà", 0x169D9F5A03B52996)],
+)
+def test_golden_hashes(text: str, digest: int) -> None:
+    """If this fails, every saved model reads other ids: never change the expected values."""
+    assert xxhash.xxh3_64_intdigest(text.encode()) == digest
+    ids = Encoder((Hashed("c", 1009),)).encode(pl.DataFrame({"c": [text]}))
+    assert ids.tolist() == [[digest % 1009]]
+
+
+@given(st.lists(st.text(max_size=20) | st.none(), min_size=1), st.integers(1, 2**20))
+def test_hashes_follow_the_reference(texts: list[str | None], size: int) -> None:
+    frame = pl.DataFrame({"c": texts}, schema={"c": pl.String})
+    expected = [xxhash.xxh3_64_intdigest((t or "").encode()) % size for t in texts]
+    assert Encoder((Hashed("c", size),)).encode(frame)[:, 0].tolist() == expected
+
+
+def test_numbers_hash_as_their_text() -> None:
+    as_number, as_text = (Encoder((Hashed("c", 97),)).encode(pl.DataFrame({"c": [v]})) for v in (42, "42"))
+    assert as_number.tolist() == as_text.tolist()
+
+
+def test_bins_come_from_the_warm_up_part_and_later_values_are_clipped() -> None:
+    encoder = Encoder((Binned("n", 10),)).fit(pl.DataFrame({"n": [0, 100, None]}))  # missing is -1
+    later = pl.DataFrame({"n": [-1.0, None, 0.0, 49.6, 100.0, 1e9, -50.0]})
+    assert encoder.encode(later)[:, 0].tolist() == [0, 0, 0, 5, 9, 9, 0]
+
+
+def test_log_bins_tell_small_counts_apart() -> None:
+    warm = pl.DataFrame({"n": [0, 1, 2, 3, 100_000]})
+    linear, log = (Encoder((Binned("n", 64, scale=s),)).fit(warm).encode(warm)[:, 0] for s in ("linear", "log"))
+    assert len(set(linear.tolist())) == 2
+    assert len(set(log.tolist())) == 5
+
+
+def test_a_constant_column_is_one_bin() -> None:
+    frame = pl.DataFrame({"n": [7, 7]})
+    assert Encoder((Binned("n", 4),)).fit(frame).encode(frame).tolist() == [[0], [0]]
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(UserError, match="column 'b' is missing"):
+        Encoder((Modulo("a", 3), Modulo("b", 3))).encode(pl.DataFrame({"a": [1]}))
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"n": [1.0, 9.0], "c": ["x", None], "u": [12, 13]})
+    encoder = Encoder((Binned("n", 8, scale="log"), Hashed("c", 50), Modulo("u", 5, table="shared", one_hot=True)))
+    fitted = encoder.fit(frame)
+    fitted.save(tmp_path / "encoder.json")
+    loaded = Encoder.load(tmp_path / "encoder.json")
+    assert loaded == fitted
+    assert np.array_equal(loaded.encode(frame), fitted.encode(frame))
+    assert loaded.features[2].table == "shared"
