@@ -108,7 +108,7 @@ class Leaking(Vanilla):
 
     def loss(self, b: Reveals) -> Tensor:
         with torch.no_grad():
-            self.nets["aid"].layers[-1].bias += 1  # type: ignore[index,operator,union-attr]
+            self.nets["aid"].layers[-1].bias += 1  # type: ignore[index,union-attr]
         return super().loss(b)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def test_the_fingerprint_sees_every_column_and_the_schema() -> None:
     for name in ("x", "click_ts", "click_id", "action_ts"):
         column = np.array(getattr(table, name))
         column.flat[-1] = 123
-        changed.add(replace(table, **{name: column}).fingerprint)
+        other: Any = {name: column}
+        changed.add(replace(table, **other).fingerprint)
     changed.add(replace(table, schema=replace(table.schema, d_max=table.schema.d_max + 1)).fingerprint)
     assert len(changed) == 6
 

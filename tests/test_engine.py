@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -83,7 +84,7 @@ def test_publish_lag_scores_with_the_model_of_so_many_intervals_ago() -> None:
     assert not np.array_equal(current[3], lagged[3])
 
 
-def _scores(engine: Engine, source: TableSource, plan: FullPlan) -> list[object]:
+def _scores(engine: Engine, source: TableSource, plan: FullPlan) -> list[npt.NDArray[np.float32]]:
     return [done.log_odds for done in replay(engine, source, plan)]
 
 
@@ -101,7 +102,7 @@ def test_a_lagged_run_resumes_to_the_same_bytes() -> None:
 
 def test_a_loss_that_is_not_finite_stops_the_run() -> None:
     engine, source = warmed()
-    engine.method.loss = lambda b: torch.tensor(float("nan"), requires_grad=True)  # type: ignore[method-assign]
+    engine.method.loss = lambda _: torch.tensor(float("nan"), requires_grad=True)  # type: ignore[assignment]
     with pytest.raises(UserError, match="learning_rate"):
         engine.tick(source, PLAN.split, PLAN.split + DAY)
 
@@ -121,7 +122,7 @@ def test_a_third_partys_backbone_is_used_by_name(monkeypatch: pytest.MonkeyPatch
     class Mine(MLP):
         name = "mine"
 
-    monkeypatch.setattr(registry, "found", lambda kind: {"mine": Mine})
+    monkeypatch.setattr(registry, "found", lambda _: {"mine": Mine})
     engine = Engine(Vanilla(backbone="mine", hidden=(4,)), TABLE.schema)
     assert isinstance(engine.method.nets["main"], Mine)
 

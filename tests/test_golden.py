@@ -41,7 +41,7 @@ def test_sgd_reaches(method: str, rate: float) -> None:
     for step, index in enumerate(torch.from_numpy(rng.permutation(len(events))).split(5000)):
         slope = gradient(engine, events.take(index), value.item())
         with torch.no_grad():
-            value -= 8.0 / (1 + 0.1 * step) * slope
+            value.sub_(8.0 / (1 + 0.1 * step) * slope)
     engine.method.forget()
     assert torch.sigmoid(engine.method.log_odds(events.x[:1])).item() == pytest.approx(rate, abs=0.005)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from tracecvr.metrics import Metrics, average, evaluate, nll, probability
 scored = st.lists(st.tuples(st.floats(-8, 8, width=32), st.booleans()), min_size=1, max_size=60)
 
 
-def arrays(pairs: list[tuple[float, bool]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def arrays(pairs: list[tuple[float, bool]]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     return np.array([s for s, _ in pairs], np.float32), np.array([y for _, y in pairs])
 
 

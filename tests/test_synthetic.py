@@ -18,7 +18,7 @@ WINDOW = HOUR
 
 def within_noise(found: float, expected: float, n: int) -> bool:
     """Whether a share of n draws is within five standard errors of its expectation."""
-    return abs(found - expected) < 5 * np.sqrt(max(expected * (1 - expected), 1e-4) / n)
+    return bool(abs(found - expected) < 5 * np.sqrt(max(expected * (1 - expected), 1e-4) / n))
 
 
 @pytest.mark.parametrize("segment", range(8))

@@ -214,20 +214,23 @@ def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: f
 
 
 def _print_results(console: Console, results: list[dict[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     scored = results[0]["data"]["counts"]["scored"]
     table = Table(
-        title=f"{results[0]['data']['name']}: {scored:,} clicks scored, then learned from", title_justify="left"
+        title=f"{results[0]['data']['name']}: {scored:,} clicks scored, then learned from",
+        title_justify="left",
+        box=SIMPLE_HEAD,
     )
     for heading in ("method", "AUC", "PR-AUC", "NLL", "ECE", "PCOC", "events/click", "time"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     for result in results:
         pooled, cost = result["metrics"]["pooled"], result["cost"]
         figures = [_figure(pooled[name]) for name in ("auc", "pr_auc", "nll", "ece")]
         seconds = cost["prepare_s"] + cost["warm_up_s"] + cost["stream_s"]
         events = cost["reveals"] / max(cost["clicks"], 1)
-        name = " + ".join([result["method"], *result["plugins"]])
+        name = "+".join([result["method"], *result["plugins"]])
         table.add_row(name, *figures, _figure(pooled["pcoc"], 3), f"{events:.2f}", f"{seconds:.0f} s")
     console.print(table)
 

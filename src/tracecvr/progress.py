@@ -26,7 +26,7 @@ class Display:
             transient=True,
         )
         self.tasks: dict[str, TaskID] = {}
-        self.shown = 0.0
+        self.shown = 0.0 if console.is_terminal else time.monotonic()
         self.since: dict[str, tuple[float, int]] = {}
 
     def __enter__(self) -> Display:
@@ -35,7 +35,8 @@ class Display:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        self.bars.stop()
+        if self.console.is_terminal:
+            self.bars.stop()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()

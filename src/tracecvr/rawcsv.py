@@ -1,4 +1,4 @@
-"""Raw text logs: read typed and fast when they are sound, line by line to name the first fault when they are not.
+"""Raw text logs: read typed and fast when they are sound; when they are not, the first wrong line is looked up.
 
 Nothing is quoted in these logs, so row i of the frame is line i of the file, and every message can name its line.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,8 @@ from tracecvr.errors import UserError
 from tracecvr.files import existing
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,40}")
-_CHUNK = 1 << 20
+_BLOCK = 1 << 20
+_BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}
 _SEPARATORS = {"\t": "tabs", ",": "commas"}
 
@@ -80,19 +81,21 @@ class Field:
 
 def read_csv(path: Path, fields: Sequence[Field], separator: str = ",", header: bool = False) -> pl.DataFrame:
     """The fields of a text file as typed columns; with a header they are found by name and others are left out."""
-    _check_text(path)
-    columns = _by_header(path, fields, separator) if header else list(fields)
-    first = 2 if header else 1
-    if _is_ragged(path, len(columns), separator):
-        _raise_first_fault(path, columns, separator, first, "lines differ in their number of columns")
-    schema = {c.name: c.dtype for c in columns}
+    packed = _PACKED.get(head(path)[:2])
+    if packed:
+        raise UserError(f"{path}: is a {packed} archive, expected plain text; unpack it first")
+    text = _Text(path, tuple(fields), separator, 1)
+    if header:
+        text = _Text(path, _by_header(path, fields, separator), separator, 2)
+    if any(text.is_ragged(lines) for _, lines in text.blocks()):
+        text.raise_first_fault()
     # No columns are left out before parsing: polars would then not notice lines that are too long.
-    scan = pl.scan_csv(path, has_header=header, separator=separator, schema=schema, quote_char=None, glob=False)
+    scan = pl.scan_csv(path, has_header=header, glob=False, **text.format)
     try:
         frame = scan.collect(engine="streaming").select(f.name for f in fields)
-    except pl.exceptions.PolarsError as error:
-        _raise_first_fault(path, columns, separator, first, str(error).partition("\n")[0])
-    check_rows(path, frame, fields, "line", first)
+    except pl.exceptions.PolarsError:
+        text.raise_first_fault()
+    check_rows(path, frame, fields, "line", text.first)
     return frame
 
 
@@ -124,21 +127,21 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _check_text(path: Path) -> None:
+def head(path: Path) -> bytes:
+    """The first four bytes of a file, which tell what it is; an error if there is no such file or it is empty."""
     if existing(path).is_dir():
         raise UserError(f"{path}: is a directory; give the file inside it as --source")
     try:
         with path.open("rb") as stream:
-            start = stream.read(2)
+            return stream.read(4)
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror}); check its permissions") from None
-    if start in _PACKED:
-        raise UserError(f"{path}: is a {_PACKED[start]} archive, expected plain text; unpack it first")
 
 
-def _by_header(path: Path, fields: Sequence[Field], separator: str) -> list[Field]:
+def _by_header(path: Path, fields: Sequence[Field], separator: str) -> tuple[Field, ...]:
     """The columns of the file in its order; those nobody asked for are text."""
-    names = next(_lines(path))[1].split(separator)
+    with path.open(encoding="utf-8-sig", errors="replace") as stream:
+        names = stream.readline().rstrip("\n").split(separator)
     wanted = {f.name: f for f in fields}
     missing = [name for name in wanted if name not in names]
     if missing:
@@ -148,55 +151,81 @@ def _by_header(path: Path, fields: Sequence[Field], separator: str) -> list[Fiel
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UserError(f"{path}: line 1: column {twice[0]!r} is given twice; rename or remove one")
-    return [wanted.get(name) or Field(name, pl.String, optional=True) for name in names]
+    return tuple(wanted.get(name) or Field(name, pl.String, optional=True) for name in names)
 
 
-def _is_ragged(path: Path, columns: int, separator: str) -> bool:
-    """Whether separators and lines do not add up: polars fills short lines with nulls and says nothing.
+@dataclass(frozen=True)
+class _Text:
+    """A text file with the columns it should have; rows begin on line `first`."""
 
-    A line too long can hide a line too short here, but a line too long makes polars fail.
-    """
-    separators = lines = 0
-    end = b""
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            codes = np.frombuffer(chunk, np.uint8)
-            separators += int(np.count_nonzero(codes == ord(separator)))
-            lines += int(np.count_nonzero(codes == ord("\n")))
-            end = chunk[-1:]
-    lines += end != b"\n"
-    return separators != lines * (columns - 1)
+    path: Path
+    columns: tuple[Field, ...]
+    separator: str
+    first: int
 
+    @property
+    def format(self) -> dict[str, Any]:
+        """What polars has to know."""
+        return {
+            "schema": {c.name: c.dtype for c in self.columns},
+            "separator": self.separator,
+            "quote_char": None,
+        }
 
-def _raise_first_fault(path: Path, columns: Sequence[Field], separator: str, first: int, reason: str) -> NoReturn:
-    """Look at every line until one is wrong. Slow, but only a broken file comes here."""
-    for number, line in _lines(path):
-        if number < first:
-            continue
-        cells = line.split(separator)
-        if len(cells) != len(columns):
-            raise _wrong_width(path, number, len(cells), len(columns), _SEPARATORS[separator])
-        for field, cell in zip(columns, cells, strict=True):
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Blocks of whole lines, each with the number of its first line."""
+        number = self.first
+        with self.path.open("rb") as stream:
+            if number == 1 and stream.read(3) != _BOM:
+                stream.seek(0)
+            for _ in range(1, number):
+                stream.readline()
+            while block := stream.read(_BLOCK):
+                block += stream.readline()
+                yield number, block
+                number += block.count(b"\n")
+
+    def is_ragged(self, block: bytes) -> bool:
+        """Whether separators and lines do not add up: polars fills short lines with nulls and says nothing.
+
+        A line too long can hide a line too short here, but a line too long makes polars fail.
+        """
+        codes = np.frombuffer(block, np.uint8)
+        separators = np.count_nonzero(codes == ord(self.separator))
+        lines = np.count_nonzero(codes == ord("\n")) + (not block.endswith(b"\n"))
+        return bool(separators != lines * (len(self.columns) - 1))
+
+    def raise_first_fault(self) -> NoReturn:
+        """Find the first block that cannot be read, and in it the first line."""
+        for number, block in self.blocks():
+            reason = "lines differ in length" if self.is_ragged(block) else self._parse_error(block)
+            if reason:
+                for i, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=number):
+                    self._check_line(i, line.removesuffix(b"\r"))
+                raise UserError(f"{self.path}: line {number} or soon after: {reason}; correct the file")
+        raise UserError(f"{self.path}: not readable as a table; compare it with the published format")
+
+    def _parse_error(self, block: bytes) -> str:
+        try:
+            pl.read_csv(block, has_header=False, **self.format)
+        except pl.exceptions.PolarsError as error:
+            return str(error).partition("\n")[0]
+        return ""
+
+    def _check_line(self, number: int, line: bytes) -> None:
+        place = f"line {number}"
+        try:
+            cells = line.decode().split(self.separator) if line else []
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.path}: {place}: not UTF-8 text ({error.reason}); convert the file") from None
+        if len(cells) != len(self.columns):
+            hint = "correct or remove the line"
+            if len(cells) < len(self.columns):
+                hint += ", or fetch the file again if it ends here"
+            raise UserError(
+                f"{self.path}: {place}: expected {len(self.columns)} columns separated by "
+                f"{_SEPARATORS[self.separator]}, found {len(cells)}; {hint}"
+            )
+        for field, cell in zip(self.columns, cells, strict=True):
             if field.refuses(cell):
-                raise fault(path, f"line {number}", field, cell)
-    raise UserError(f"{path}: not readable as a table ({reason}); compare it with the published format")
-
-
-def _wrong_width(path: Path, number: int, found: int, expected: int, separators: str) -> UserError:
-    hint = "correct or remove the line"
-    if found < expected and number == sum(1 for _ in _lines(path)):
-        hint = "the file ends too early: copy or download it again"
-    return UserError(
-        f"{path}: line {number}: expected {expected} columns separated by {separators}, found {found}; {hint}"
-    )
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without their ends."""
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}: line {number}: not UTF-8 text ({error.reason}); convert the file") from None
-            yield number, text.removesuffix("\n").removesuffix("\r")
+                raise fault(self.path, place, field, cell)

@@ -245,7 +245,12 @@ def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[bool
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{out} is in use by another process: wait for it, or choose another --out") from None
-        yield (out / "result.json").exists()
+        try:
+            yield (out / "result.json").exists()
+        finally:
+            if not recorded.exists():  # nothing was begun: leave no trace
+                (out / ".lock").unlink()
+                out.rmdir()
 
 
 def _record_identity(path: Path, identity: dict[str, Any]) -> None:

@@ -12,8 +12,7 @@ from tracecvr.dataset import Dataset, RawLog
 from tracecvr.datasets.criteo import HORIZONS
 from tracecvr.encode import Binned, Column, Hashed
 from tracecvr.errors import UserError
-from tracecvr.files import existing
-from tracecvr.rawcsv import Field, check_rows, read_csv
+from tracecvr.rawcsv import Field, check_rows, head, read_csv
 
 CATEGORIES = {
     "partner_id": 512,
@@ -106,10 +105,7 @@ def _check_sales(path: Path, raw: pl.DataFrame, unit: str, first: int) -> None:
 
 
 def _is_parquet(path: Path) -> bool:
-    if existing(path).is_dir():
-        raise UserError(f"{path}: is a directory; give the file inside it as --source")
-    with path.open("rb") as stream:
-        found = stream.read(4) == b"PAR1"
+    found = head(path) == b"PAR1"
     if not found and path.suffix == ".parquet":
         raise UserError(f"{path}: not a Parquet file: it does not start with PAR1; download it again, or name it .csv")
     return found
