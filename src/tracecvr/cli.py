@@ -202,7 +202,7 @@ def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: f
     from tracecvr.progress import Display
     from tracecvr.run import run
 
-    console, results = Console(), []
+    console, results = Console(width=None if sys.stdout.isatty() else 100), []
     for spec, out in specs:
         with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
             results.append(run(spec, out, resume, progress, checkpoint_every))
