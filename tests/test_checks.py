@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tracecvr import checks, registry
+from tracecvr.checks import stream
 from tracecvr.checks.subject import Subject
 from tracecvr.errors import UserError
 from tracecvr.method import Helper, Method, cross_entropy
@@ -19,6 +20,7 @@ from tracecvr.methods.pretrain import Pretrain
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer
 from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.source import TableSource
 
 PAIRS = [(subject, name) for subject in checks.subjects() for name in checks.found()]
 
@@ -113,6 +115,17 @@ class Leaking(Vanilla):
 
 
 @dataclass
+class Careless(Leaking):
+    """Trains its helper on the opposite."""
+
+    name = "careless"
+
+    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+        loss = super().helper_loss(name, b)
+        return -loss if torch.is_grad_enabled() else loss
+
+
+@dataclass
 class Biased(Vanilla):
     """Claims to be unbiased."""
 
@@ -186,6 +199,7 @@ class Unwarmed(Pretrain):
         (Restless, "scoring_is_pure"),
         (Random, "deterministic"),
         (Leaking, "helpers_stay_frozen"),
+        (Careless, "helpers_generalise"),
         (Biased, "fixed_point"),
         (Unstopped, "gradient"),
         (Overflowing, "extreme_logits"),
@@ -202,8 +216,6 @@ def test_a_broken_method_is_caught(broken: type[Method], check: str, monkeypatch
 def test_a_method_that_looks_ahead_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The peeking method is handed each table's final labels behind the engine's back."""
     add(monkeypatch, Peeking)
-    from tracecvr.checks import stream
-
     original: Callable[..., Any] = stream._run
 
     def run(subject: Subject, table: Any, plan: Any) -> Any:
@@ -216,8 +228,6 @@ def test_a_method_that_looks_ahead_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_source_that_differs_from_the_live_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracecvr.source import TableSource
-
     honest = TableSource._fire_on
 
     def early(self: TableSource, trigger: On, start: int, end: int) -> Any:
@@ -225,6 +235,12 @@ def test_a_source_that_differs_from_the_live_one_is_caught(monkeypatch: pytest.M
 
     monkeypatch.setattr(TableSource, "_fire_on", early)
     assert checks.run_one(Subject("vanilla_dup"), "replay_equals_live").status == "failed"
+
+
+def test_a_source_that_repeats_events_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = TableSource._between
+    monkeypatch.setattr(TableSource, "_between", lambda self, start, end: honest(self, start, end + 3600))
+    assert checks.run_one(Subject("vanilla"), "every_event_once").status == "failed"
 
 
 def test_an_unprivileged_oracle_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ from tracecvr.errors import UserError
 from tracecvr.methods.trace import Trace
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.replay import Plan
-from tracecvr.run import Spec, run
+from tracecvr.run import Spec, load, run
+from tracecvr.source import TableSource
 
 DATA = Synthetic(clicks=6000, days=6, split=3 * DAY, d_max=2 * DAY, horizons=(HOUR, DAY, 2 * DAY), interval=6 * HOUR)
 COMPARED = ("scores.parquet", "intervals.parquet", "encoder.json", "run.json")
@@ -90,6 +91,19 @@ def test_the_result_says_what_was_done(undisturbed: Path) -> None:
     assert counts["warm_up"] + counts["scored"] + counts["not_scored"] == counts["clicks"] == 6000
     assert result["plan"]["split"] == 3 * DAY
     assert set(result["versions"]) >= {"tracecvr", "torch", "python"}
+
+
+def test_the_model_of_a_run_can_be_loaded(undisturbed: Path) -> None:
+    engine = load(undisturbed)
+    source = TableSource(DATA.prepare(None)[0])
+    events = source.known_at(5 * DAY, 4 * DAY, 5 * DAY)
+    posterior = engine.posterior(events)
+    assert ((posterior > 0) & (posterior < 1)).all()
+    assert posterior[events.converted.numpy()].mean() > posterior[events.open.numpy()].mean()
+    (state,) = (undisturbed / "checkpoint").glob("*.safetensors")
+    again = undisturbed.parent / "again.safetensors"
+    engine.snapshot(again)
+    assert again.read_bytes() == state.read_bytes()
 
 
 def test_scores_and_intervals_hold_the_metrics(undisturbed: Path) -> None:

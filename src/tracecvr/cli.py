@@ -207,6 +207,9 @@ def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: f
         with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
             results.append(run(spec, out, resume, progress, checkpoint_every))
     _print_results(console, results)
+    for name, count in results[0]["data"]["counts"].items():
+        if count and name.startswith(("dropped_", "not_scored")):
+            console.print(f"{name}: {count:,}", highlight=False)
     for note in results[0]["data"]["notes"]:
         console.print(f"note: {note}", soft_wrap=True, highlight=False)
     for _, out in specs:

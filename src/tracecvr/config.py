@@ -68,6 +68,11 @@ def values(owner: Any) -> dict[str, Any]:
     return {n: list(v) if isinstance(v := getattr(owner, n), tuple) else v for n in names}
 
 
+def restored(cls: type[T], recorded: Mapping[str, Any]) -> T:
+    """The instance whose `values` were recorded."""
+    return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in recorded.items()})
+
+
 def pairs(items: Iterable[str], flag: str) -> dict[str, str]:
     """`["a=1", "b=2"]` as a dictionary; `flag` is named in errors."""
     found: dict[str, str] = {}

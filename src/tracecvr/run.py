@@ -26,9 +26,10 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr import metrics
+from tracecvr import metrics, registry
 from tracecvr.checkpoint import Checkpoints
-from tracecvr.config import values
+from tracecvr.clicks import Schema
+from tracecvr.config import restored, values
 from tracecvr.engine import Engine, Progress
 from tracecvr.errors import UserError
 from tracecvr.files import read_json, sync, write_json, write_parquet
@@ -82,6 +83,24 @@ def run(
             result: dict[str, Any] = read_json(out / "result.json")
             return result
         return _Run(spec, out, progress, checkpoint_every).carry_out()
+
+
+def load(out: Path) -> Engine:
+    """The model of a run as its newest checkpoint has it: to score with, or to go on learning."""
+    checkpoints = Checkpoints(out / "checkpoint")
+    manifest = checkpoints.latest()
+    if manifest is None:
+        raise UserError(f"{out} holds no checkpoint: give the directory of a run")
+    made, options = manifest["run"], manifest["run"]["config"]
+    engine = Engine(
+        restored(registry.get("method", made["method"]), options["method"]),
+        Schema.from_json(manifest["schema"]),
+        made["seed"],
+        tuple(restored(registry.get("plugin", name), options["plugins"][name]) for name in made["plugins"]),
+        options["plan"]["publish_lag"],
+    )
+    checkpoints.restore(engine, manifest)
+    return engine
 
 
 class _Run:
@@ -141,7 +160,12 @@ class _Run:
     def _checkpoint(self, intervals: int) -> None:
         sync(self.served)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
-        facts = {"method": self.spec.method.name, "scored": self.served.stat().st_size // 4, "cost": self.cost}
+        facts = {
+            "scored": self.served.stat().st_size // 4,
+            "cost": self.cost,
+            "run": self.spec.identity(),
+            "schema": self.log.table.schema.to_json(),
+        }
         self.checkpoints.save(self.engine, intervals, facts)
 
     def _finish(self, identity: dict[str, Any]) -> dict[str, Any]:

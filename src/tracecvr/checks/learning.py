@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tracecvr.checks.subject import Subject, plan_for, small_log
+from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
 from tracecvr.config import DAY
+from tracecvr.method import Part
 from tracecvr.metrics import nll
+from tracecvr.reveal import Reveals
+from tracecvr.seeds import generator
+from tracecvr.source import TableSource
 
 
 def check_warm_up_learns(subject: Subject) -> None:
@@ -22,6 +26,28 @@ def check_warm_up_learns(subject: Subject) -> None:
     ours = nll(engine.score(later.x).astype(float), label).mean()
     constant = nll(np.full(len(label), np.log(rate / (1 - rate))), label).mean()
     assert ours < constant, f"NLL {ours:.4f} is no better than the base rate's {constant:.4f}"
+
+
+def check_helpers_generalise(subject: Subject) -> None:
+    """Warm-up makes each helper better on warm-up clicks that it was not trained on."""
+    table = small_log(clicks=20_000)
+    source = TableSource(table)
+    engine, untrained = (subject.engine(table.schema, learning_rate=0.01) for _ in range(2))
+    if not any(part.helpers() for part in (engine.method, *engine.plugins)):
+        raise NotApplicable("it has no helper nets")
+    engine.warm_up(source.history(2 * DAY, "mature"))
+    held_out = next(source.history(3 * DAY, "mature").batches(len(table), None))
+    index = torch.nonzero(torch.from_numpy(table.click_ts)[held_out.row] >= 2 * DAY)[:, 0]
+    for part, fresh in zip((engine.method, *engine.plugins), (untrained.method, *untrained.plugins), strict=True):
+        for name in part.helpers():
+            losses = [_held_out_loss(p, name, held_out.take(index, generator(0, name))) for p in (part, fresh)]
+            assert losses[0] < losses[1], f"helper {name!r}: loss {losses[0]:.4f} held out, {losses[1]:.4f} untrained"
+
+
+def _held_out_loss(part: Part, name: str, b: Reveals) -> float:
+    part.nets[name].eval()
+    with torch.no_grad():
+        return part.helper_loss(name, b).item()
 
 
 def check_stream_trains(subject: Subject) -> None:

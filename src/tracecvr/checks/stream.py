@@ -74,6 +74,19 @@ def check_replay_equals_live(subject: Subject) -> None:
             assert (a is None and b is None) or torch.equal(a, b), f"{column.name} differs in [{start}, {end})"
 
 
+def check_every_event_once(subject: Subject) -> None:
+    """Over all intervals, no event comes twice and none is lost; no click is shown before it happened."""
+    table = small_log()
+    schedule, source = subject.engine(table.schema).schedule, TableSource(table)
+    intervals = _intervals(table)
+    parts = [source.reveals(schedule, start, end) for start, end in intervals]
+    keys = [(int(r), int(t)) for part in parts for r, t in zip(part.row, part.trigger, strict=True)]
+    whole = source.reveals(schedule, 0, intervals[-1][1])
+    assert len(set(keys)) == len(keys), "an event came twice"
+    assert keys == list(zip(whole.row.tolist(), whole.trigger.tolist(), strict=True)), "an event was lost"
+    assert (whole.elapsed >= 0).all(), "a click was shown before it happened"
+
+
 def check_helpers_stay_frozen(subject: Subject) -> None:
     """No helper net is changed by the stream, nor given a gradient."""
     table = small_log()
