@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import torch
@@ -22,6 +23,27 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
     pairs = sum("test_everything_found_keeps_every_promise" in r.nodeid for r in reports)
     terminalreporter.write_line(f"{pairs} method x check pairs ran")
+
+
+class Call(Protocol):
+    """Calls the command line in this process and returns its exit code."""
+
+    def __call__(self, *words: object) -> int: ...
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Call:
+    from tracecvr.cli import main
+
+    def run(*words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["tracecvr", *map(str, words)])
+        try:
+            main()
+        except SystemExit as leaving:
+            return int(leaving.code or 0)
+        return 0
+
+    return run
 
 
 @pytest.fixture

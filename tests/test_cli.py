@@ -10,19 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from conftest import Call
 from tracecvr import registry
-from tracecvr.cli import main
 
 SMALL = ["--data", "synthetic", "--data-set", "clicks=3000", "--set", "hidden=8", "--threads", "1"]
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["tracecvr", *map(str, words)])
-    try:
-        main()
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    return 0
 
 
 def test_help_answers_at_once() -> None:
@@ -42,33 +33,33 @@ def test_help_answers_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["method", "dataset"])
-def test_listings(kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(monkeypatch, f"{kind}s", "--json") == 0
+def test_listings(kind: str, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(f"{kind}s", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == list(registry.found(kind))
     for row in rows:
         assert row["summary"]
         assert all(o["help"] for o in row["options"])
-    assert call(monkeypatch, f"{kind}s") == 0
+    assert call(f"{kind}s") == 0
     assert rows[0]["name"] in capsys.readouterr().out
 
 
-def test_run_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_and_resume(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("run", "--method", "vanilla", "--plugin", "completer", *SMALL, "--out", tmp_path / "run")
-    assert call(monkeypatch, *words, "--set", "completer.weight=0.2", "--set", "warm_labels=censored") == 0
+    assert call(*words, "--set", "completer.weight=0.2", "--set", "warm_labels=censored") == 0
     shown = capsys.readouterr().out
     assert "vanilla+completer" in shown
     assert "result.json" in shown
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["config"]["plugins"]["completer"]["weight"] == 0.2
     assert result["plan"]["warm_labels"] == "censored"
-    assert call(monkeypatch, *words) == 2
+    assert call(*words) == 2
     assert "--resume" in capsys.readouterr().err
 
 
-def test_prepare_then_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_then_run(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "table"
-    assert call(monkeypatch, "prepare", "synthetic", "--data-set", "clicks=3000", "--out", table) == 0
+    assert call("prepare", "synthetic", "--data-set", "clicks=3000", "--out", table) == 0
     assert "clicks: 3,000" in capsys.readouterr().out
     words = (
         "run",
@@ -83,16 +74,16 @@ def test_prepare_then_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         "--source",
         table,
     )
-    assert call(monkeypatch, *words, "--out", tmp_path / "run") == 0
+    assert call(*words, "--out", tmp_path / "run") == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["config"]["data"]["clicks"] == 3000
 
 
-def test_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(monkeypatch, "check", "oracle", "--json") == 0
+def test_check(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("check", "oracle", "--json") == 0
     report = {row["check"]: row["status"] for row in json.loads(capsys.readouterr().out)}
     assert report["no_future"] == "expected failure"
     assert "failed" not in report.values()
-    assert call(monkeypatch, "check", "pretrain") == 0
+    assert call("check", "pretrain") == 0
     assert "method x check pairs" in capsys.readouterr().out
 
 
@@ -120,10 +111,15 @@ def test_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_a_mistake_is_one_line(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, *words) == 2
+    assert call(*words) == 2
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 1
     assert shown[0].startswith("error: ")
@@ -132,14 +128,14 @@ def test_a_mistake_is_one_line(
 
 
 def test_a_prepared_log_of_another_dataset_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "table"
-    call(monkeypatch, "prepare", "synthetic", "--data-set", "clicks=3000", "--out", table)
-    assert call(monkeypatch, "run", "--method", "pretrain", "--data", "criteo", "--source", table) == 2
+    call("prepare", "synthetic", "--data-set", "clicks=3000", "--out", table)
+    assert call("run", "--method", "pretrain", "--data", "criteo", "--source", table) == 2
     assert "use --data synthetic" in capsys.readouterr().err
     words = ("run", "--method", "pretrain", "--data", "synthetic", "--source", table, "--data-set", "clicks=5")
-    assert call(monkeypatch, *words) == 2
+    assert call(*words) == 2
     assert "prepared already" in capsys.readouterr().err
-    assert call(monkeypatch, "prepare", "synthetic", "--out", table) == 2
+    assert call("prepare", "synthetic", "--out", table) == 2
     assert "exists already" in capsys.readouterr().err

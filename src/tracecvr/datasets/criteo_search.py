@@ -80,7 +80,7 @@ class CriteoSearch(Dataset):
         )
         note = (
             "the time of day of a click is imputed: clicks of one part of a day are spread evenly over it, in file "
-            f"order (part 0 is the first {self.cut:.0%} of the day); delays are real, hours of the day are not"
+            f"order (part 0 is the first {100 * self.cut:g}% of the day); delays are real, hours of the day are not"
         )
         return RawLog(frame, len(raw), dropped={"missing_delay": len(raw) - len(frame)}, notes=(note,))
 

@@ -1,0 +1,68 @@
+"""The documents' commands and code run as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Call
+from tracecvr import checks, registry
+from tracecvr.checks.subject import Subject
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def test_the_readme_runs(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,), (code,) = blocks("README.md", "sh"), blocks("README.md", "python")
+    for line in commands.splitlines():
+        assert call(*shlex.split(line)[1:]) == 0, line
+    assert (tmp_path / "result" / "result.json").exists()
+    capsys.readouterr()
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    for command in ("make demo", "make test"):
+        assert command in text
+        assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
+
+
+def test_the_example_method_of_the_guide_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = blocks("CONTRIBUTING.md", "python")
+    room: dict[str, Any] = {"__name__": "example"}
+    monkeypatch.setitem(sys.modules, "example", sys.modules[__name__])
+    exec(compile(code, "CONTRIBUTING.md", "exec"), room)
+    known = {kind: registry.found(kind) for kind in ("method", "plugin", "backbone", "dataset")}
+    known["method"] = known["method"] | {"mine": room["Mine"]}
+    monkeypatch.setattr(registry, "found", lambda kind: known[kind])
+    outcomes = [checks.run_one(Subject("mine"), name) for name in checks.found()]
+    assert [(o.check, o.reason) for o in outcomes if o.unexpected] == []
+    assert sum(o.status == "passed" for o in outcomes) >= 10
+
+
+def test_every_module_is_in_the_architecture() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    modules = [p.name for p in (ROOT / "src" / "tracecvr").glob("*.py") if p.name != "__init__.py"]
+    assert [name for name in modules if f"`{name}`" not in text] == []
+
+
+def test_nothing_names_a_machine() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    pattern = re.compile(r"(^|[^A-Za-z0-9_.])/(work|root|home)/")
+    texts = [ROOT / name for name in tracked if (ROOT / name).suffix in (".py", ".md", ".toml", ".txt", "")]
+    assert [str(path) for path in texts if path.is_file() and pattern.search(path.read_text())] == []
