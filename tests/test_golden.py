@@ -12,8 +12,16 @@ from tracecvr.engine import Engine
 from tracecvr.reveal import After, Schedule
 
 CELL = Cell()
-ROOTS = {"vanilla": 0.0800, "vanilla_dup": 0.1786, "wait": 0.2, "oracle": 0.2, "trace": 0.2}
-EVENTS_PER_CLICK = {"pretrain": 0.0, "vanilla": 1.0, "vanilla_dup": 1.12, "wait": 1.0, "oracle": 1.0, "trace": 3.0}
+ROOTS = {"vanilla": 0.0800, "vanilla_dup": 0.1786, "wait": 0.2, "oracle": 0.2, "trace": 0.2, "es_dfm": 0.2}
+EVENTS_PER_CLICK = {
+    "pretrain": 0.0,
+    "vanilla": 1.0,
+    "vanilla_dup": 1.12,
+    "wait": 1.0,
+    "oracle": 1.0,
+    "trace": 3.0,
+    "es_dfm": 1.12,
+}
 
 
 def engine_of(method: str, logit: float = 0.0) -> Engine:
@@ -39,9 +47,9 @@ def test_sgd_reaches(method: str, rate: float) -> None:
     events = drawn.events(engine)
     (value,) = engine.method.nets["main"].parameters()
     for step, index in enumerate(torch.from_numpy(rng.permutation(len(events))).split(5000)):
-        slope = gradient(engine, events.take(index), value.item())
+        slopes = gradient(engine, events.take(index), value.detach().clone())
         with torch.no_grad():
-            value.sub_(8.0 / (1 + 0.1 * step) * slope)
+            value.sub_(8.0 / (1 + 0.1 * step) * slopes)
     engine.method.forget()
     assert torch.sigmoid(engine.method.log_odds(events.x[:1])).item() == pytest.approx(rate, abs=0.005)
 
@@ -58,16 +66,15 @@ def test_without_late_conversions_the_gradient_is_the_oracles(method: str, logit
     slopes = []
     for name in (method, "oracle"):
         engine = prompt.engine(Subject(name))
-        slopes.append(gradient(engine, prompt.events(engine), logit))
+        slopes.append(gradient(engine, prompt.events(engine), logit).item())
     rate = 1 / (1 + np.exp(-logit))
     assert slopes[0] == pytest.approx(slopes[1], abs=1e-6)
     assert slopes[1] == pytest.approx(rate - 0.2, abs=1e-6)
 
 
 def test_a_wrong_schedule_has_another_root() -> None:
-    """The test can tell: waiting a quarter of the window sees no conversion at all, so the rate runs to zero."""
+    """The test can tell: waiting a quarter of the window sees no conversion at all, and the rate runs to zero."""
     engine = engine_of("vanilla")
     hasty: Schedule = (After(CELL.window // 4),)
     engine.schedule = hasty
-    with pytest.raises(AssertionError, match="no root"):
-        root(engine, CELL.events(engine))
+    assert root(engine, CELL.events(engine)) < 1e-4

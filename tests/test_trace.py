@@ -20,10 +20,11 @@ from tracecvr.datasets.synthetic import Truth
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.method import cross_entropy
-from tracecvr.methods.trace import Trace, marginal_nll, window_log_likelihood, window_weights
+from tracecvr.methods.trace import Trace
 from tracecvr.plugins.completer import Completer, reliability
 from tracecvr.reveal import After, Reveals
 from tracecvr.source import TableSource
+from tracecvr.trajectory import marginal_nll, window_log_likelihood, window_weights
 
 TRACE = Subject("trace")
 

@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from tracecvr.method import Method, Part, Plugin
 from tracecvr.metrics import probability
 from tracecvr.reveal import Reveals
 from tracecvr.seeds import generator
+from tracecvr.served import ServedLog
 from tracecvr.source import History, Source
 
 Progress = Callable[[str, int, int], None]
@@ -50,6 +52,7 @@ class Engine:
         self.schedule = method.schedule()
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
+        self._logs = ServedLog()
         self._main.eval()
         self._optimiser = self._adam(self._main)
 
@@ -64,18 +67,16 @@ class Engine:
         self._fit("model", self._main, self.method.warm_epochs, self.method.warm_loss, history, progress)
         for part in self._parts.values():
             for name, helper in part.helpers().items():
-
-                def helper_loss(b: Reveals, part: Part = part, name: str = name) -> Tensor:
-                    return part.helper_loss(name, b)
-
-                self._fit(name, part.nets[name], helper.epochs, helper_loss, history, progress)
+                self._fit(name, part.nets[name], helper.epochs, partial(part.helper_loss, name), history, progress)
         self._start_stream()
 
     def tick(self, source: Source, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
         if self.publish_lag:
             self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
-        events = source.reveals(self.schedule, start, end, truth=self.method.privileged)
+        self._refresh(source, start, end)
+        self._record(source, start, end)
+        events = self._logs.given_back(source.reveals(self.schedule, start, end, truth=self.method.privileged))
         self._main.train()
         for turn in range(self.method.passes if len(events) else 0):
             rng = generator(self.seed, "tick", start, turn)
@@ -112,7 +113,7 @@ class Engine:
             found |= {f"adam.{names[index]}.{key}": value for key, value in moments.items()}
         for age, served in enumerate(self._published):
             found |= {f"published.{age}.{name}": value for name, value in served.items()}
-        return found
+        return found | {f"logged.{name}": value for name, value in self._logs.state().items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become the engine that `state` was taken from."""
@@ -130,6 +131,7 @@ class Engine:
         self._published.clear()
         while served := _under(state, f"published.{len(self._published)}."):
             self._published.append(served)
+        self._logs.load_state(_under(state, "logged."))
 
     def snapshot(self, path: Path) -> None:
         """Write the whole state to one safetensors file, atomically."""
@@ -139,6 +141,11 @@ class Engine:
     def restore(self, path: Path) -> None:
         """Read a snapshot of an engine of the same configuration."""
         self.load_state(load_file(path))
+
+    @property
+    def clipped(self) -> int:
+        """How many importance weights were outside their range."""
+        return sum(int(part.counts.get("clipped", 0)) for part in self._parts.values())
 
     def fingerprint(self) -> str:
         """A hash of the whole state."""
@@ -170,6 +177,26 @@ class Engine:
         return torch.optim.Adam(
             [group], lr=self.method.learning_rate, weight_decay=self.method.weight_decay, fused=True
         )
+
+    def _refresh(self, source: Source, start: int, end: int) -> None:
+        """Train helpers again whose time has come: when the interval holds a multiple of their period."""
+        for part in self._parts.values():
+            for name, helper in part.helpers().items():
+                if helper.refresh is not None and start % helper.refresh < end - start:
+                    history = source.history(start, "censored", max(0, start - self.schema.d_max))
+                    net = part.nets[name].requires_grad_(True)
+                    self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, lambda *_: None)
+                    net.requires_grad_(False).zero_grad(set_to_none=True)
+
+    def _record(self, source: Source, start: int, end: int) -> None:
+        """Log what the method wants to remember of the clicks that were served, by the model that served them."""
+        if type(self.method).record is not Method.record:
+            clicks = source.clicks(start, end)
+            with torch.no_grad():
+                blocks = [self.method.record(x) for x in clicks.x.split(_SCORE_BLOCK)]
+            self.method.forget()
+            self._logs.add(clicks.row, torch.cat(blocks), end + self.schema.d_max)
+            self._logs.drop(start)
 
     def _fit(
         self,

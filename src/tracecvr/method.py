@@ -24,10 +24,12 @@ from tracecvr.seeds import derive
 
 @dataclass(frozen=True)
 class Helper:
-    """A net that is trained on warm-up history, then frozen for the stream."""
+    """A net that is trained on warm-up history, then frozen for the stream; with `refresh`, trained again every so many
+    seconds of the stream, on the clicks of the last `d_max` as they are known by then."""
 
     net: Callable[[], nn.Module]
     epochs: int = 1
+    refresh: int | None = None
 
 
 @dataclass
@@ -80,6 +82,13 @@ class Part:
     def forget(self) -> None:
         """Drop remembered outputs, after weights or mode have changed."""
         self._memo.clear()
+
+    def clip(self, weight: Tensor, high: float = 10.0) -> Tensor:
+        """Importance weights kept inside [0, high], without gradient; how many were not is counted and reported."""
+        weight = self.sg(weight)
+        outside = ((weight < 0) | (weight > high)).sum()
+        self.counts["clipped"] = self.counts.get("clipped", torch.zeros((), dtype=torch.int64)) + outside
+        return weight.clamp(0.0, high)
 
     def sg(self, value: Tensor) -> Tensor:
         """Stop-gradient: a target or weight that must not be trained through."""
@@ -139,17 +148,34 @@ class Method(Part):
         """Events whose label the method does not treat as known: where the completer guides it."""
         return b.open
 
-    def fixed_point(self, p: float, delayed: float) -> float:
-        """The rate that training on a stationary stream leads to, given p and pi_dp; p itself if it is unbiased."""
+    def fixed_point(self, p: float, delayed: float) -> float | None:
+        """The rate that training on a stationary stream leads to, given p and pi_dp: p itself if it is unbiased, None
+        if that depends on more than these two."""
         return p
 
     def plugins(self) -> tuple[Plugin, ...]:
         """Plugins that are part of the method."""
         return ()
 
+    def record(self, x: Tensor) -> Tensor:
+        """Outputs (B, J) to be logged when a click is served and given back, as `logged`, with its later events."""
+        raise UserError(f"method {self.name!r} records nothing")
+
+    def heads(self) -> int:
+        """How many outputs the served net has."""
+        return 1
+
+    def build(self) -> nn.Module:
+        """The served net: a backbone with one output per head."""
+        return self.net(self.heads())
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """All outputs of the served net, (B, J)."""
+        return self.apply("main", x)
+
     def logit(self, x: Tensor) -> Tensor:
         """The served net's first output."""
-        return self.apply("main", x)[:, 0]
+        return self.outputs(x)[:, 0]
 
     def net(self, outputs: int = 1, hidden: tuple[int, ...] | None = None, dim: int | None = None) -> nn.Module:
         """A backbone of the chosen kind, of the method's own sizes unless told otherwise."""
@@ -158,7 +184,7 @@ class Method(Part):
         return net
 
     def _nets(self) -> dict[str, Callable[[], nn.Module]]:
-        return {"main": self.net} | super()._nets()
+        return {"main": self.build} | super()._nets()
 
 
 @dataclass

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tracecvr.clicks import Schema
+from tracecvr.config import DAY
 
 
 class Embedding(nn.Module):
@@ -46,46 +47,83 @@ def perceptron(width: int, hidden: tuple[int, ...], outputs: int) -> nn.Sequenti
 
 
 class Backbone(nn.Module):
-    """Feature ids (B, F) to outputs (B, J). A third party's backbone subclasses this and gives itself a `name`."""
+    """Feature ids (B, F) to outputs (B, J): embeddings, then `top`. A third party's backbone gives itself a `name`."""
 
     name: ClassVar[str]
 
     def __init__(self, schema: Schema, outputs: int, hidden: tuple[int, ...], dim: int) -> None:
         super().__init__()
+        self.embedding = Embedding(schema, dim)
+
+    def top(self, embedded: Tensor) -> Tensor:  # (B, width) -> (B, J)
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.embedding(x))
 
 
 class MLP(Backbone):
-    """Embeddings, then a perceptron: the paper's backbone."""
+    """A perceptron: the paper's backbone."""
 
     name = "mlp"
 
     def __init__(self, schema: Schema, outputs: int, hidden: tuple[int, ...], dim: int) -> None:
         super().__init__(schema, outputs, hidden, dim)
-        self.embedding = Embedding(schema, dim)
         self.layers = perceptron(self.embedding.width, hidden, outputs)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layers(self.embedding(x))
+    def top(self, embedded: Tensor) -> Tensor:
+        out: Tensor = self.layers(embedded)
         return out
 
 
-class TrajectoryNet(nn.Module):
-    """Logits of P(action k has happened by horizon h | x, y) for both outcomes, from x alone: (B, 2, H, K)."""
+class DCNv2(Backbone):
+    """Cross layers beside a perceptron (Wang et al., DCN V2, WWW 2021): each multiplies its input by the embeddings."""
 
-    def __init__(self, encoder: nn.Module, width: int, hidden: tuple[int, ...], horizons: int, actions: int) -> None:
+    name = "dcn_v2"
+
+    def __init__(self, schema: Schema, outputs: int, hidden: tuple[int, ...], dim: int, crosses: int = 3) -> None:
+        super().__init__(schema, outputs, hidden, dim)
+        width = self.embedding.width
+        self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(crosses))
+        self.deep = perceptron(width, hidden, hidden[-1])
+        self.out = nn.Linear(width + hidden[-1], outputs)
+
+    def top(self, embedded: Tensor) -> Tensor:
+        crossed = embedded
+        for layer in self.crosses:
+            crossed = embedded * layer(crossed) + crossed
+        out: Tensor = self.out(torch.cat([crossed, self.deep(embedded)], dim=1))
+        return out
+
+
+class DeepFM(Backbone):
+    """A factorisation machine beside a perceptron on the same embeddings (Guo et al., DeepFM, IJCAI 2017)."""
+
+    name = "deepfm"
+
+    def __init__(self, schema: Schema, outputs: int, hidden: tuple[int, ...], dim: int) -> None:
+        super().__init__(schema, outputs, hidden, dim)
+        self.first = nn.Linear(self.embedding.width, outputs)
+        self.second = nn.Linear(dim, outputs, bias=False)
+        self.deep = perceptron(self.embedding.width, hidden, outputs)
+        self.dim, self.fields = dim, len(self.embedding.embedded)
+
+    def top(self, embedded: Tensor) -> Tensor:
+        fields = embedded[:, : self.fields * self.dim].view(-1, self.fields, self.dim)
+        pairs = (fields.sum(1) ** 2 - (fields**2).sum(1)) / 2  # sum of products over all pairs of fields
+        out: Tensor = self.first(embedded) + self.second(pairs) + self.deep(embedded)
+        return out
+
+
+class ElapsedNet(nn.Module):
+    """One logit from features and elapsed time, given in units of five days."""
+
+    def __init__(self, encoder: nn.Module, width: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = perceptron(width + 2, hidden, horizons * actions)
-        self.shape = (horizons, actions)
+        self.head = perceptron(width + 1, hidden, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        encoded = self.encoder(x)
-        return torch.stack([self._given(encoded, torch.full((len(x),), y)) for y in (0, 1)], dim=1)
-
-    def given(self, x: Tensor, y: Tensor) -> Tensor:
-        """Logits under each click's own outcome only, (B, H, K): what is trained."""
-        return self._given(self.encoder(x), y.long())
-
-    def _given(self, encoded: Tensor, y: Tensor) -> Tensor:
-        out: Tensor = self.head(torch.cat([encoded, F.one_hot(y, 2).to(encoded.dtype)], dim=1))
-        return out.view(-1, *self.shape)
+    def forward(self, x: Tensor, elapsed: Tensor) -> Tensor:
+        time = (elapsed / (5 * DAY)).to(torch.float32)[:, None]
+        out: Tensor = self.head(torch.cat([self.encoder(x), time], dim=1))
+        return out[:, 0]

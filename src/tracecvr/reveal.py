@@ -62,6 +62,8 @@ class Reveals:
     mature: Tensor  # (B,) d_max has passed: the label is final
     truth: Tensor | None = None  # (B,) float
     delay: Tensor | None = None  # (B, K)
+    span: Tensor | None = None  # (B,) seconds from click to the end of the history, in history only
+    logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
     rng: np.random.Generator | None = None
 
     def __len__(self) -> int:

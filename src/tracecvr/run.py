@@ -213,6 +213,7 @@ class _Run:
                 "reveals": self.engine.reveals,
                 "steps": self.engine.steps,
                 "skipped_events": self.engine.skipped,
+                "clipped_weights": self.engine.clipped,
                 "peak_rss_mb": max(self.cost["peak_rss_mb"], _peak_rss_mb()),
             },
             "versions": _versions(),

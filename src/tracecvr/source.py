@@ -52,6 +52,10 @@ class Source(Protocol):
         """Events that fire in [start, end), ordered by (fire time, click, trigger)."""
         ...
 
+    def history(self, end: int, labels: str, start: int = 0) -> History:
+        """Clicks of [start, end), labelled in full (`mature`) or as known at the end (`censored`)."""
+        ...
+
 
 class TableSource:
     """A prepared table as a source."""
@@ -84,9 +88,9 @@ class TableSource:
         row = np.arange(first, last, dtype=np.int64)
         return self._reveal(row, np.full(len(row), clock, dtype=np.int64))
 
-    def history(self, split: int, warm_labels: str) -> TableHistory:
-        """The clicks before the split, labelled in full (`mature`) or as known at the split (`censored`)."""
-        return TableHistory(self, self._between(0, split)[1], split if warm_labels == "censored" else None)
+    def history(self, end: int, labels: str, start: int = 0) -> TableHistory:
+        first, last = self._between(start, end)
+        return TableHistory(self, first, last, end, censored=labels == "censored")
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
         first, last = np.searchsorted(self.table.click_ts, (start, end))
@@ -138,29 +142,31 @@ class TableSource:
 
 @dataclass(frozen=True, eq=False)
 class TableHistory:
-    """The first `clicks` rows of a table. With a clock, nothing later than it is known, not even as truth."""
+    """Rows `first` to `last` of a table. If censored, nothing later than `end` is known, not even as truth."""
 
     source: TableSource
-    clicks: int
-    clock: int | None
+    first: int
+    last: int
+    end: int
+    censored: bool
 
     def __len__(self) -> int:
-        return self.clicks
+        return self.last - self.first
 
     def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[Reveals]:
-        order = np.arange(self.clicks, dtype=np.int64) if rng is None else rng.permutation(self.clicks)
-        for first in range(0, self.clicks, size):
-            yield self._batch(order[first : first + size], rng)
+        order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
+        for start in range(0, len(self), size):
+            yield self._batch(self.first + order[start : start + size], rng)
 
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> Reveals:
         table = self.source.table
         mature = table.click_ts[row] + table.schema.d_max
         action_ts = table.action_ts[row]
         clock = mature
-        if self.clock is not None:
-            clock = np.minimum(mature, self.clock)
+        if self.censored:
+            clock = np.minimum(mature, self.end)
             action_ts = np.where(table.seen_ts[row] <= clock[:, None], action_ts, NEVER)
         events = reveal(
             table.x[row], table.click_ts[row], action_ts, action_ts, clock, table.schema.d_max, row, truth=True
         )
-        return replace(events, rng=rng)
+        return replace(events, span=torch.from_numpy(self.end - table.click_ts[row]), rng=rng)

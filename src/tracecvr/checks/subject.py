@@ -15,6 +15,7 @@ from tracecvr.clicks import NEVER, ClickTable, Feature, Schema
 from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.engine import Engine
+from tracecvr.method import Method
 from tracecvr.replay import FullPlan, Plan
 from tracecvr.reveal import Reveals
 from tracecvr.source import TableSource
@@ -119,13 +120,27 @@ class Cell:
     def engine(self, subject: Subject, logit: float = 0.0, clip: float = 1e-5, **options: Any) -> Engine:
         """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
-        if unknown := set(engine.method.helpers()) - {"trajectory"}:
+        method, exact = engine.method, self.helpers(clip)
+        if type(method).build is not Method.build:
+            raise NotApplicable("its served net is more than a backbone: it has tests of its own")
+        if unknown := set(method.helpers()) - set(exact):
             raise NotApplicable(f"no exact form of helper {min(unknown)!r} is known")
-        engine.method.nets["main"] = Constant(logit)
-        if "trajectory" in engine.method.helpers():
-            engine.method.nets["trajectory"] = ExactTrajectory(self.states(), clip)
-            engine.method.observe(next(self.source().history(1, "mature").batches(self.clicks, None)))
+        method.nets["main"] = Constant([logit] * method.heads())
+        for name in method.helpers():
+            method.nets[name] = exact[name]
+        method.observe(next(self.source().history(1, "mature").batches(self.clicks, None)))
         return engine
+
+    def helpers(self, clip: float) -> dict[str, nn.Module]:
+        """Helper nets of a known law by name; each answers what the helper of that name estimates."""
+        waiting = 1 - self.p + self.delayed
+        return {
+            "trajectory": ExactTrajectory(self.states(), clip),
+            "delay": Exact([self.delayed, (1 - self.p) / waiting]),  # pi_dp and rho, columns of one net
+            "observed": Exact((self.p - self.delayed) / self.p),  # P(converted by w | y = 1)
+            "negative": Exact((1 - self.p) / waiting),  # P(y = 0 | not converted by w)
+            "later": Exact(self.delayed / waiting),  # P(y = 1 | not converted by w)
+        }
 
     def states(self) -> Tensor:
         """P(converted by each horizon | y): (2, H, 1)."""
@@ -138,14 +153,25 @@ class Cell:
 
 
 class Constant(nn.Module):
-    """A served net that is one logit, whatever the features."""
+    """A served net whose outputs are the same whatever the features."""
 
-    def __init__(self, logit: float) -> None:
+    def __init__(self, logits: list[float]) -> None:
         super().__init__()
-        self.value = nn.Parameter(torch.tensor(float(logit)))
+        self.value = nn.Parameter(torch.tensor(logits))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.value.expand(len(x), 1)
+        return self.value.expand(len(x), -1)
+
+
+class Exact(nn.Module):
+    """A helper that knows: logits of given probabilities, as columns (B, J) if they are several, else (B,)."""
+
+    def __init__(self, probability: float | list[float]) -> None:
+        super().__init__()
+        self.logits = torch.logit(torch.tensor(probability, dtype=torch.float64)).float()
+
+    def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        return self.logits.expand(len(x), *self.logits.shape)
 
 
 class ExactTrajectory(nn.Module):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tracecvr.config import option
 from tracecvr.method import Helper, Method, Plugin, cross_entropy, mean_over
-from tracecvr.nets import TrajectoryNet
 from tracecvr.plugins.completer import Completer
 from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.trajectory import TrajectoryNet, count_states, marginal_nll, window_log_likelihood, window_weights
 
 
 @dataclass
@@ -63,10 +62,7 @@ class Trace(Method):
         return TrajectoryNet(encoder, hidden[-1], hidden, len(self.ends), len(self.schema.actions))
 
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        assert b.truth is not None
-        state, visible = b.trajectory(self.ends)
-        logits = self.nets[name].given(b.x, b.truth)  # type: ignore[operator]
-        return mean_over(cross_entropy(logits, state), visible[:, :, None].expand_as(state))
+        return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
 
     def log_likelihood(self, b: Reveals) -> Tensor:
         """log psi(o_h | x, y), summed over actions: (B, 2, H)."""
@@ -76,14 +72,9 @@ class Trace(Method):
     # The weight of a window, from the entropy of the label given the window's state.
 
     def observe(self, b: Reveals) -> None:
-        if b.truth is None:  # counted on warm-up history only
-            return
-        state, visible = b.trajectory(self.ends)
-        actions = len(self.schema.actions) if self._entropy == "joint" else 1
-        cell = (state[:, :, :actions] * 2 ** torch.arange(actions)).sum(2).long()  # (B, H)
-        outcome = F.one_hot(cell * 2 + b.truth.long()[:, None], 2 ** (actions + 1))  # (B, H, cells x 2)
-        seen = (outcome * visible.long()[:, :, None]).sum(0).double().unflatten(1, (-1, 2))
-        self.counts["cells"] = self.counts.get("cells", torch.zeros_like(seen)) + seen
+        if b.truth is not None:  # warm-up history only
+            seen = count_states(b, self.ends, len(self.schema.actions) if self._entropy == "joint" else 1)
+            self.counts["cells"] = self.counts.get("cells", torch.zeros_like(seen)) + seen
 
     def eta(self) -> Tensor:
         """The weight of each window, up to a factor that cancels: (H,)."""
@@ -125,27 +116,3 @@ class Trace(Method):
     @property
     def _entropy(self) -> str:
         return self.entropy or ("joint" if self.reading == "paper" else "pay")
-
-
-def window_log_likelihood(logits: Tensor, state: Tensor) -> Tensor:
-    """log P(o_h | x, y) from logits (B, 2, H, K) and states (B, H, K): actions are independent given (x, y)."""
-    sign = 2 * state[:, None] - 1
-    return F.logsigmoid(sign * logits).sum(-1)
-
-
-def marginal_nll(logit: Tensor, log_psi: Tensor) -> Tensor:
-    """-log sum_y p(y | x) psi(o_h | x, y) per window, (B, H)."""
-    no = F.logsigmoid(-logit)[:, None] + log_psi[:, 0]
-    yes = F.logsigmoid(logit)[:, None] + log_psi[:, 1]
-    return -torch.logaddexp(no, yes)
-
-
-def window_weights(cells: Tensor, beta: float) -> Tensor:
-    """eta_h = exp(-h/H - beta C_h) / (H - h + 1) from counts (H, cells, 2); C_h is H(y | o_h) over its maximum."""
-    count = len(cells)
-    joint = cells / cells.sum((1, 2), keepdim=True).clamp_min(1.0)
-    given = joint / joint.sum(2, keepdim=True).clamp_min(1e-300)
-    entropy = -(joint * given.clamp_min(1e-300).log()).sum((1, 2))  # H(y | o_h)
-    relative = entropy / entropy.max().clamp_min(1e-300)
-    h = torch.arange(1, count + 1, dtype=cells.dtype)
-    return torch.exp(-h / count - beta * relative) / (count - h + 1)

@@ -1,0 +1,35 @@
+"""ES-DFM: a window's labels and late positives, reweighted to the law of the clicks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tracecvr.delayed import DelayAware
+from tracecvr.method import cross_entropy
+from tracecvr.reveal import After, On, Reveals, Schedule
+
+
+@dataclass
+class ESDFM(DelayAware):
+    """Shows a click when its window ends and once more if it converts later. Importance weights undo both the negatives
+    that were taken too early and the surplus of late positives, so that the rate it converges to is the true one.
+
+    >>> ESDFM(window=900).schedule()
+    (After(seconds=900, seen=None), On(action=0, later_than=900))
+    """
+
+    name = "es_dfm"
+    reference = (
+        "Yang et al., Capturing Delayed Feedback in Conversion Rate Prediction via Elapsed-Time Sampling, AAAI 2021"
+    )
+
+    def schedule(self) -> Schedule:
+        return (After(self.wait), On(0, later_than=self.wait))
+
+    def loss(self, b: Reveals) -> Tensor:
+        late, never = self.estimates(b)
+        weight = self.clip((1 + late) * torch.where(b.converted, 1.0, never))
+        return (weight * cross_entropy(self.logit(b.x), b.label)).mean()

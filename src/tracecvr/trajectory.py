@@ -1,0 +1,79 @@
+"""Trajectories as evidence: the net that estimates P(state of a window | x, y), and what is computed from it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tracecvr.method import cross_entropy, mean_over
+from tracecvr.nets import perceptron
+from tracecvr.reveal import Reveals
+
+
+class TrajectoryNet(nn.Module):
+    """Logits of P(action k has happened by horizon h | x, y) for both outcomes, from x alone: (B, 2, H, K)."""
+
+    def __init__(self, encoder: nn.Module, width: int, hidden: tuple[int, ...], horizons: int, actions: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = perceptron(width + 2, hidden, horizons * actions)
+        self.shape = (horizons, actions)
+
+    def forward(self, x: Tensor) -> Tensor:
+        encoded = self.encoder(x)
+        return torch.stack([self._given(encoded, torch.full((len(x),), y)) for y in (0, 1)], dim=1)
+
+    def loss(self, b: Reveals, ends: tuple[int, ...]) -> Tensor:
+        """Cross-entropy of every visible window's states under each click's own outcome."""
+        assert b.truth is not None
+        state, visible = b.trajectory(ends)
+        logits = self._given(self.encoder(b.x), b.truth.long())
+        return mean_over(cross_entropy(logits, state), visible[:, :, None].expand_as(state))
+
+    def _given(self, encoded: Tensor, y: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.cat([encoded, F.one_hot(y, 2).to(encoded.dtype)], dim=1))
+        return out.view(-1, *self.shape)
+
+
+def log_likelihood(logits: Tensor, state: Tensor) -> Tensor:
+    """log P(state of action k at horizon h | x, y), from logits (B, 2, H, K) and states (B, H, K)."""
+    sign = 2 * state[:, None] - 1
+    return F.logsigmoid(sign * logits)
+
+
+def window_log_likelihood(logits: Tensor, state: Tensor) -> Tensor:
+    """log P(o_h | x, y), (B, 2, H): actions are taken to be independent given (x, y)."""
+    return log_likelihood(logits, state).sum(-1)
+
+
+def marginal_nll(logit: Tensor, log_psi: Tensor) -> Tensor:
+    """-log sum_y p(y | x) psi(o | x, y), from logits (B,) and log-likelihoods (B, 2, ...)."""
+    prior = logit.view(-1, *[1] * (log_psi.dim() - 2))
+    return -torch.logaddexp(F.logsigmoid(-prior) + log_psi[:, 0], F.logsigmoid(prior) + log_psi[:, 1])
+
+
+def count_states(b: Reveals, ends: tuple[int, ...], actions: int) -> Tensor:
+    """How often each joint state of the first `actions` actions came with each label: (H, 2 ** actions, 2)."""
+    assert b.truth is not None
+    state, visible = b.trajectory(ends)
+    cell = (state[:, :, :actions] * 2 ** torch.arange(actions)).sum(2).long()  # (B, H)
+    outcome = F.one_hot(cell * 2 + b.truth.long()[:, None], 2 ** (actions + 1))  # (B, H, cells x 2)
+    seen: Tensor = (outcome * visible.long()[:, :, None]).sum(0).double().unflatten(1, (-1, 2))
+    return seen
+
+
+def label_entropy(cells: Tensor) -> Tensor:
+    """H(y | o_h) in nats for each horizon, from counts (H, cells, 2)."""
+    joint = cells / cells.sum((1, 2), keepdim=True).clamp_min(1.0)
+    given = joint / joint.sum(2, keepdim=True).clamp_min(1e-300)
+    return -(joint * given.clamp_min(1e-300).log()).sum((1, 2))
+
+
+def window_weights(cells: Tensor, beta: float) -> Tensor:
+    """eta_h = exp(-h/H - beta C_h) / (H - h + 1) from counts (H, cells, 2); C_h is H(y | o_h) over its maximum."""
+    count = len(cells)
+    entropy = label_entropy(cells)
+    relative = entropy / entropy.max().clamp_min(1e-300)
+    h = torch.arange(1, count + 1, dtype=cells.dtype)
+    return torch.exp(-h / count - beta * relative) / (count - h + 1)
