@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -87,13 +88,98 @@ def test_check(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert "method x check pairs" in capsys.readouterr().out
 
 
+def test_plugins_are_listed_and_checked(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plugins", "--json") == 0
+    (completer,) = [row for row in json.loads(capsys.readouterr().out) if row["name"] == "completer"]
+    assert {o["name"] for o in completer["options"]} >= {"weight", "gate", "hidden"}
+
+
+def test_a_finished_run_is_not_taken_for_one_on_another_log(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seed in (("one", 0), ("two", 1)):
+        call(
+            "prepare",
+            "synthetic",
+            "--data-set",
+            "clicks=3000",
+            "--data-set",
+            f"log_seed={seed}",
+            "--out",
+            tmp_path / name,
+        )
+    options = tmp_path / "two" / "table.json"  # the same options, another log
+    options.write_text(options.read_text().replace('"log_seed": 1', '"log_seed": 0'))
+    words = (
+        "run",
+        "--method",
+        "pretrain",
+        "--data",
+        "synthetic",
+        "--set",
+        "hidden=8",
+        "--threads",
+        "1",
+        "--out",
+        tmp_path / "run",
+    )
+    assert call(*words, "--source", tmp_path / "one") == 0
+    assert call(*words, "--source", tmp_path / "one", "--resume") == 0
+    assert call(*words, "--source", tmp_path / "two", "--resume") == 2
+    assert "fingerprint" in capsys.readouterr().err
+    (tmp_path / "one").rename(tmp_path / "moved")
+    assert call(*words, "--source", tmp_path / "moved", "--resume") == 0
+
+
+def test_a_model_that_ran_away_is_told(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--method", "pretrain", *SMALL, "--set", "learning_rate=1e12", "--out", tmp_path / "run") == 2
+    assert "try a lower learning_rate" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    words = ["run", "--method", "trace", "--data", "synthetic", "--data-set", "clicks=200000", "--threads", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tracecvr.cli", *words, "--out", tmp_path / "run"], stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "run" / ".lock").exists():
+        time.sleep(0.01)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate()
+    assert process.returncode == 130
+    assert shown.splitlines() == ["stopped; a run goes on with --resume"]
+
+
+def test_a_new_method_is_sound_and_does_not_learn_yet(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("new-method", "my_idea", "--out", tmp_path) == 0
+    assert call("new-method", "my_idea", "--out", tmp_path) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert call("check", tmp_path / "my_idea.py", "--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    failed = {row["check"] for row in report if row["status"] == "failed"}
+    assert "fixed_point" in failed
+    assert failed <= {"fixed_point", "stream_trains"}
+    assert sum(row["status"] == "passed" for row in report) >= 15
+
+
+def test_a_method_in_a_file_can_be_run(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    call("new-method", "my_run", "--out", tmp_path)
+    assert call("run", "--method", tmp_path / "my_run.py", *SMALL, "--out", tmp_path / "run") == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "my_run"
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name")
+    assert call("check", tmp_path / "broken.py") == 2
+    assert "ModuleNotFoundError" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["run", "--method", "tracee", *SMALL], "did you mean 'trace'"),
         (["run", "--method", "trace", "--data", "cryteo"], "unknown dataset 'cryteo' (did you mean 'criteo'?)"),
         (["run", "--method", "trace", "--plugin", "complete", *SMALL], "unknown plugin 'complete'"),
-        (["run", "--method", "trace", "--plugin", "completer", *SMALL], "plugin 'completer' is there twice"),
+        (["run", "--method", "trace", "--plugin", "completer", *SMALL], "plugin 'completer' is part of method 'trace'"),
         (["run", "--method", "trace", *SMALL, "--set", "lamda=1"], "unknown key 'lamda'"),
         (["run", "--method", "trace", *SMALL, "--set", "lam=nan"], "finite"),
         (["run", "--method", "trace", *SMALL, "--set", "lam=-1"], "at least 0"),
@@ -102,11 +188,19 @@ def test_check(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--method", "trace", *SMALL, "--data-set", "split=100d"], "leaves no stream"),
         (["run", "--method", "trace", *SMALL, "--set", "split=100d"], "leaves no stream"),
         (["run", "--method", "trace", *SMALL, "--set", "split=1d"], "encoder was fitted"),
-        (["run", "--method", "trace", *SMALL, "--source", "x.csv"], "reads no file"),
+        (["run", "--method", "trace", *SMALL, "--source", "x.csv"], "not a table written by"),
         (["run", "--method", "trace", "--data", "criteo"], "--source FILE"),
         (["run", "--method", "trace", "--data", "criteo", "--source", "nothing.txt"], "nothing.txt: no such file"),
         (["prepare", "criteo", "--source", "nothing.txt", "--out", "table"], "nothing.txt: no such file"),
+        (["run", "--method", "trace", *SMALL, "--set", "until=864001"], "leaves no stream"),
+        (["run", "--method", "trace", *SMALL, "--set", "interval=9999999999d"], "at most 100 years"),
+        (["run", "--method", "trace", *SMALL, "--seed", "-1"], "--seed"),
+        (["run", "--method", "trace", *SMALL, "--sed", "1"], "--sed"),
+        (["run", "--data", "synthetic"], "--method"),
         (["check", "tracee"], "did you mean 'trace'"),
+        (["check"], "or --all"),
+        (["check", "missing.py"], "missing.py: no such file"),
+        (["new-method", "My Idea"], "lower case"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

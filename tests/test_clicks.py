@@ -11,7 +11,7 @@ import pytest
 
 from tracecvr import prepared
 from tracecvr.checks.subject import small_log
-from tracecvr.clicks import ClickTable
+from tracecvr.clicks import ClickTable, Feature
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.errors import UserError
 
@@ -48,7 +48,7 @@ def test_nothing_is_left_of_a_table_that_could_not_be_written(tmp_path: Path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match=r"x\.npy: could not be written \(No space"):
         saved(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -59,9 +59,30 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     column.write_bytes(column.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"x\.npy.*prepare"):
         ClickTable.load(path)
+    column.write_bytes(b"")
+    with pytest.raises(UserError, match=r"x\.npy"):
+        ClickTable.load(path)
     column.unlink()
     with pytest.raises(UserError, match=r"x\.npy"):
         ClickTable.load(path)
+
+
+def test_a_table_that_was_altered_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    column = np.array(np.load(path / "x.npy"))
+    column[0, 0] += 1
+    np.save(path / "x.npy", column)
+    with pytest.raises(UserError, match="not those that were written"):
+        ClickTable.load(path)
+    for text in ("{}", "[]", "no json"):
+        (path / "table.json").write_text(text)
+        with pytest.raises(UserError, match=r"table\.json"):
+            ClickTable.load(path)
+
+
+def test_features_of_one_table_share_its_largest_size() -> None:
+    schema = replace(small_log().schema, features=(Feature("a", 9, "t"), Feature("b", 4, "t")))
+    assert schema.tables == {"t": 9}
 
 
 def test_the_fingerprint_sees_every_column_and_the_schema() -> None:

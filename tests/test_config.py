@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from tracecvr.checks.subject import Cell
 from tracecvr.config import Seconds, configure, distribute, option, options, pairs, values
+from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.methods.trace import Trace
 from tracecvr.replay import Plan
@@ -91,9 +94,15 @@ def test_values_are_ready_for_json() -> None:
     assert all(o.help for o in options(Trace))
 
 
-def test_python_users_are_checked_too() -> None:
-    from tracecvr.checks.subject import Cell
-    from tracecvr.engine import Engine
+@pytest.mark.parametrize(
+    "wrong", [{"lam": math.nan}, {"lam": "1"}, {"batch_size": 2.5}, {"hidden": 8}, {"hidden": ("a",)}, {"gate": 1}]
+)
+def test_python_users_are_checked_too(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        Engine(Trace(**wrong), Cell().schema)
 
-    with pytest.raises(UserError, match="lam"):
-        Engine(Trace(lam=math.nan), Cell().schema)
+
+def test_a_list_does_for_a_tuple() -> None:
+    method = Trace(hidden=[8, 4])  # type: ignore[arg-type]
+    Engine(method, Cell().schema)
+    assert method.hidden == (8, 4)

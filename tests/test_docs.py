@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -59,6 +60,18 @@ def test_every_module_is_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     modules = [p.name for p in (ROOT / "src" / "tracecvr").glob("*.py") if p.name != "__init__.py"]
     assert [name for name in modules if f"`{name}`" not in text] == []
+
+
+def test_the_pages_of_the_methods_are_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for name, text in generate.pages(generate.kept()).items():
+        assert (generate.FOLDER / name).read_text() == text, f"{name}: run python docs/generate.py"
+        assert "not run" not in text, f"{name}: run python docs/generate.py"
+    assert {p.name for p in generate.FOLDER.iterdir()} == set(generate.pages(generate.kept()))
 
 
 def test_nothing_names_a_machine() -> None:

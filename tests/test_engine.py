@@ -16,8 +16,11 @@ from tracecvr.config import DAY, HOUR
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.methods.vanilla import Vanilla
+from tracecvr.metrics import probability
 from tracecvr.nets import MLP
+from tracecvr.plugins.completer import Completer
 from tracecvr.replay import FullPlan, Plan, replay
+from tracecvr.reveal import Reveals
 from tracecvr.seeds import generator
 from tracecvr.source import TableSource
 
@@ -105,6 +108,49 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
     engine.method.loss = lambda _: torch.tensor(float("nan"), requires_grad=True)  # type: ignore[assignment]
     with pytest.raises(UserError, match="learning_rate"):
         engine.tick(source, PLAN.split, PLAN.split + DAY)
+
+
+def test_what_is_frozen_and_what_is_trained_do_not_mix() -> None:
+    engine, source = warmed()
+    x = source.clicks(0, DAY).x
+    assert not engine.method.frozen("main", x).requires_grad
+    assert engine.method.logit(x).requires_grad
+    assert not engine.method.frozen("main", x).requires_grad
+
+
+def test_plugins_observe_the_stream_too() -> None:
+    class Counting(Completer):
+        def observe(self, b: Reveals) -> None:
+            self.counts["seen"] = self.counts.get("seen", torch.zeros(())) + len(b)
+
+    engine = Engine(Vanilla(hidden=(8,), batch_size=256), TABLE.schema, plugins=(Counting(),))
+    source = TableSource(TABLE)
+    engine.warm_up(source.history(PLAN.split, PLAN.warm_labels))
+    before = engine.plugins[0].counts["seen"].item()
+    events = engine.tick(source, PLAN.split, PLAN.split + DAY)
+    assert engine.plugins[0].counts["seen"].item() == before + events - engine.skipped
+
+
+def test_posteriors_lag_as_scores_do() -> None:
+    engine, source = warmed(publish_lag=2)
+    engine.tick(source, *PLAN.bounds(0))
+    fresh = source.known_at(4 * DAY, 3 * DAY, 4 * DAY)
+    assert np.array_equal(engine.posterior(fresh), probability(engine.score(fresh.x)).astype(np.float32))
+
+
+def test_the_options_in_force_are_known() -> None:
+    engine, _ = warmed("trace")
+    found = engine.in_force()
+    assert found["method"]["horizons"] == list(TABLE.schema.horizons)
+    assert found["method"]["entropy"] == "pay"
+    assert found["completer"]["hidden"] == [128, 128]
+    assert warmed("vanilla")[0].in_force()["method"]["window"] == HOUR
+
+
+def test_the_completer_of_an_oracle_has_nothing_to_add() -> None:
+    engine, source = Subject("oracle", "completer").warmed(TABLE, PLAN)
+    events = source.reveals(engine.schedule, PLAN.split, PLAN.split + DAY, truth=True)
+    assert engine.plugins[0].loss(engine.method, events) == 0
 
 
 def test_windows_by_option_dataset_and_method() -> None:

@@ -183,6 +183,29 @@ def test_another_log_under_the_same_name_is_refused(tmp_path: Path) -> None:
         run(spec(open_log=lambda: prepared.prepare(other, None)), tmp_path / "run", resume=True)
 
 
+def test_what_a_killed_process_was_writing_is_swept_away(undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    (out / "checkpoint").mkdir(parents=True)
+    (out / ".lock").touch()
+    (out / ".run.json.123.tmp").write_text("{")
+    (out / "checkpoint" / ".000000000.safetensors.123.tmp").write_text("half")
+    (out / "checkpoint" / "x").touch()
+    with pytest.raises(UserError, match="not empty"):
+        run(spec(), out)
+    (out / "checkpoint" / "x").unlink()
+    (out / "checkpoint").rmdir()
+    (out / ".run.json.123.tmp").write_text("{")
+    run(spec(), out)
+    same_bytes(undisturbed, out)
+
+
+def test_a_directory_that_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match="window"):
+        run(spec(method=Vanilla(window=-1)), tmp_path / "mine")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
 def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
     def second(stage: str, done: int, total: int) -> None:
         with pytest.raises(UserError, match="in use"):

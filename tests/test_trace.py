@@ -267,15 +267,29 @@ def test_ablations() -> None:
 
 
 def test_adding_the_completer_again_is_an_error() -> None:
-    with pytest.raises(UserError, match="completer"):
-        Engine(Trace(), small_log().schema, plugins=(Completer(),))
+    for lam in (0.1, 0.0):
+        with pytest.raises(UserError, match="'completer' is part of method 'trace'"):
+            Engine(Trace(lam=lam), small_log().schema, plugins=(Completer(),))
 
 
 @pytest.mark.parametrize("horizons", [(2 * DAY,), (HOUR, DAY), (60, HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR, 5 * HOUR, DAY)])
 def test_any_number_of_horizons(horizons: tuple[int, ...]) -> None:
     engine, source = warmed(horizons=horizons)
-    assert engine.schedule == tuple(After(h) for h in horizons)
+    assert engine.schedule == tuple(After(h) for h in dict.fromkeys((*horizons, 2 * DAY)))
     assert engine.tick(source, 4 * DAY, 4 * DAY + HOUR) > 0
+
+
+def test_horizons_that_end_early_still_leave_a_supervised_event() -> None:
+    engine, source = warmed(horizons=(HOUR, DAY))
+    events = source.reveals(engine.schedule, 4 * DAY, 5 * DAY)
+    assert events.mature.any()
+    assert trace_of(engine).supervised_loss(events) > 0
+
+
+def test_before_warm_up_there_are_no_window_weights() -> None:
+    table = small_log()
+    with pytest.raises(UserError, match="warm_up first"):
+        TRACE.engine(table.schema).posterior(TableSource(table).known_at(DAY, 0, DAY))
 
 
 # What the parts learn on a log whose truth is known.

@@ -11,7 +11,7 @@ from tracecvr.files import read_json, sha256, write_json
 
 
 class Checkpoints:
-    """The checkpoints of one run: `NNNNNN.safetensors` (state) and `NNNNNN.json` (manifest, written last)."""
+    """The checkpoints of one run: `N.safetensors` (state) and `N.json` (manifest, written last)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,4 +44,4 @@ class Checkpoints:
         engine.restore(self._paths(manifest["intervals"])[0])
 
     def _paths(self, number: int) -> tuple[Path, Path]:
-        return self.folder / f"{number:06d}.safetensors", self.folder / f"{number:06d}.json"
+        return self.folder / f"{number:09d}.safetensors", self.folder / f"{number:09d}.json"

@@ -15,6 +15,7 @@ from tracecvr.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tracecvr.checks import Outcome
     from tracecvr.dataset import Dataset
     from tracecvr.run import Spec
 
@@ -25,10 +26,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_SET_HELP = (
+    "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
+    "split, interval, until, warm_labels (mature, censored), publish_lag."
+)
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of method, plan, plugin.")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET_HELP)]
 DataSettings = Annotated[
     list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
 ]
@@ -50,6 +54,12 @@ def methods(as_json: AsJson = False) -> None:
 def datasets(as_json: AsJson = False) -> None:
     """List the datasets and their options."""
     _listing("dataset", as_json)
+
+
+@app.command()
+def plugins(as_json: AsJson = False) -> None:
+    """List the plugins and their options, set as `--set PLUGIN.KEY=VALUE`."""
+    _listing("plugin", as_json)
 
 
 @app.command()
@@ -118,33 +128,66 @@ def demo(
 
 @app.command()
 def check(
-    method: Annotated[str, typer.Argument(help="Method to be checked.")],
+    method: Annotated[
+        str | None, typer.Argument(help="Method or plugin to be checked, or the file that defines a method.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Check every method that is found.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a method through the conformance suite: no future, resume, purity, fixed points and more."""
+    """Run methods, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
     from tracecvr import checks, registry
 
-    registry.get("method", method)
-    report = checks.run([method])
+    if (method is None) == (not everything):
+        raise UserError("give one method to be checked, or --all")
+    if method in registry.found("plugin"):
+        report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
+    else:
+        if method is not None:
+            registry.get("method", method)
+        report = checks.run(None if method is None else [method])
     if as_json:
         typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
+    elif everything:
+        _print_matrix(report)
     else:
         _print_checks(report)
     if any(outcome.unexpected for outcome in report):
         raise typer.Exit(1)
 
 
+@app.command()
+def new_method(
+    name: Annotated[str, typer.Argument(help="Name of the method: lower case, digits and underscores.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory of the new file.")] = Path(),
+) -> None:
+    """Write a skeleton of a method, to be filled in and then checked."""
+    from tracecvr.skeleton import write
+
+    path = write(name, out)
+    typer.echo(f"written: {path}")
+    typer.echo(f"fill in schedule() and loss(), then: tracecvr check {path}")
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2, never a traceback."""
     try:
-        app()
+        code = app(standalone_mode=False)
+        if code == 130:  # what typer makes of Ctrl-C, if it gets there first
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("stopped; a run goes on with --resume", err=True)
+        sys.exit(130)
     except UserError as error:
         _fail(str(error))
+    except typer.TyperException as error:
+        _fail(f"{error.format_message().rstrip('.')}; see `tracecvr --help`")
     except OSError as error:
         _fail(f"{error.filename or ''}: {error.strerror}".lstrip(": ") if error.strerror else str(error))
-    except KeyboardInterrupt:
-        typer.echo("stopped; continue with --resume", err=True)
-        sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        _fail("not enough memory; use a smaller log, smaller nets or a smaller batch_size")
 
 
 def _fail(message: str) -> None:
@@ -193,7 +236,16 @@ def _spec(
         plan=owners["plan"],
         seed=seed,
         threads=threads or os.cpu_count() or 1,
+        source=_signature(source / "table.json" if source and ready else source),
     )
+
+
+def _signature(source: Path | None) -> dict[str, Any] | None:
+    """What tells a file from another, and from itself after a change, without reading it."""
+    if source is None or not source.exists():
+        return None if source is None else {"path": str(source)}
+    facts = source.stat()
+    return {"path": str(source.resolve()), "size": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
 def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: float = 30.0) -> None:
@@ -269,7 +321,30 @@ def _listing(kind: str, as_json: bool) -> None:
     Console().print(table)
 
 
-def _print_checks(report: Any) -> None:
+def _print_matrix(report: list[Outcome]) -> None:
+    """Methods down, checks across; a legend says what the marks mean, and every failure is told in full."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from tracecvr import checks
+
+    marks = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
+    names = list(dict.fromkeys(outcome.check for outcome in report))
+    table = Table("method", *(str(i) for i in range(1, len(names) + 1)), box=SIMPLE_HEAD)
+    for method in dict.fromkeys(outcome.method for outcome in report):
+        table.add_row(method, *(marks[o.status] for o in report if o.method == method))
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    console.print("  ".join(f"{i} {name}" for i, name in enumerate(names, start=1)), highlight=False)
+    console.print("  ".join(f"{mark} {status}" for status, mark in marks.items()), highlight=False)
+    for outcome in report:
+        if outcome.unexpected:
+            console.print(f"{outcome.method} {outcome.check}: {outcome.reason}", highlight=False, markup=False)
+    console.print(checks.summary(report))
+
+
+def _print_checks(report: list[Outcome]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import xxhash
 
 from tracecvr.errors import UserError
-from tracecvr.files import read_json, sync, write_json
+from tracecvr.files import not_written, read_json, sync, write_json
 
 Ints = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
@@ -74,7 +74,11 @@ class Schema:
     @property
     def tables(self) -> dict[str, int]:
         """Embedding tables and their number of rows, in order of first use."""
-        return {f.table: f.size for f in self.features if not f.one_hot}
+        sizes: dict[str, int] = {}
+        for f in self.features:
+            if not f.one_hot:
+                sizes[f.table] = max(f.size, sizes.get(f.table, 0))
+        return sizes
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -132,9 +136,9 @@ class ClickTable:
         try:
             draft.mkdir()
             for name in _COLUMNS:
-                np.save(draft / f"{name}.npy", getattr(self, name))
+                _save(draft / f"{name}.npy", getattr(self, name))
             for name, column in self.truth.items():
-                np.save(draft / f"truth.{name}.npy", column)
+                _save(draft / f"truth.{name}.npy", column)
             manifest = {
                 "format": _FORMAT,
                 "fingerprint": self.fingerprint,
@@ -155,16 +159,13 @@ class ClickTable:
     @classmethod
     def load(cls, path: Path) -> ClickTable:
         """Memory-map a saved table."""
-        manifest = read_json(path / "table.json")
-        if manifest.get("format") != _FORMAT:
-            raise UserError(f"{path}: table format {manifest.get('format')!r}, expected {_FORMAT}; prepare it again")
+        manifest = read_manifest(path)
         columns = {name: _mapped(path / f"{name}.npy") for name in _COLUMNS}
         truth = {name: _mapped(path / f"truth.{name}.npy") for name in manifest["truth"]}
         schema = Schema.from_json(manifest["schema"])
         table = cls(**columns, schema=schema, counts=manifest["counts"], truth=truth)
-        if any(len(column) != manifest["clicks"] for column in columns.values()):
-            raise UserError(f"{path}: columns do not have {manifest['clicks']} rows; the table is damaged")
-        table.__dict__["fingerprint"] = manifest["fingerprint"]
+        if table.fingerprint != manifest["fingerprint"]:
+            raise UserError(f"{path}: the columns are not those that were written; prepare the table again")
         return table
 
     @staticmethod
@@ -173,8 +174,24 @@ class ClickTable:
         return (path / "table.json").is_file()
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What `table.json` says of a saved table."""
+    manifest = read_json(path / "table.json")
+    needed = {"format", "fingerprint", "counts", "truth", "schema"}
+    if not isinstance(manifest, dict) or needed - set(manifest) or manifest["format"] != _FORMAT:
+        raise UserError(f"{path / 'table.json'}: not a table of format {_FORMAT}; prepare the log again")
+    return manifest
+
+
+def _save(path: Path, column: npt.NDArray[Any]) -> None:
+    try:
+        np.save(path, column)
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
 def _mapped(path: Path) -> Any:
     try:
         return np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path}: column not readable ({error}); prepare the table again") from None

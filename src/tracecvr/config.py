@@ -103,10 +103,15 @@ def distribute(owners: Mapping[str, T], settings: Mapping[str, str], flag: str) 
 
 
 def validated(owner: T) -> T:
-    """`owner` itself, once every option is inside its declared range."""
+    """`owner` itself, once every option is of its type and inside its declared range; lists become tuples."""
+    hints = get_type_hints(type(owner), include_extras=True)
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
         if "help" in field.metadata:
             value = getattr(owner, field.name)
+            if isinstance(value, list):
+                value = tuple(value)
+                object.__setattr__(owner, field.name, value)
+            _check_type(field.name, value, hints[field.name])
             for single in value if isinstance(value, tuple) else (value,):
                 _check(field.name, single, field.metadata)
     return owner
@@ -126,6 +131,24 @@ def _owner_of(key: str, owners: Mapping[str, Any], flag: str) -> str:
             return name
     listing = sorted({f for fields in known.values() for f in fields})
     raise UserError(f"{flag}: unknown key {key!r}{nearest(field, listing)}; known keys: {', '.join(listing)}")
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    inner = _without_none(hint)
+    if value is None and inner is not hint:
+        return
+    if get_origin(inner) is tuple:
+        fits = isinstance(value, tuple)
+        for single in value if fits else ():
+            _check_type(name, single, get_args(inner)[0])
+    elif inner is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    elif inner is bool or inner is str:
+        fits = isinstance(value, inner)
+    else:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    if not fits:
+        raise UserError(f"option {name!r} is {value!r}: expected {_type_name(hint)}")
 
 
 def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
@@ -170,7 +193,10 @@ def _seconds(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
     if match is None or match[2] not in _UNITS:
         raise ValueError(text)
-    return round(float(match[1]) * _UNITS[match[2]])
+    seconds = round(float(match[1]) * _UNITS[match[2]])
+    if seconds > 100 * 365 * DAY:  # would overflow when added to a time
+        raise ValueError(text)
+    return seconds
 
 
 def _without_none(hint: Any) -> Any:
@@ -183,7 +209,7 @@ def _type_name(hint: Any) -> str:
     inner = _without_none(hint)
     suffix = "" if inner is hint else " or none"
     if inner == Seconds:
-        return "duration (seconds, 15min, 1h, 30d)" + suffix
+        return "duration (seconds, 15min, 1h, 30d; at most 100 years)" + suffix
     if get_origin(inner) is tuple:
         return f"list of {_type_name(get_args(inner)[0])}" + suffix
     return {int: "whole number", float: "number", bool: "true or false", str: "text"}.get(inner, str(inner)) + suffix

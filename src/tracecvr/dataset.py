@@ -63,7 +63,7 @@ class Dataset:
         if self.needs_source and source is None:
             raise UserError(f"dataset {self.name!r} reads a file: give it with --source FILE")
         if not self.needs_source and source is not None:
-            raise UserError(f"dataset {self.name!r} reads no file: leave out --source")
+            raise UserError(f"{source}: not a table written by `tracecvr prepare`, and {self.name!r} reads no raw file")
         where = str(source or self.name)
         raw = self._cleaned(self.read(source), where)
         frame = _sorted(raw)
@@ -102,8 +102,7 @@ class Dataset:
         """Drop conversions before their click, refuse negative times and too many bad rows."""
         if "click_id" not in raw.frame.columns:
             raw.frame = raw.frame.with_row_index("click_id")
-        if raw.frame.is_empty():
-            raise UserError(f"{where}: the log has no clicks")
+        _check_clicks(raw, where)
         for name in ("click_ts", *self.actions):
             negative = raw.frame.filter(pl.col(name) < 0)
             if len(negative):
@@ -119,6 +118,7 @@ class Dataset:
                 f"{where}: {bad} of {raw.rows} rows are bad ({counts}), more than max_bad = {self.max_bad:g}; "
                 f"clean the log, or allow it with --data-set max_bad={bad / raw.rows + 0.005:.2f}"
             )
+        _check_clicks(raw, where)
         return raw
 
     def _check_split(self, frame: pl.DataFrame, where: str) -> None:
@@ -129,6 +129,12 @@ class Dataset:
                 f"{where}: split = {self.split} s leaves no {part}: clicks run from {first} to {last} s; "
                 "set another with --data-set split=..."
             )
+
+
+def _check_clicks(raw: RawLog, where: str) -> None:
+    if raw.frame.is_empty():
+        left_out = "".join(f", {n} {reason}" for reason, n in (raw.counts | raw.dropped).items() if n)
+        raise UserError(f"{where}: the log has no clicks ({raw.rows} rows read{left_out})")
 
 
 def first_of_each(rows: pl.DataFrame) -> pl.Series:

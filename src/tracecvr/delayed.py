@@ -8,7 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tracecvr.config import MINUTE, option
+from tracecvr.clicks import Schema
+from tracecvr.config import MINUTE, Seconds, option
+from tracecvr.errors import UserError
 from tracecvr.method import Helper, Windowed, cross_entropy, mean_over
 from tracecvr.reveal import Reveals
 
@@ -36,3 +38,35 @@ class DelayAware(Windowed):
         """pi_dp and rho of each event's click."""
         found = torch.sigmoid(self.frozen("delay", b.x)).clamp(1e-6, 1 - 1e-6)
         return found[:, 0], found[:, 1]
+
+
+@dataclass
+class Confirming(DelayAware):
+    """One that shows a click once more, as a negative, when it has waited for a conversion in vain."""
+
+    negative_after: Seconds | None = option(
+        None, "when a click without conversion is confirmed as a negative; d_max by default, sooner is biased", low=0
+    )
+
+    @property
+    def patience(self) -> int:
+        """How long a click is given to convert."""
+        return self.schema.d_max if self.negative_after is None else self.negative_after
+
+    def bind(self, schema: Schema, seed: int) -> None:
+        super().bind(schema, seed)
+        if self.negative_after is not None and not self.wait <= self.negative_after <= schema.d_max:
+            raise UserError(
+                f"option 'negative_after' is {self.negative_after}: "
+                f"must be at least the window, {self.wait}, and at most d_max, {schema.d_max}"
+            )
+
+    def fixed_point(self, p: float, delayed: float) -> float | None:
+        return p if self.negative_after is None or self.negative_after == self.schema.d_max else None
+
+
+def two_sided(logit: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """The losses of a positive and of a negative, per event, each with its own weight."""
+    as_positive = cross_entropy(logit, torch.ones_like(logit))
+    as_negative = cross_entropy(logit, torch.zeros_like(logit))
+    return positive * as_positive + negative * as_negative

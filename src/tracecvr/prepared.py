@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracecvr.clicks import ClickTable
+from tracecvr.clicks import ClickTable, read_manifest
 from tracecvr.config import values
 from tracecvr.dataset import Dataset
 from tracecvr.encode import Encoder
 from tracecvr.errors import UserError
-from tracecvr.files import read_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,7 @@ def load(path: Path) -> Prepared:
 
 def options_of(path: Path, dataset: Dataset, changed: bool) -> dict[str, Any]:
     """The options a saved log was prepared with; it must be of this dataset, and they cannot be changed any more."""
-    manifest = read_json(path / "table.json")
+    manifest = read_manifest(path)
     name = manifest["schema"]["dataset"]
     if name != dataset.name:
         raise UserError(f"{path} was prepared from {name!r}: use --data {name}")

@@ -9,8 +9,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 
 from tracecvr.config import nearest
 from tracecvr.errors import UserError
@@ -38,7 +41,9 @@ def found(kind: str) -> dict[str, type]:
 
 
 def get(kind: str, name: str) -> type:
-    """The class of that name, or an error that lists what there is."""
+    """The class of that name, or of that Python file; else an error that lists what there is."""
+    if name.endswith(".py"):
+        return _in_file(kind, Path(name))
     known = found(kind)
     if name not in known:
         raise UserError(f"unknown {kind} {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
@@ -50,12 +55,34 @@ def _walk(home: str) -> list[type]:
     modules = [root]
     for info in pkgutil.iter_modules(getattr(root, "__path__", [])):
         modules.append(importlib.import_module(f"{home}.{info.name}"))
+    return [cls for module in modules for cls in _named(module)]
+
+
+def _named(module: ModuleType) -> list[type]:
+    """Classes that a module defines and gives a name."""
     return [
         cls
-        for module in modules
         for _, cls in inspect.getmembers(module, inspect.isclass)
         if cls.__module__ == module.__name__ and "name" in vars(cls) and isinstance(vars(cls)["name"], str)
     ]
+
+
+@cache
+def _in_file(kind: str, path: Path) -> type:
+    """The one named class of a file that is not part of any package."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give a {kind}'s name or the file that defines it")
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    sys.modules[path.stem] = module  # dataclasses look their module up
+    try:
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
+    except Exception as error:
+        raise UserError(f"{path}: could not be loaded: {type(error).__name__}: {error}") from error
+    classes = _named(module)
+    if len(classes) != 1:
+        raise UserError(f"{path}: expected one class with a `name`, found {len(classes)}")
+    return classes[0]
 
 
 def _where(cls: type) -> str:

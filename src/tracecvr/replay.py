@@ -38,9 +38,9 @@ class Plan:
             )
         last = min(int(table.click_ts[-1]), schema.observed_until - schema.d_max) + 1
         until = last if self.until is None else min(self.until, last)
-        if until <= split:
+        if np.searchsorted(table.click_ts, split) == np.searchsorted(table.click_ts, max(until, split)):
             raise UserError(
-                f"split = {split} s leaves no stream: the last click that can be scored is at {last - 1} s"
+                f"split = {split} s leaves no stream: clicks that can be scored end at {last - 1} s"
                 + ("" if self.until is None else f", and the replay ends at until = {self.until} s")
             )
         interval = schema.interval if self.interval is None else self.interval

@@ -12,6 +12,7 @@ import fcntl
 import os
 import platform
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ from tracecvr.source import TableSource
 
 @dataclass(frozen=True)
 class Spec:
-    """What to run. `open_log` is called only when the log is needed."""
+    """What to run. `open_log` is called only when the log is needed; `source` tells the file from others cheaply."""
 
     method: Method
     plugins: tuple[Plugin, ...]
@@ -51,6 +52,7 @@ class Spec:
     plan: Plan
     seed: int
     threads: int
+    source: dict[str, Any] | None = None
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run."""
@@ -78,11 +80,14 @@ def run(
     checkpoint_every: float = 30.0,
 ) -> dict[str, Any]:
     """Carry out a run, or the rest of it, and return the content of `result.json`."""
-    with _claimed(out, spec.identity(), resume) as finished:
-        if finished:
-            result: dict[str, Any] = read_json(out / "result.json")
-            return result
-        return _Run(spec, out, progress, checkpoint_every).carry_out()
+    with _claimed(out, spec.identity(), resume):
+        if not (out / "result.json").exists():
+            return _Run(spec, out, progress, checkpoint_every).carry_out()
+        recorded = read_json(out / "run.json")
+        if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
+            _compare({"fingerprint": spec.open_log().table.fingerprint}, recorded, str(out))
+        result: dict[str, Any] = read_json(out / "result.json")
+        return result
 
 
 def load(out: Path) -> Engine:
@@ -122,9 +127,10 @@ class _Run:
             self.spec.method, self.log.table.schema, self.spec.seed, self.spec.plugins, self.plan.publish_lag
         )
         identity = self.spec.identity() | {"fingerprint": self.log.table.fingerprint}
-        _record_identity(self.out / "run.json", identity)
+        if (self.out / "run.json").exists():
+            _compare(identity, read_json(self.out / "run.json"), str(self.out))
         first = self._restore()
-        self._stream(self._warm_up() if first is None else first)
+        self._stream(self._warm_up(identity) if first is None else first)
         return self._finish(identity)
 
     def _restore(self) -> int | None:
@@ -137,10 +143,11 @@ class _Run:
         os.truncate(self.served, manifest["scored"] * 4)
         return int(manifest["intervals"])
 
-    def _warm_up(self) -> int:
+    def _warm_up(self, identity: dict[str, Any]) -> int:
         with self._timed("warm_up_s"):
             self.engine.warm_up(self.source.history(self.plan.split, self.plan.warm_labels), self.progress)
         self.served.write_bytes(b"")
+        write_json(self.out / "run.json", identity | {"source": self.spec.source})
         self._checkpoint(0)
         return 0
 
@@ -205,7 +212,7 @@ class _Run:
             "plan": asdict(plan),
             "seed": self.spec.seed,
             "threads": self.spec.threads,
-            "config": identity["config"],
+            "config": identity["config"] | {"in_force": self.engine.in_force()},
             "metrics": {"interval": summary, "pooled": metrics.as_dict(metrics.evaluate(log_odds, label))},
             "cost": self.cost
             | {
@@ -251,19 +258,15 @@ def _by_interval(
             "conversions": int(label[first:last].sum()),
         }
         rows.append(facts | metrics.as_dict(found))
-    return pl.DataFrame(rows, infer_schema_length=None), metrics.average(parts, clicks)
+    schema = {"start": pl.Int64, "clicks": pl.Int64, "conversions": pl.Int64}
+    names = [name for name in rows[0] if name not in schema]
+    return pl.DataFrame(rows, schema | dict.fromkeys(names, pl.Float64)), metrics.average(parts, clicks)
 
 
 @contextmanager
-def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[bool]:
-    """Hold a run directory for one process; yields whether the run in it is finished already."""
-    recorded = out / "run.json"
-    if recorded.exists():
-        if not resume:
-            raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
-        _compare(identity, read_json(recorded), str(out))
-    elif out.exists() and any(p.name != ".lock" for p in out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
+def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Hold a run directory for one process, once it is known to be this run's or nobody's."""
+    created, locked_before = not out.exists(), (out / ".lock").exists()
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:
@@ -271,18 +274,25 @@ def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[bool
         except BlockingIOError:
             raise UserError(f"{out} is in use by another process: wait for it, or choose another --out") from None
         try:
-            yield (out / "result.json").exists()
+            _check_directory(out, identity, resume)
+            yield
         finally:
-            if not recorded.exists():  # nothing was begun: leave no trace
-                (out / ".lock").unlink()
-                out.rmdir()
+            if not (out / "run.json").exists():  # nothing was begun: leave no trace
+                if created:
+                    shutil.rmtree(out)
+                elif not locked_before:
+                    (out / ".lock").unlink()
 
 
-def _record_identity(path: Path, identity: dict[str, Any]) -> None:
-    if path.exists():
-        _compare(identity, read_json(path), str(path.parent))
-    else:
-        write_json(path, identity)
+def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
+    for left in out.rglob(".*.tmp"):  # of a process that was killed while it wrote
+        left.unlink()
+    if (out / "run.json").exists():
+        if not resume:
+            raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
+        _compare(identity, read_json(out / "run.json"), str(out))
+    elif any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
 
 
 def _compare(ours: dict[str, Any], theirs: dict[str, Any], where: str, prefix: str = "") -> None:

@@ -164,7 +164,7 @@ class TableHistory:
         action_ts = table.action_ts[row]
         clock = mature
         if self.censored:
-            clock = np.minimum(mature, self.end)
+            clock = np.minimum(mature, self.end - 1)  # what comes at the end itself is the next interval's
             action_ts = np.where(table.seen_ts[row] <= clock[:, None], action_ts, NEVER)
         events = reveal(
             table.x[row], table.click_ts[row], action_ts, action_ts, clock, table.schema.d_max, row, truth=True

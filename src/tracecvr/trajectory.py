@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.method import cross_entropy, mean_over
+from tracecvr.method import Helper, Method, cross_entropy, mean_over
 from tracecvr.nets import perceptron
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import After, Reveals, Schedule
+
+
+@dataclass
+class TrajectoryAware(Method):
+    """A method that shows a click at each horizon, with a helper that estimates P(state of a window | x, y)."""
+
+    def schedule(self) -> Schedule:
+        return tuple(After(end) for end in self.ends)
+
+    def helpers(self) -> dict[str, Helper]:
+        return {"trajectory": Helper(self._estimator)}
+
+    def _estimator(self) -> nn.Module:
+        hidden = self.schema.estimator_hidden
+        encoder = self.net(hidden[-1], hidden)
+        return TrajectoryNet(encoder, hidden[-1], hidden, len(self.ends), len(self.schema.actions))
+
+    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+        return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
 
 
 class TrajectoryNet(nn.Module):
@@ -63,11 +84,20 @@ def count_states(b: Reveals, ends: tuple[int, ...], actions: int) -> Tensor:
     return seen
 
 
+def count_action_states(b: Reveals, ends: tuple[int, ...]) -> Tensor:
+    """How often each state of each single action came with each label: (H, K, 2, 2)."""
+    assert b.truth is not None
+    state, visible = b.trajectory(ends)
+    outcome = F.one_hot(state.long() * 2 + b.truth.long()[:, None, None], 4)  # (B, H, K, 2 x 2)
+    seen: Tensor = (outcome * visible.long()[:, :, None, None]).sum(0).double().unflatten(2, (2, 2))
+    return seen
+
+
 def label_entropy(cells: Tensor) -> Tensor:
-    """H(y | o_h) in nats for each horizon, from counts (H, cells, 2)."""
-    joint = cells / cells.sum((1, 2), keepdim=True).clamp_min(1.0)
-    given = joint / joint.sum(2, keepdim=True).clamp_min(1e-300)
-    return -(joint * given.clamp_min(1e-300).log()).sum((1, 2))
+    """H(y | o) in nats of each window, from counts (..., cells, 2)."""
+    joint = cells / cells.sum((-2, -1), keepdim=True).clamp_min(1.0)
+    given = joint / joint.sum(-1, keepdim=True).clamp_min(1e-300)
+    return -(joint * given.clamp_min(1e-300).log()).sum((-2, -1))
 
 
 def window_weights(cells: Tensor, beta: float) -> Tensor:

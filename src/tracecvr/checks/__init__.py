@@ -21,9 +21,6 @@ from tracecvr.checks.subject import NotApplicable, Subject
 
 Check = Callable[[Subject], None]
 
-CARRIER = "vanilla"
-"""The method on which plugins are checked."""
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -55,17 +52,20 @@ def found() -> dict[str, Check]:
 
 
 def subjects(methods: Iterable[str] | None = None) -> list[Subject]:
-    """The named methods; without names, every method, and every plugin on a method that does not contain it."""
-    if methods is not None:
-        return [Subject(name) for name in methods]
-    return [Subject(name) for name in registry.found("method")] + [
-        Subject(CARRIER, plugin) for plugin in registry.found("plugin")
-    ]
+    """The named methods (all of them without names), each alone and with every plugin that it does not contain."""
+    names = list(registry.found("method") if methods is None else methods)
+    plugins = registry.found("plugin")
+    return [Subject(n) for n in names] + [Subject(n, p) for n in names for p in plugins if Subject(n).takes(p)]
 
 
 def run(methods: Iterable[str] | None = None) -> list[Outcome]:
+    """Run every check on the named methods (on all without names), alone and with plugins."""
+    return run_on(subjects(methods))
+
+
+def run_on(subjects: Iterable[Subject]) -> list[Outcome]:
     """Run every check on every subject."""
-    return [run_one(subject, name) for subject in subjects(methods) for name in found()]
+    return [run_one(subject, name) for subject in subjects for name in found()]
 
 
 def run_one(subject: Subject, name: str) -> Outcome:
@@ -79,6 +79,8 @@ def run_one(subject: Subject, name: str) -> Outcome:
         status, reason = "not applicable", str(nothing)
     except AssertionError as broken:
         status, reason = ("failed", str(broken)) if expected is None else ("expected failure", expected)
+    except Exception as crash:
+        status, reason = "failed", f"{type(crash).__name__}: {crash}"
     return Outcome(subject.name, name, status, reason, round(time.monotonic() - clock, 3))
 
 

@@ -22,7 +22,7 @@ def check_fixed_point(subject: Subject) -> None:
     if not engine.schedule:
         raise NotApplicable("it is never updated")
     if stated is None:
-        raise NotApplicable("its delay law does not hold this one: it has tests of its own")
+        raise NotApplicable("it states no root that p and pi_dp decide: it has tests of its own")
     engine.plugins = ()
     found = root(engine, cell.events(engine))
     assert abs(found - stated) < 1e-3, f"the gradient vanishes at {found:.4f}, not at {stated:.4f}"

@@ -36,6 +36,10 @@ class Subject:
     def name(self) -> str:
         return self.method if self.plugin is None else f"{self.method}+{self.plugin}"
 
+    def takes(self, plugin: str) -> bool:
+        """Whether the method does not contain the plugin already."""
+        return plugin not in registry.get("method", self.method).contains  # type: ignore[attr-defined]
+
     def expected_failures(self) -> dict[str, str]:
         """Checks that must fail, and why."""
         if registry.get("method", self.method).privileged:  # type: ignore[attr-defined]

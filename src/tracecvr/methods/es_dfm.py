@@ -25,6 +25,7 @@ class ESDFM(DelayAware):
     reference = (
         "Yang et al., Capturing Delayed Feedback in Conversion Rate Prediction via Elapsed-Time Sampling, AAAI 2021"
     )
+    status = "code"
 
     def schedule(self) -> Schedule:
         return (After(self.wait), On(0, later_than=self.wait))

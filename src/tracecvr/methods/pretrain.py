@@ -20,6 +20,7 @@ class Pretrain(Method):
 
     name = "pretrain"
     reference = "the field's lower reference"
+    status = "code"
 
     def schedule(self) -> Schedule:
         return ()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tracecvr.config import option
-from tracecvr.method import Helper, Method, Plugin, cross_entropy, mean_over
+from tracecvr.errors import UserError
+from tracecvr.method import Helper, Plugin, cross_entropy, mean_over
 from tracecvr.plugins.completer import Completer
 from tracecvr.reveal import After, Reveals, Schedule
-from tracecvr.trajectory import TrajectoryNet, count_states, marginal_nll, window_log_likelihood, window_weights
+from tracecvr.trajectory import TrajectoryAware, count_states, marginal_nll, window_log_likelihood, window_weights
 
 
 @dataclass
-class Trace(Method):
+class Trace(TrajectoryAware):
     """Shows a click again at each horizon and fits the marginal likelihood of every window seen so far, never forcing a
     label on an open click. A posterior from intent and trajectory is supervised where the outcome is known, and pulled
     towards a completer, trained on past full lifecycles, where it is not.
@@ -24,15 +26,17 @@ class Trace(Method):
     converted (not only once mature), the windows' entropies are of all actions jointly (not of the purchase alone), and
     the completer has the hidden sizes of the other nets. Ablations: `trajectory=false`, `lam=0`, `gate=false`.
 
-    >>> Trace(horizons=(360, 3600)).revisits()
-    2
+    >>> Trace(lam=0.2).plugins()[0].weight
+    0.2
     """
 
     name = "trace"
     reference = "Zhang et al., Follow the TRACE, SIGIR 2026"
+    status = "paper and code"
+    contains = ("completer",)
 
     reading: str = option("default", "which reading of ambiguous points", choices=("default", "paper"))
-    beta: float = option(2.0, "how strongly a window's entropy lowers its weight", low=0)
+    beta: float = option(2.0, "how strongly a window's entropy lowers its weight", low=0, high=10)
     lam: float = option(0.1, "lambda, the weight of the completer; 0 leaves it out", low=0)
     trajectory: bool = option(True, "use the trajectory estimator; without it the posterior is the prior")
     gate: bool = option(True, "weight the completer by reliability; without it, equally")
@@ -41,11 +45,9 @@ class Trace(Method):
     completer_hidden: tuple[int, ...] | None = option(None, "hidden sizes of the completer; by reading", low=1)
 
     def schedule(self) -> Schedule:
-        return tuple(After(end) for end in self.ends)
-
-    def revisits(self) -> int:
-        """How often a click is shown."""
-        return len(self.ends)
+        # Horizons that end early leave the outcome to be told: a click is shown once more when it is final.
+        last = () if self.ends[-1] == self.schema.d_max else (After(self.schema.d_max),)
+        return super().schedule() + last
 
     def plugins(self) -> tuple[Plugin, ...]:
         hidden = self.completer_hidden or (self.hidden if self.reading == "paper" else None)
@@ -54,15 +56,7 @@ class Trace(Method):
     # The trajectory estimator psi: P(o_h | x, y).
 
     def helpers(self) -> dict[str, Helper]:
-        return {"trajectory": Helper(self._estimator)} if self.trajectory else {}
-
-    def _estimator(self) -> nn.Module:
-        hidden = self.schema.estimator_hidden
-        encoder = self.net(hidden[-1], hidden)
-        return TrajectoryNet(encoder, hidden[-1], hidden, len(self.ends), len(self.schema.actions))
-
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
+        return super().helpers() if self.trajectory else {}
 
     def log_likelihood(self, b: Reveals) -> Tensor:
         """log psi(o_h | x, y), summed over actions: (B, 2, H)."""
@@ -78,6 +72,8 @@ class Trace(Method):
 
     def eta(self) -> Tensor:
         """The weight of each window, up to a factor that cancels: (H,)."""
+        if "cells" not in self.counts:
+            raise UserError("trace weighs its windows by warm-up history: call warm_up first")
         return window_weights(self.counts["cells"], self.beta).float()
 
     # Training.
@@ -110,8 +106,15 @@ class Trace(Method):
         return ~self._revealed(b)
 
     def _revealed(self, b: Reveals) -> Tensor:
-        known = self.revealed or ("known" if self.reading == "paper" else "mature")
-        return b.mature | b.converted if known == "known" else b.mature
+        return b.mature if self._revealed_when_mature else b.mature | b.converted
+
+    def in_force(self) -> dict[str, Any]:
+        revealed = "mature" if self._revealed_when_mature else "known"
+        return super().in_force() | {"revealed": revealed, "entropy": self._entropy}
+
+    @property
+    def _revealed_when_mature(self) -> bool:
+        return (self.revealed or ("known" if self.reading == "paper" else "mature")) == "mature"
 
     @property
     def _entropy(self) -> str:

@@ -20,6 +20,7 @@ class Vanilla(Windowed):
 
     name = "vanilla"
     reference = "obs(w) of DEFER and DEFUSE's comparisons"
+    status = "code"
 
     def schedule(self) -> Schedule:
         return (After(self.wait),)

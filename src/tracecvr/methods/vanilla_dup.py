@@ -18,6 +18,7 @@ class VanillaDup(Vanilla):
 
     name = "vanilla_dup"
     reference = "Vanilla of Yang et al., ES-DFM, AAAI 2021"
+    status = "code"
 
     def schedule(self) -> Schedule:
         return (After(self.wait), On(0, later_than=self.wait))

@@ -20,6 +20,7 @@ class Wait(Method):
 
     name = "wait"
     reference = "`ce` of Yang et al., GDFM, NeurIPS 2022"
+    status = "code"
 
     def schedule(self) -> Schedule:
         return (After(self.schema.d_max),)

@@ -11,7 +11,7 @@ from tracecvr.clicks import Schema
 from tracecvr.config import option
 from tracecvr.method import Helper, Method, Plugin, cross_entropy, entropy_bits
 from tracecvr.nets import Embedding, perceptron
-from tracecvr.reveal import After, Reveals
+from tracecvr.reveal import After, Again, Reveals
 
 
 @dataclass
@@ -37,7 +37,8 @@ class Completer(Plugin):
 
     def attach(self, method: Method) -> None:
         self.ends = method.ends
-        delays = [t.seconds for t in method.schedule() if isinstance(t, After)]
+        first = [t.trigger if isinstance(t, Again) else t for t in method.schedule()]
+        delays = [t.seconds for t in first if isinstance(t, After)]
         # A method that shows clicks before the first window has ended asks about trajectories of length 0, too.
         self.shortest = 0 if delays and min(delays) < self.ends[0] else 1
 

@@ -1,0 +1,194 @@
+"""Writes docs/methods/: one page per method and an overview, from docstrings, options, schedules and the checks.
+
+python docs/generate.py            # runs every check, then writes all pages
+python docs/generate.py --keep     # keeps the check counts that the pages have
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from tracecvr import checks, config, registry
+from tracecvr.clicks import Feature, Schema
+from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.datasets.criteo import HORIZONS
+from tracecvr.method import Method
+from tracecvr.reveal import Again, On, Trigger
+
+FOLDER = Path(__file__).parent / "methods"
+CRITEO = Schema(
+    dataset="criteo",
+    features=(Feature("field", 2, "field"),),
+    actions=("conversion",),
+    horizons=HORIZONS,
+    d_max=30 * DAY,
+    split=10 * DAY,
+    interval=HOUR,
+    observed_until=90 * DAY,
+)
+"""What schedules are shown for."""
+
+
+def duration(seconds: int) -> str:
+    for name, unit in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= unit and seconds % unit == 0:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"
+
+
+def event(trigger: Trigger) -> str:
+    """A trigger in words."""
+    if isinstance(trigger, Again):
+        return f"{event(trigger.trigger)}, again {duration(trigger.seconds)} later"
+    if isinstance(trigger, On):
+        late = "" if trigger.later_than < 0 else f", if later than {duration(trigger.later_than)}"
+        return f"when it converts{late}"
+    only = {None: "", True: ", if converted by then", False: ", if not converted by then"}[trigger.seen]
+    return f"{'at the click' if trigger.seconds == 0 else 'after ' + duration(trigger.seconds)}{only}"
+
+
+def mass(trigger: Trigger) -> str:
+    """How many events per click a trigger gives: p is the rate, P(a, b] the mass of conversions between a and b."""
+    if isinstance(trigger, Again):
+        return mass(trigger.trigger)
+    if isinstance(trigger, On):
+        return "p" if trigger.later_than < 0 else f"P(>{duration(trigger.later_than)})"
+    by = "p" if trigger.seconds >= CRITEO.d_max else f"P(≤{duration(trigger.seconds)})"
+    return {None: "1", True: by, False: f"1 - {by}"}[trigger.seen]
+
+
+def events_per_click(method: Method) -> str:
+    masses = [mass(t) for t in method.schedule()]
+    always = masses.count("1")
+    terms = ([str(always)] if always else []) + [m for m in masses if m != "1"]
+    return " + ".join(terms) or "0"
+
+
+def bound(cls: type) -> Method:
+    method: Method = cls()
+    method.bind(CRITEO, 0)
+    return method
+
+
+def page(cls: type, counts: str) -> str:
+    """One method, whole."""
+    method = bound(cls)
+    text, _, example = (inspect.getdoc(cls) or "").partition("\n>>>")
+    file = Path(inspect.getfile(cls))
+    events = [f"{i + 1}. {event(t)}" for i, t in enumerate(method.schedule())] or ["never"]
+    rows = [
+        f"| `{o.name}` | {o.type} | {shown(o.default)} | {o.help} |"
+        for o in config.options(cls)
+        if o.name not in {b.name for b in config.options(Method)}
+    ]
+    options = ["| option | type | default | what it is |", "|---|---|---|---|", *rows] if rows else ["None of its own."]
+    helpers = ", ".join(f"`{name}`" for name in method.helpers()) or "none"
+    return "\n".join(
+        [
+            f"# {method.name}",
+            "",
+            text.strip(),
+            "",
+            f"- Reference: {method.reference}",
+            f"- Status: {method.status}",
+            f"- Serves: {method.serves}",
+            f"- Helper nets: {helpers}",
+            f"- Events per click: {events_per_click(method)}",
+            f"- Source: `src/tracecvr/methods/{file.name}`, {len(file.read_text(encoding='utf-8').splitlines())} lines",
+            f"- Checks, alone and with the completer: {counts}",
+            "",
+            "## When it learns from a click (with Criteo's windows)",
+            "",
+            *events,
+            "",
+            "## Options",
+            "",
+            *options,
+            "",
+            "The options that all methods share are listed in [the overview](README.md).",
+            "",
+            "## Example",
+            "",
+            f"```\n>>>{example}\n```",
+            "",
+        ]
+    )
+
+
+def shown(value: object) -> str:
+    return ", ".join(str(v) for v in value) if isinstance(value, tuple) else str(value)
+
+
+def overview() -> str:
+    rows = []
+    for name, cls in registry.found("method").items():
+        method = bound(cls)
+        copies = "; ".join(event(t) for t in method.schedule()) or "never"
+        helpers = ", ".join(method.helpers()) or "none"
+        row = [f"[{name}]({name}.md)", copies, events_per_click(method), helpers, method.serves, method.status]
+        rows.append("| " + " | ".join(row) + " |")
+    shared = [f"| `{o.name}` | {o.type} | {shown(o.default)} | {o.help} |" for o in config.options(Method)]
+    return "\n".join(
+        [
+            "# Methods",
+            "",
+            "Which copies of a click each method trains on, and when (with Criteo's windows). In events per click, p",
+            "is the conversion rate and P(...) the mass of conversions with such a delay.",
+            "",
+            "| method | a click is shown | events per click | helper nets | serves | status |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+            "## Options that all methods share",
+            "",
+            "| option | type | default | what it is |",
+            "|---|---|---|---|",
+            *shared,
+            "",
+        ]
+    )
+
+
+def pages(counts: Mapping[str, str]) -> dict[str, str]:
+    """Every file of the folder by name."""
+    found = {f"{name}.md": page(cls, counts[name]) for name, cls in registry.found("method").items()}
+    return found | {"README.md": overview()}
+
+
+def counted() -> dict[str, str]:
+    """The outcome of every check, by method."""
+    report = checks.run()
+    found = {}
+    for name in registry.found("method"):
+        mine = Counter(o.status for o in report if o.method.partition("+")[0] == name)
+        found[name] = f"{sum(mine.values())} run: " + ", ".join(f"{n} {status}" for status, n in sorted(mine.items()))
+    return found
+
+
+def kept() -> dict[str, str]:
+    """The check counts that the pages have."""
+    pattern = re.compile(r"^- Checks, alone and with the completer: (.*)$", re.MULTILINE)
+    found = {}
+    for name in registry.found("method"):
+        path = FOLDER / f"{name}.md"
+        match = pattern.search(path.read_text(encoding="utf-8")) if path.exists() else None
+        found[name] = match[1] if match else "not run"
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--keep", action="store_true", help="keep the check counts")
+    counts = kept() if parser.parse_args().keep else counted()
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages(counts).items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

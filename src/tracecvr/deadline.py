@@ -1,0 +1,62 @@
+"""Methods that ask what became of clicks after a deadline in the past, to know what is to be expected of fresh ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tracecvr.config import DAY, Seconds, option
+from tracecvr.method import Windowed, cross_entropy
+from tracecvr.nets import ElapsedNet
+from tracecvr.reveal import Reveals
+
+
+@dataclass
+class Hindsight(Windowed):
+    """A windowed method whose helpers look at history from a deadline before its end T: at what was known of a click
+    by then, and at what happened to it from then to T. Nothing later than T is looked at, whatever history holds."""
+
+    deadline: Seconds | None = option(
+        None,
+        "CD, how long before the end of history the deadline is; by default 7 days, but at most d_max and 70 % of the "
+        "warm-up part; below d_max the latest conversions are missed, a bias",
+        above=0,
+    )
+    helper_epochs: int = option(2, "passes of the helpers over the warm-up part", low=1)
+
+    @property
+    def before_end(self) -> int:
+        """The deadline in force, in seconds before the end of history."""
+        if self.deadline is not None:
+            return self.deadline
+        return min(7 * DAY, self.schema.d_max, round(0.7 * self.schema.split))
+
+    def elapsed_net(self) -> nn.Module:
+        """A helper's net: the logit of a probability given features and elapsed time."""
+        width = self.hidden[-1]
+        return ElapsedNet(self.net(width), width, (width,))
+
+    def hindsight(self, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+        """Of clicks in history: age at the deadline (negative if they came after it), whether they had converted by
+        then, and whether they converted between then and the end."""
+        assert b.span is not None
+        assert b.delay is not None
+        elapsed, delay = b.span - self.before_end, b.delay[:, 0]
+        known = delay <= b.span.clamp_max(self.schema.d_max)
+        return elapsed, known & (delay <= elapsed), known & (delay > elapsed)
+
+    def fit(self, name: str, b: Reveals, elapsed: Tensor, asked: Tensor, label: Tensor) -> Tensor:
+        """A helper's loss on those asked about that came before the deadline; 0 if there are too few to normalise.
+
+        Others do not enter the net: through batch statistics, they would move embeddings that nothing else trains.
+        """
+        net, rows = self.nets[name], torch.nonzero(asked & (elapsed >= 0))[:, 0]
+        if len(rows) < 2:
+            return torch.stack([0 * weight.sum() for weight in net.parameters()]).sum()
+        return cross_entropy(net(b.x[rows], elapsed[rows]), label[rows].float()).mean()
+
+    def estimate(self, name: str, b: Reveals) -> Tensor:
+        """A helper's probability for each event, at the event's clock."""
+        return torch.sigmoid(self.frozen(name, b.x, b.elapsed))

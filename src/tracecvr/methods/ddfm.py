@@ -1,0 +1,42 @@
+"""DDFM: soft labels for a window's negatives and for the negatives that are shown again, instead of weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tracecvr.delayed import Confirming
+from tracecvr.method import cross_entropy
+from tracecvr.reveal import After, On, Reveals, Schedule
+
+
+@dataclass
+class DDFM(Confirming):
+    """Shows a click when its window ends, and again when it converts later or is known not to. Labels are corrected,
+    events are not weighted: an early negative is one with probability rho, and a confirmed negative, which makes up for
+    the late positives shown twice, with probability z = 1 - f + pi_dp, kept inside [0, 1].
+
+    First copies and later copies each lead to the true rate alone. With `negative_after` below d_max (a day in the
+    release) later converters are counted as negatives, a bias.
+
+    >>> DDFM(window=900, negative_after=86400).schedule()[1:]
+    (On(action=0, later_than=900), After(seconds=86400, seen=False))
+    """
+
+    name = "ddfm"
+    reference = (
+        "Dai et al., Dually Enhanced Delayed Feedback Modeling for Streaming Conversion Rate Prediction, CIKM 2023"
+    )
+    status = "code"
+
+    def schedule(self) -> Schedule:
+        return (After(self.wait), On(0, later_than=self.wait), After(self.patience, seen=False))
+
+    def loss(self, b: Reveals) -> Tensor:
+        late, never = self.estimates(b)
+        logit = self.logit(b.x)
+        f = torch.sigmoid(logit).clamp(1e-6, 1 - 1e-6)
+        negative = self.clip(torch.where(b.trigger == 2, 1 - f + late, never), high=1.0)
+        return cross_entropy(logit, torch.where(b.converted, 1.0, 1 - negative)).mean()

@@ -1,0 +1,51 @@
+"""DEFER: every click twice, so that the stream keeps the clicks' own law, and weights for the early negatives in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tracecvr.delayed import Confirming
+from tracecvr.method import cross_entropy
+from tracecvr.reveal import After, On, Reveals, Schedule
+
+
+@dataclass
+class Defer(Confirming):
+    """Shows every click twice: with its label at the end of the window, and again when that label is certain. Weights
+    from the served rate f and pi_dp, the joint probability of a conversion after the window, undo the negatives that
+    were taken too early: f / (f - pi_dp / 2) for positives, (1 - f) / (1 - f + pi_dp / 2) for negatives.
+
+    The second copy of a conversion inside the window comes when the window ends, never before the first. The release
+    shows it once and weights otherwise, and the baseline others compare with has a slip in its weights: the formula is
+    followed here. With `negative_after` below d_max later converters are counted as negatives once, a bias.
+
+    >>> Defer(window=900, negative_after=86400).schedule()[2:]
+    (On(action=0, later_than=900), After(seconds=86400, seen=False))
+    """
+
+    name = "defer"
+    reference = "Gu et al., Real Negatives Matter: Continuous Training with Real Negatives, KDD 2021"
+    status = "paper"
+
+    def schedule(self) -> Schedule:
+        return (
+            After(self.wait),
+            After(self.wait, seen=True),
+            On(0, later_than=self.wait),
+            After(self.patience, seen=False),
+        )
+
+    def loss(self, b: Reveals) -> Tensor:
+        late, _ = self.estimates(b)
+        logit = self.logit(b.x)
+        weight = self.clip(self.weights(torch.sigmoid(logit).clamp(1e-6, 1 - 1e-6), late, b.converted))
+        return (weight * cross_entropy(logit, b.label)).mean()
+
+    def weights(self, f: Tensor, late: Tensor, converted: Tensor) -> Tensor:
+        """What makes the stream's label law, P(1 | x) = p - pi_dp / 2, that of the clicks."""
+        # The floor leaves the weight of a rate below pi_dp / 2 huge rather than negative: it is then clipped to 10.
+        positive = f / (f - late / 2).clamp_min(1e-9)
+        return torch.where(converted, positive, (1 - f) / (1 - f + late / 2))

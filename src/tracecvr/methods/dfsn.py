@@ -1,0 +1,139 @@
+"""DFSN: a main model with a long window, helped by a fast and by an unbiased satellite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tracecvr.clicks import Schema
+from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.errors import UserError
+from tracecvr.method import Method, cross_entropy, mean_over
+from tracecvr.nets import Backbone, Embedding
+from tracecvr.reveal import After, On, Reveals, Schedule
+
+AT_CLICK, CONVERTED, SHORT, LONG = range(4)  # positions in the schedule
+
+
+@dataclass
+class DFSN(Method):
+    """Trains three models with embeddings of their own: the main one on a long window and late positives, a feature
+    satellite on a short window, and an unbiased one on FNW's stream and loss. The main model mixes the satellites'
+    embeddings into its own and adds the unbiased one's logit; the greater of its rate and the feature satellite's is
+    served.
+
+    Reconstructed. From reading notes of the paper [N]: the three streams, satellites without hidden layers, and how
+    logits and embeddings are joined. Assumed [A]: one scalar per feature and model as mixing weight, starting at
+    (1, 0, 0); one joint pass with stop-gradients instead of one model after the other; warm-up trains the main and the
+    unbiased model on the label and the feature satellite on its window's; the windows, which are not published.
+
+    >>> DFSN(window=86400, satellite_window=3600).schedule()[2:]
+    (After(seconds=3600, seen=None), After(seconds=86400, seen=None))
+    """
+
+    name = "dfsn"
+    reference = (
+        "Liu et al., Online Conversion Rate Prediction via Neural Satellite Networks in Delayed Feedback Advertising, "
+        "SIGIR 2023"
+    )
+    status = "reconstructed"
+    serves = "the greater of the main model's rate and the feature satellite's"
+
+    window: Seconds | None = option(None, "main model's window; 7 of 30 days, or 1 of Taobao's 3, by default", low=1)
+    satellite_window: Seconds | None = option(None, "feature satellite's; 1 h of 30 days or 2 h of Taobao's 3", low=1)
+
+    @property
+    def spans(self) -> tuple[int, int]:
+        """The feature satellite's window and the main model's."""
+        if self.window is not None and self.satellite_window is not None:
+            return self.satellite_window, self.window
+        short, long, limit = (2 * HOUR, DAY, 3 * DAY) if self.schema.dataset == "taobao" else (HOUR, 7 * DAY, 30 * DAY)
+        short, long = (max(round(w * self.schema.d_max / limit), MINUTE) for w in (short, long))
+        return self.satellite_window or short, self.window or long
+
+    def in_force(self) -> dict[str, Any]:
+        return super().in_force() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
+
+    def bind(self, schema: Schema, seed: int) -> None:
+        super().bind(schema, seed)
+        short, long = self.spans
+        if not short < long <= schema.d_max:
+            raise UserError(f"satellite_window = {short}, window = {long}: expected satellite_window < window <= d_max")
+
+    def schedule(self) -> Schedule:
+        return (After(0), On(0), *(After(span) for span in self.spans))
+
+    def build(self) -> nn.Module:
+        main = self.net()
+        if not isinstance(main, Backbone):
+            raise UserError(f"{self.name} needs a backbone with `embedding` and `top`; {self.backbone!r} has none")
+        dim = self.embedding_dim or self.schema.embedding_dim
+        # The method's own stop-gradient, looked up when it is used.
+        return SatelliteNet(main, self.schema, dim, lambda value: self.sg(value))
+
+    def main_logit(self, x: Tensor) -> Tensor:
+        """o_m + sg[o_u]."""
+        out = self.outputs(x)
+        return out[:, 0] + self.sg(out[:, 2])
+
+    def log_odds(self, x: Tensor) -> Tensor:
+        return torch.maximum(self.main_logit(x), self.outputs(x)[:, 1])
+
+    def loss(self, b: Reveals) -> Tensor:
+        out = self.outputs(b.x)
+        converts = b.trigger == CONVERTED
+        late = converts & (b.elapsed > self.spans[1])
+        main = mean_over(cross_entropy(self.main_logit(b.x), b.label), (b.trigger == LONG) | late)
+        feature = mean_over(cross_entropy(out[:, 1], b.label), b.trigger == SHORT)
+        rate = self.sg(torch.sigmoid(out[:, 2]))
+        weight = (1 + rate) * torch.where(converts, 1.0, 1 - rate)
+        # At the click every label is 0, also where the conversion came with it: it has a copy of its own.
+        each = weight * cross_entropy(out[:, 2], converts.to(out.dtype))
+        return main + feature + mean_over(each, converts | (b.trigger == AT_CLICK))
+
+    def warm_loss(self, b: Reveals) -> Tensor:
+        assert b.truth is not None
+        assert b.delay is not None
+        out = self.outputs(b.x)
+        soon = (b.delay[:, 0] <= self.spans[0]).to(out.dtype)
+        satellites = cross_entropy(out[:, 1], soon) + cross_entropy(out[:, 2], b.truth)
+        return (cross_entropy(self.main_logit(b.x), b.truth) + satellites).mean()
+
+    def fixed_point(self, p: float, delayed: float) -> None:
+        """Depends on both windows."""
+
+
+class Satellite(nn.Module):
+    """A linear model on embeddings of its own."""
+
+    def __init__(self, schema: Schema, dim: int) -> None:
+        super().__init__()
+        self.embedding = Embedding(schema, dim)
+        self.out = nn.Linear(self.embedding.width, 1)
+
+
+class SatelliteNet(nn.Module):
+    """Logits of the main model, the feature satellite and the unbiased one: (B, 3)."""
+
+    def __init__(self, main: Backbone, schema: Schema, dim: int, stop: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.main, self.stop = main, stop
+        self.feature, self.unbiased = Satellite(schema, dim), Satellite(schema, dim)
+        self.shape = (len(main.embedding.embedded), dim)
+        self.mixing = nn.Parameter(torch.tensor([1.0, 0.0, 0.0])[:, None].repeat(1, self.shape[0]))  # (3, F)
+
+    def forward(self, x: Tensor) -> Tensor:
+        feature, unbiased = self.feature.embedding(x), self.unbiased.embedding(x)
+        joined = self._join(self.main.embedding(x), self.stop(feature), self.stop(unbiased))
+        return torch.cat([self.main.top(joined), self.feature.out(feature), self.unbiased.out(unbiased)], dim=1)
+
+    def _join(self, own: Tensor, *lent: Tensor) -> Tensor:
+        """Each feature's embeddings, weighted; one-hot features are the same for all and stay as they are."""
+        width = self.shape[0] * self.shape[1]
+        parts = torch.stack([e[:, :width].unflatten(1, self.shape) for e in (own, *lent)])  # (3, B, F, dim)
+        mixed = (self.mixing[:, None, :, None] * parts).sum(0)
+        return torch.cat([mixed.flatten(1), own[:, width:]], dim=1)

@@ -1,0 +1,49 @@
+"""FNC: the stream of FNW, learnt as it is and calibrated when served."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tracecvr.method import cross_entropy
+from tracecvr.methods.fnw import FNW
+from tracecvr.reveal import Reveals
+
+_HIGHEST = math.log((0.5 - 1e-5) / (0.5 + 1e-5))
+"""The highest logit of q that is served, that of 0.5 - 1e-5: at 0.5 the rate would be 1."""
+
+
+@dataclass
+class FNC(FNW):
+    """Shows every click at once as a negative and every conversion as a positive, and learns the share q of positives
+    in that stream without weights. Serves q / (1 - q): as q converges to p / (1 + p), that is the true rate.
+
+    The net stands for q throughout: warm-up, too, counts every click as a negative and conversions as a positive more,
+    so that the stream starts at its own fixed point. q is kept below one half when served (not in the published code).
+
+    >>> FNC().schedule()
+    (After(seconds=0, seen=None), On(action=0, later_than=-1))
+    """
+
+    name = "fnc"
+    reference = (
+        "Ktena et al., Addressing Delayed Feedback for Continuous Training with Neural Networks in CTR Prediction, "
+        "RecSys 2019 (fake negative calibration)"
+    )
+    serves = "q / (1 - q), where q is the net's rate"
+
+    def loss(self, b: Reveals) -> Tensor:
+        return cross_entropy(self.logit(b.x), self.positive(b).float()).mean()
+
+    def warm_loss(self, b: Reveals) -> Tensor:
+        assert b.truth is not None
+        logit = self.logit(b.x)
+        return (F.softplus(logit) + b.truth * F.softplus(-logit)).mean()
+
+    def log_odds(self, x: Tensor) -> Tensor:
+        log_rate = self.logit(x).clamp_max(_HIGHEST)  # q / (1 - q) = exp(logit)
+        return log_rate - torch.log(-torch.expm1(log_rate))

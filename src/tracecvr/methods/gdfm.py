@@ -1,0 +1,84 @@
+"""GDFM: every window of every action is evidence of the outcome, weighted by what it tells and how early."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tracecvr.config import option
+from tracecvr.errors import UserError
+from tracecvr.method import cross_entropy
+from tracecvr.reveal import Reveals
+from tracecvr.trajectory import TrajectoryAware, count_action_states, label_entropy, log_likelihood, marginal_nll
+
+
+@dataclass
+class GDFM(TrajectoryAware):
+    """Shows a click again at each horizon and fits the marginal likelihood of every action's state in every window seen
+    so far, with weights for windows that tell much of the label and come early. The rate served is held near the one of
+    the net as warm-up left it.
+
+    On Criteo's logs there is one more window, which ends with the click itself. The anchor is the frozen net of the end
+    of warm-up, as in the authors' release.
+
+    >>> GDFM(horizons=(360, 3600)).schedule()
+    (After(seconds=360, seen=None), After(seconds=3600, seen=None))
+    """
+
+    name = "gdfm"
+    reference = (
+        "Yang and Zhan, Generalized Delayed Feedback Model with Post-Click Information in Recommender Systems, "
+        "NeurIPS 2022"
+    )
+    status = "code"
+
+    alpha: float = option(2.0, "how strongly the label's entropy given a state lowers its weight", low=0, high=10)
+    beta: float = option(1.0, "how strongly a window's length lowers its weight", low=0, high=10)
+    anchor: float = option(0.01, "weight of the divergence from the net as warm-up left it", low=0)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        ends = super().ends
+        at_click = self.horizons is None and self.schema.dataset in ("criteo", "criteo_search") and ends[0] > 0
+        return (0, *ends) if at_click else ends
+
+    def after_warm_up(self) -> None:
+        reference = deepcopy(self.nets["main"]).eval().requires_grad_(False)
+        reference.zero_grad(set_to_none=True)
+        self.nets["reference"] = reference
+
+    def observe(self, b: Reveals) -> None:
+        if b.truth is not None:  # warm-up history only
+            seen = count_action_states(b, self.ends)
+            self.counts["cells"] = self.counts.get("cells", torch.zeros_like(seen)) + seen
+
+    def weights(self) -> Tensor:
+        """omega_hk: mean 1 before the last factor, which undoes that window h is in H - h + 1 copies of a click."""
+        if "cells" not in self.counts:
+            raise UserError("gdfm weighs its windows by warm-up history: call warm_up first")
+        entropy = label_entropy(self.counts["cells"])  # (H, K)
+        relative = entropy / entropy.max().clamp_min(1e-300)
+        ends = torch.tensor(self.ends, dtype=entropy.dtype)[:, None]
+        weight = torch.exp(-self.alpha * relative - self.beta * ends / ends[-1].clamp_min(1.0))
+        copies = torch.arange(len(ends), 0, -1)[:, None]
+        return (weight / weight.mean() / copies).float()
+
+    def loss(self, b: Reveals) -> Tensor:
+        windows = self.window_loss(b)
+        return windows + self.anchor * self.departure(b) if "reference" in self.nets else windows
+
+    def window_loss(self, b: Reveals) -> Tensor:
+        """The marginal likelihood of each action's state in each visible window, whatever the outcome will be."""
+        state, visible = b.trajectory(self.ends)
+        log_psi = log_likelihood(self.frozen("trajectory", b.x), state)  # (B, 2, H, K)
+        each = visible[:, :, None] * self.weights() * marginal_nll(self.logit(b.x), log_psi)
+        return each.sum() / visible.sum().clamp_min(1.0)
+
+    def departure(self, b: Reveals) -> Tensor:
+        """KL(reference || served rate), per event."""
+        was = self.frozen("reference", b.x)[:, 0]
+        target = torch.sigmoid(was)
+        return (cross_entropy(self.logit(b.x), target) - cross_entropy(was, target)).mean()

@@ -1,0 +1,132 @@
+"""MISS: one head per window, and a synthesizer trained on the newest conversions and on real negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tracecvr.config import option
+from tracecvr.errors import UserError
+from tracecvr.method import MultiWindow, cross_entropy, mean_over, mixture
+from tracecvr.reveal import After, On, Reveals, Schedule
+
+
+@dataclass
+class MISS(MultiWindow):
+    """Trains one head per window on the window's labels and on late positives, positives weighted up by the share of
+    conversions that come later than the window. A synthesizer learns to mix the heads' rates on an assembled stream:
+    every conversion as it happens and every click that never converted, once that is certain.
+
+    Reconstructed. From reading notes of the paper [N]: the heads' streams and weights, what the synthesizer is given
+    and trained on. Assumed [A]: heads enter the synthesizer behind a stop-gradient; two hidden layers of 16 without
+    batch normalisation; rates are normalised by their sum; alpha is the conversion rate of the warm-up part; recent
+    conversions are an exponential average; warm-up replays each head's recipe; windows on logs other than Criteo's.
+
+    One event serves several streams: a conversion is the synthesizer's and a late positive of each head whose window it
+    missed; the end of d_max is the longest head's and, without conversion, the synthesizer's. On a stationary stream
+    head i goes to p w / (p w + 1 - p + pi_dp,i), w being its positives' weight, and the assembled stream to p.
+
+    >>> MISS(windows=(3600, 86400)).schedule()[1:]
+    (After(seconds=86400, seen=None), On(action=0, later_than=-1))
+    """
+
+    name = "miss"
+    reference = (
+        "Liu et al., Online Conversion Rate Prediction via Multi-Interval Screening and Synthesizing under Delayed "
+        "Feedback, AAAI 2024"
+    )
+    status = "reconstructed"
+    serves = "the heads' rates, mixed by the synthesizer"
+
+    alpha: float | None = option(None, "weight of the share of late conversions; the warm-up rate by default", low=0)
+    recent: float = option(100_000.0, "conversions over which the share of late ones is averaged", above=0)
+
+    def schedule(self) -> Schedule:
+        return (*(After(window) for window in self.spans), On(0))
+
+    def build(self) -> nn.Module:
+        return MixedNet(self.net(len(self.spans)), len(self.spans))
+
+    def log_odds(self, x: Tensor) -> Tensor:
+        return self._served(self.outputs(x))
+
+    def observe(self, b: Reveals) -> None:
+        if b.truth is not None:
+            assert b.delay is not None
+            converted, delay = b.truth.bool(), b.delay[:, 0]
+            self._count("history", torch.tensor([len(b), int(converted.sum())]), 1.0)
+        else:
+            converted, delay = b.trigger == len(self.spans), b.age[:, 0]
+        late = delay[converted][:, None] > self._ends  # (conversions, N)
+        found = torch.cat([late.sum(0), torch.tensor([len(late)])])
+        self._count("conversions", found, float(torch.exp(torch.tensor(-len(late) / self.recent))))
+
+    def _count(self, name: str, found: Tensor, kept: float) -> None:
+        self.counts[name] = kept * self.counts.get(name, torch.zeros(len(found), dtype=torch.float64)) + found
+
+    def positive_weight(self) -> Tensor:
+        """1 + alpha P(d > d_i | y = 1) of each head, as counted."""
+        if "history" not in self.counts:
+            raise UserError("miss weighs positives by warm-up history: call warm_up first")
+        *late, conversions = self.counts["conversions"].tolist()
+        clicks, converted = self.counts["history"].tolist()
+        alpha = converted / max(clicks, 1.0) if self.alpha is None else self.alpha
+        return torch.tensor([1 + alpha * count / max(conversions, 1.0) for count in late])
+
+    def loss(self, b: Reveals) -> Tensor:
+        heads, count = self.outputs(b.x), len(self.spans)
+        converts = b.trigger == count
+        late = converts[:, None] & (b.elapsed[:, None] > self._ends)
+        own = (b.trigger[:, None] == torch.arange(count)) | late  # (B, N)
+        assembled = converts | ((b.trigger == count - 1) & ~b.converted)
+        return self.head_loss(heads, b.label[:, None].expand_as(heads), own) + self.mix_loss(heads, b.label, assembled)
+
+    def warm_loss(self, b: Reveals) -> Tensor:
+        assert b.truth is not None
+        assert b.delay is not None
+        heads = self.outputs(b.x)
+        early = b.delay[:, :1] <= self._ends  # (B, N)
+        late = b.truth[:, None].bool() & ~early
+        label = torch.cat([early, torch.ones_like(early)]).to(heads.dtype)
+        own = torch.cat([torch.ones_like(early), late])
+        everything = torch.ones(len(b), dtype=torch.bool)
+        return self.head_loss(torch.cat([heads, heads]), label, own) + self.mix_loss(heads, b.truth, everything)
+
+    def head_loss(self, heads: Tensor, label: Tensor, own: Tensor) -> Tensor:
+        """Each head's weighted cross-entropy over its own events, summed over heads."""
+        weight = torch.where(label == 1, self.positive_weight(), 1.0)
+        return ((own * weight * cross_entropy(heads, label)).sum(0) / own.sum(0).clamp_min(1)).sum()
+
+    def mix_loss(self, heads: Tensor, label: Tensor, assembled: Tensor) -> Tensor:
+        """The synthesizer's cross-entropy on the assembled stream; no head is trained by it."""
+        return mean_over(cross_entropy(self._served(self.sg(heads)), label), assembled)
+
+    def _served(self, heads: Tensor) -> Tensor:
+        net = self.nets["main"]
+        assert isinstance(net, MixedNet)
+        return mixture(net.log_weights(self.sg(F.logsigmoid(heads))), heads)
+
+    @property
+    def _ends(self) -> Tensor:
+        return torch.tensor(self.spans)
+
+
+class MixedNet(nn.Module):
+    """Logits of N heads (B, N), and a synthesizer that weighs them by their rates."""
+
+    def __init__(self, heads: nn.Module, count: int, width: int = 16) -> None:
+        super().__init__()
+        self.heads = heads
+        inner = [nn.Linear(2 * count, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        self.synthesizer = nn.Sequential(*inner, nn.Linear(width, count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.heads(x)
+        return out
+
+    def log_weights(self, log_rate: Tensor) -> Tensor:  # (B, N) -> (B, N)
+        share = F.softmax(log_rate, dim=1)  # f / sum f
+        return F.log_softmax(self.synthesizer(torch.cat([log_rate.exp(), share], dim=1)), dim=1)

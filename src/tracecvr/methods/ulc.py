@@ -1,0 +1,59 @@
+"""ULC: a window's labels, the negatives among them corrected by the probability that they convert later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tracecvr.clicks import Schema
+from tracecvr.config import DAY, Seconds, option
+from tracecvr.deadline import Hindsight
+from tracecvr.errors import UserError
+from tracecvr.method import Helper, cross_entropy
+from tracecvr.reveal import After, Reveals, Schedule
+
+
+@dataclass
+class ULC(Hindsight):
+    """Shows a click once, when its window ends. A negative gets the soft label b = P(converts later | not yet), so that
+    the rate it converges to is the true one; late conversions are not shown again, or they would count twice.
+
+    b depends on features and elapsed time, and is learnt from clicks that were open at a deadline in the past: from
+    whether they converted since. The paper trains offline, b and the model in turns, b from the model's embeddings.
+    Our assumptions for a stream: the window, embeddings of its own, and one more pass of b over recent history a day.
+
+    >>> ULC(window=3600).schedule()
+    (After(seconds=3600, seen=None),)
+    """
+
+    name = "ulc"
+    reference = "Wang et al., Unbiased Delayed Feedback Label Correction for Conversion Rate Prediction, KDD 2023"
+    status = "code"
+
+    helper_epochs: int = option(5, "passes of b over the warm-up part", low=1)
+    refresh: Seconds | None = option(DAY, "how often b is trained again; never if none", above=0)
+
+    def bind(self, schema: Schema, seed: int) -> None:
+        super().bind(schema, seed)
+        back = max(schema.d_max, schema.split)
+        if self.refresh is not None and self.before_end >= back:
+            raise UserError(
+                f"option 'deadline' is {self.before_end}: must be less than {back}, the stretch of clicks that a "
+                "refresh learns from; or set refresh=none"
+            )
+
+    def schedule(self) -> Schedule:
+        return (After(self.wait),)
+
+    def helpers(self) -> dict[str, Helper]:
+        return {"later": Helper(self.elapsed_net, self.helper_epochs, self.refresh)}
+
+    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+        elapsed, before, after = self.hindsight(b)
+        return self.fit(name, b, elapsed, asked=~before, label=after)
+
+    def loss(self, b: Reveals) -> Tensor:
+        label = torch.where(b.converted, 1.0, self.estimate("later", b))
+        return cross_entropy(self.logit(b.x), label).mean()
