@@ -14,6 +14,7 @@ import pytest
 from conftest import Call
 from tracecvr import registry
 
+PRETRAIN = ["run", "--method", "pretrain", "--data", "synthetic", "--set", "hidden=8", "--threads", "1"]
 SMALL = ["--data", "synthetic", "--data-set", "clicks=3000", "--set", "hidden=8", "--threads", "1"]
 
 
@@ -62,19 +63,7 @@ def test_prepare_then_run(tmp_path: Path, call: Call, capsys: pytest.CaptureFixt
     table = tmp_path / "table"
     assert call("prepare", "synthetic", "--data-set", "clicks=3000", "--out", table) == 0
     assert "clicks: 3,000" in capsys.readouterr().out
-    words = (
-        "run",
-        "--method",
-        "pretrain",
-        "--data",
-        "synthetic",
-        "--set",
-        "hidden=8",
-        "--threads",
-        "1",
-        "--source",
-        table,
-    )
+    words = (*PRETRAIN, "--source", table)
     assert call(*words, "--out", tmp_path / "run") == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["config"]["data"]["clicks"] == 3000
 
@@ -98,31 +87,11 @@ def test_a_finished_run_is_not_taken_for_one_on_another_log(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, seed in (("one", 0), ("two", 1)):
-        call(
-            "prepare",
-            "synthetic",
-            "--data-set",
-            "clicks=3000",
-            "--data-set",
-            f"log_seed={seed}",
-            "--out",
-            tmp_path / name,
-        )
-    options = tmp_path / "two" / "table.json"  # the same options, another log
-    options.write_text(options.read_text().replace('"log_seed": 1', '"log_seed": 0'))
-    words = (
-        "run",
-        "--method",
-        "pretrain",
-        "--data",
-        "synthetic",
-        "--set",
-        "hidden=8",
-        "--threads",
-        "1",
-        "--out",
-        tmp_path / "run",
-    )
+        options = ("--data-set", "clicks=3000", "--data-set", f"log_seed={seed}")
+        call("prepare", "synthetic", *options, "--out", tmp_path / name)
+    manifest = tmp_path / "two" / "table.json"  # the same options, another log
+    manifest.write_text(manifest.read_text().replace('"log_seed": 1', '"log_seed": 0'))
+    words = (*PRETRAIN, "--out", tmp_path / "run")
     assert call(*words, "--source", tmp_path / "one") == 0
     assert call(*words, "--source", tmp_path / "one", "--resume") == 0
     assert call(*words, "--source", tmp_path / "two", "--resume") == 2

@@ -404,7 +404,7 @@ def test_autograd_agrees_with_differences_when_what_is_stopped_is_held(name: str
         method.sg = stop  # type: ignore[method-assign,assignment]
         method.counts = dict(counts)
         method.forget()
-        return method.loss(b)
+        return method.loss(b) + method.log_odds(b.x).mean()
 
     slopes = torch.autograd.grad(loss_at(0, hold), weights)
     slope = sum(float((g * s).sum()) for g, s in zip(slopes, steps, strict=True))
@@ -487,6 +487,19 @@ def test_the_synthesizer_does_not_train_heads_but_what_is_served_can() -> None:
     own = everything[:, None].expand_as(heads)
     assert reaches(method.head_loss(heads, events.label[:, None].expand_as(heads), own), net) == {"heads"}
     assert reaches(method.log_odds(events.x).sum(), net) == {"synthesizer", "heads"}
+
+
+def test_the_synthesizer_is_given_rates_and_their_shares() -> None:
+    net = MixedNet(nn.Identity(), 3).double()
+    rates = np.array([[0.1, 0.6, 0.02], [0.9, 0.9, 0.9]])
+    layers = [layer for layer in net.synthesizer if isinstance(layer, nn.Linear)]
+    value = np.concatenate([rates, rates / rates.sum(1, keepdims=True)], axis=1)
+    for number, layer in enumerate(layers):
+        value = value @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+        value = value if number == 2 else np.maximum(value, 0)
+    assert [layer.out_features for layer in layers] == [16, 16, 3]
+    expected = np.exp(value) / np.exp(value).sum(1, keepdims=True)
+    np.testing.assert_allclose(net.log_weights(torch.from_numpy(np.log(rates))).exp().detach(), expected, rtol=1e-9)
 
 
 def test_the_share_of_late_conversions_is_counted_and_fades() -> None:
