@@ -140,6 +140,16 @@ def test_censored_history_knows_only_what_was_known_at_the_split(table: ClickTab
         assert torch.equal(b.truth.bool(), b.converted)
 
 
+def test_what_comes_at_the_split_is_not_history() -> None:
+    """A conversion in the split's own second belongs to the first interval, where it fires."""
+    source = TableSource(table_of([(5, 45, None)]))
+    for split, known in ((50, 0), (51, 1)):
+        (b,) = source.history(split, "censored").batches(10, None)
+        assert b.truth is not None
+        assert b.truth.tolist() == [known]
+        assert len(source.reveals((On(0),), split, split + 20)) == 1 - known
+
+
 def test_mature_history_has_final_labels_and_all_windows() -> None:
     table = table_of([(0, 90, None), (10, None, 3), (20, 120, None)])
     (b,) = TableSource(table).history(30, "mature").batches(10, None)
