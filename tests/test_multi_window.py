@@ -422,6 +422,7 @@ def test_windows_of_logs(name: str) -> None:
     assert spans_on(name, "taobao", 3 * DAY) == (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
     assert spans_on(name, "synthetic", 15 * DAY) == tuple(n * DAY // 2 for n in (1, 7, 14, 21, 30))
     assert spans_on(name, "criteo", 30 * DAY, windows=(60, 30 * DAY)) == (60, 30 * DAY)
+    assert engine_of(name, windows=WINDOWS).method.in_force()["windows"] == list(WINDOWS)
     for wrong in ((60, 29 * DAY), (30 * DAY, 60), (60, 60, 30 * DAY), ()):
         with pytest.raises(UserError, match="windows"):
             spans_on(name, "criteo", 30 * DAY, windows=wrong)
@@ -702,9 +703,18 @@ def test_windows_of_satellites() -> None:
     assert spans_on("dfsn", "taobao", 3 * DAY) == (2 * HOUR, DAY)
     assert spans_on("dfsn", "synthetic", 6 * HOUR) == (MINUTE, 5040)
     assert spans_on("dfsn", "criteo", 30 * DAY, window=5 * DAY) == (HOUR, 5 * DAY)
+    in_force = dfsn()[1].in_force()
+    assert (in_force["satellite_window"], in_force["window"]) == (40 * MINUTE, HOUR)
     for wrong in ({"window": 60}, {"window": 31 * DAY}, {"satellite_window": 7 * DAY}):
         with pytest.raises(UserError, match="satellite_window"):
             spans_on("dfsn", "criteo", 30 * DAY, **wrong)
+
+
+@pytest.mark.parametrize("name", ["gdfm", "miss"])
+def test_weights_that_history_gives_need_history(name: str) -> None:
+    engine = Subject(name).engine(CELL.schema)
+    with pytest.raises(UserError, match="warm_up first"):
+        engine.method.loss(CELL.events(engine))
 
 
 def test_a_backbone_without_an_embedding_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
