@@ -184,24 +184,28 @@ def test_fsiw_counts_positives_whose_weight_is_cut() -> None:
 
 @pytest.mark.parametrize("labels", ["mature", "censored"])
 @pytest.mark.parametrize("deadline", [HOUR, DAY, 2 * DAY])
-def test_helpers_learn_from_what_was_known_at_the_deadline_and_at_the_end(labels: str, deadline: int) -> None:
+@pytest.mark.parametrize("as_of", ["deadline", "window"])
+def test_helpers_learn_from_what_was_known_then_and_a_deadline_later(labels: str, deadline: int, as_of: str) -> None:
     """Against a plain walk through the log. Conversions after the end of history count as none, whatever its labels."""
-    end = PLAN.split
-    history = TableSource(TABLE).history(end, labels)
+    end, action_ts = PLAN.split, TABLE.action_ts.copy()
+    action_ts[:300:3, 0] = TABLE.click_ts[:300:3] + TABLE.schema.d_max + HOUR  # too late to count, though before T
+    table = replace(TABLE, action_ts=action_ts)
+    history = TableSource(table).history(end, labels)
     (b,) = history.batches(len(history), None)
     asked: dict[str, list[tuple[int, bool]]] = {"observed": [], "negative": [], "later": []}
-    for click_ts, action_ts in zip(TABLE.click_ts.tolist(), TABLE.action_ts[:, 0].tolist(), strict=True):
-        elapsed = end - deadline - click_ts
-        if elapsed < 0:
+    for click, action in zip(table.click_ts.tolist(), action_ts[:, 0].tolist(), strict=True):
+        then = end - deadline if as_of == "deadline" else click + HOUR
+        elapsed = then - click
+        if elapsed < 0 or then + deadline > end:
             continue
-        conversion = action_ts if action_ts - click_ts <= TABLE.schema.d_max and action_ts <= end else None
+        conversion = action if action - click <= TABLE.schema.d_max and action <= then + deadline else None
         if conversion is not None:
-            asked["observed"].append((elapsed, conversion <= end - deadline))
-        if conversion is None or conversion > end - deadline:
+            asked["observed"].append((elapsed, conversion <= then))
+        if conversion is None or conversion > then:
             asked["negative"].append((elapsed, conversion is None))
             asked["later"].append((elapsed, conversion is not None))
     for method, names in (("fsiw", ("observed", "negative")), ("ulc", ("later",))):
-        engine = Subject(method).engine(TABLE.schema, deadline=deadline)
+        engine = Subject(method).engine(TABLE.schema, deadline=deadline, as_of=as_of)
         for name in names:
             seen = Listening()
             engine.method.nets[name] = seen

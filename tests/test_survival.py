@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from statistics import NormalDist
 from typing import Any
 
@@ -55,7 +55,7 @@ def exponential(rate: float = 0.3, per_day: float = 1.2, window: int = HOUR) -> 
     return Cell(counted, horizons=(HOUR, 3 * DAY), window=window, clicks=round(6000 / rate))
 
 
-SLOTTED = Cell(((10 * MINUTE, 50), (HOUR // 2, 80), (2 * HOUR, 120), (12 * HOUR, 50)))
+SLOTTED = Cell(((0, 20), (10 * MINUTE, 30), (HOUR // 2, 80), (2 * HOUR, 120), (12 * HOUR, 50)))
 SLOTTED_TRUTH = torch.tensor([logit(0.3), *np.log([50 / 300, 80 / 300, 120 / 300, 50 / 300])], dtype=torch.float32)
 EXPONENTIAL_TRUTH = torch.tensor([logit(0.3), np.log(1.2)], dtype=torch.float32)
 
@@ -70,10 +70,11 @@ def only(events: Reveals, *triggers: int) -> Reveals:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_stream_adds_up_to_the_likelihood_of_the_final_state(method: str) -> None:
+@pytest.mark.parametrize("looks", [(), (6 * HOUR,)])
+def test_the_stream_adds_up_to_the_likelihood_of_the_final_state(method: str, looks: tuple[int, ...]) -> None:
     """At fixed weights, nothing is counted twice."""
-    cell = replace(SLOTTED, window=HOUR)
-    engine = cell.engine(Subject(method))
+    cell = SLOTTED
+    engine = cell.engine(Subject(method), looks=looks)
     with torch.no_grad():
         next(engine.method.nets["main"].parameters()).copy_(torch.linspace(-1, 0.7, engine.method.heads()))
     events, (history,) = cell.events(engine), cell.source().history(1, "mature").batches(cell.clicks, None)
@@ -92,12 +93,28 @@ def test_each_part_of_the_stream_is_unbiased_but_late_positives_alone_are_not(me
     assert gradient(engine, only(events, 1), truth).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("method", TRUTHS)
+def test_looks_balance_the_positives_since_the_one_before(method: str) -> None:
+    cell, truth = TRUTHS[method]
+    engine = cell.engine(Subject(method), looks=(15 * MINUTE, 6 * HOUR, cell.schema.d_max))  # the first is too early
+    events, ages = cell.events(engine), (HOUR, 6 * HOUR, cell.schema.d_max)
+    assert survival_of(engine).ages == ages
+    later = only(events, 1, 2, 3)
+    for last, age in pairwise(ages):
+        part = later.take(torch.nonzero((later.elapsed > last) & (later.elapsed <= age))[:, 0])
+        assert set(part.trigger.tolist()) == {1, 2 if age == 6 * HOUR else 3}
+        assert gradient(engine, part, truth).abs().max() < 3e-4
+    assert root(engine, events) == pytest.approx(cell.p, rel=2e-3)
+
+
 @pytest.mark.parametrize("window", [0, HOUR, DAY, 3 * DAY, 4 * DAY])
 def test_dfm_finds_the_law_whatever_the_window(window: int) -> None:
     cell = exponential(window=window)
     engine = cell.engine(Subject("dfm"))
-    assert root(engine, cell.events(engine)) == pytest.approx(cell.p, rel=2e-3)
+    events = cell.events(engine)
+    assert root(engine, events) == pytest.approx(cell.p, rel=2e-3)
     assert_recovered(engine, tolerance=0.003)
+    assert gradient(engine, only(events, 0), EXPONENTIAL_TRUTH).abs().max() < 3e-4
 
 
 def assert_recovered(engine: Engine, tolerance: float) -> None:
@@ -117,7 +134,7 @@ def test_warm_up_is_unbiased_for_clicks_of_all_ages(method: str, labels: str) ->
     action_ts = np.where(delay == NEVER, NEVER, delay + start[:, None])
     table = ClickTable(np.zeros((len(start), 1), np.int32), start, np.arange(len(start)), action_ts, one.schema)
     engine = cell.engine(Subject(method))
-    end = int(hours[-1]) + 20 * MINUTE
+    end = int(hours[-1]) + 10 * MINUTE  # the last clicks are younger than any slot
     (b,) = TableSource(table).history(end, labels).batches(len(table), None)
     assert (b.elapsed < cell.schema.d_max).any() == (labels == "censored")
     engine.method.loss = engine.method.warm_loss  # type: ignore[method-assign]
@@ -336,7 +353,9 @@ def test_esdf_slots() -> None:
 
 
 def test_esdf_refuses_a_window_inside_a_slot_and_slots_out_of_order() -> None:
-    with pytest.raises(UserError, match=r"7200 s, ends inside a slot.*900, 3600, 21600, 86400"):
+    with pytest.raises(UserError, match=r"7200 s.*inside a slot.*900, 3600, 21600, 86400"):
         esdf(window=2 * HOUR)
+    with pytest.raises(UserError, match=r"18000 s.*inside a slot"):
+        esdf(looks=(5 * HOUR,))
     with pytest.raises(UserError, match="rising order"):
         esdf(slots=(DAY, HOUR))

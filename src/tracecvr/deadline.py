@@ -24,6 +24,12 @@ class Hindsight(Windowed):
         "warm-up part; below d_max the latest conversions are missed, a bias",
         above=0,
     )
+    as_of: str = option(
+        "deadline",
+        "helpers learn of clicks as they were at the deadline, at all ages, or at the end of their window, if that is "
+        "before the deadline: the only age that a stream asks about",
+        choices=("deadline", "window"),
+    )
     helper_epochs: int = option(2, "passes of the helpers over the warm-up part", low=1)
 
     @property
@@ -44,7 +50,9 @@ class Hindsight(Windowed):
         assert b.span is not None
         assert b.delay is not None
         elapsed, delay = b.span - self.before_end, b.delay[:, 0]
-        known = delay <= b.span.clamp_max(self.schema.d_max)
+        if self.as_of == "window":
+            elapsed = torch.where(elapsed >= self.wait, self.wait, -1)
+        known = delay <= (elapsed + self.before_end).clamp_max(self.schema.d_max)
         return elapsed, known & (delay <= elapsed), known & (delay > elapsed)
 
     def fit(self, name: str, b: Reveals, elapsed: Tensor, asked: Tensor, label: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tracecvr.config import Seconds, option
 from tracecvr.method import Windowed
 from tracecvr.reveal import After, On, Reveals, Schedule
 
@@ -20,7 +21,20 @@ class Survival(Windowed):
     A click is shown when its window w ends, with the likelihood of its state by then, and once more when it converts
     later or d_max has passed, with the likelihood of that given that it was open at w. Either part alone is unbiased,
     and together they are the likelihood of the final state: nothing is counted twice.
+
+    Late positives come up to d_max before the negatives that balance them. Where new ids appear all the time, that
+    raises their rates; `looks`, at which the still open are shown in between, shorten it, at the cost of more events.
     """
+
+    looks: tuple[Seconds, ...] = option(
+        (), "ages between window and d_max at which open clicks are shown, too, to balance late positives sooner", low=1
+    )
+
+    @property
+    def ages(self) -> tuple[int, ...]:
+        """Ages at which clicks are shown: the end of the window and, while they are open, later looks and d_max."""
+        later = {age for age in (*self.looks, self.schema.d_max) if self.wait < age <= self.schema.d_max}
+        return (self.wait, *sorted(later))
 
     def log_density(self, law: Tensor, delay: Tensor) -> Tensor:
         """log P(delay | converts), up to a term without parameters; `delay` in seconds."""
@@ -35,11 +49,14 @@ class Survival(Windowed):
         return elapsed
 
     def schedule(self) -> Schedule:
-        return (After(self.wait), On(0, later_than=self.wait), After(self.schema.d_max, seen=False))
+        later = (After(age, seen=False) for age in self.ages[1:])
+        return (After(self.wait), On(0, later_than=self.wait), *later)
 
     def loss(self, b: Reveals) -> Tensor:
-        open_before = self.log_open(b.x, torch.full_like(b.elapsed, self.wait))
-        return (self._nll(b.x, b.converted, b.age[:, 0], b.elapsed) + (b.trigger > 0) * open_before).mean()
+        ages = torch.tensor(self.ages)
+        last = ages[(torch.bucketize(b.elapsed, ages) - 1).clamp_min(0)]  # the age at which it was shown before
+        given = (b.trigger > 0) * self.log_open(b.x, last)
+        return (self._nll(b.x, b.converted, b.age[:, 0], b.elapsed) + given).mean()
 
     def warm_loss(self, b: Reveals) -> Tensor:
         elapsed, age = self.resolved(b.elapsed), b.age[:, 0]

@@ -17,7 +17,7 @@ _DEFAULT = (15 * MINUTE, HOUR, 6 * HOUR, *(day * DAY for day in (*range(1, 8), 1
 _TAOBAO = (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
 
 _NOTHING = -1e9
-"""The logarithm of no probability, finite because infinite ones have gradients that are not numbers."""
+"""The logarithm of no probability, finite so that differences of such remain numbers."""
 
 
 @dataclass
@@ -52,11 +52,12 @@ class ESDF(Survival):
         if self.slots is not None and list(self.slots) != sorted(set(self.slots)):
             raise UserError(f"option 'slots' is {self.slots}: give distinct durations in rising order")
         super().bind(schema, seed)
-        if self.wait not in self.edges:
-            raise UserError(
-                f"the window, {self.wait} s, ends inside a slot of esdf: choose another 'window' "
-                f"({', '.join(map(str, self.edges))}), or other 'slots'"
-            )
+        for age in self.ages:
+            if age not in self.edges:
+                raise UserError(
+                    f"a click's age of {age} s (option 'window' or 'looks') is inside a slot of esdf: choose from "
+                    f"{', '.join(map(str, self.edges))}, or other 'slots'"
+                )
 
     def heads(self) -> int:
         return 1 + len(self.edges)
