@@ -13,9 +13,6 @@ import typer
 from tracecvr.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tracecvr.checks import Outcome
     from tracecvr.dataset import Dataset
     from tracecvr.run import Spec
 
@@ -47,19 +44,19 @@ DEMO_SETTINGS = {"batch_size": "1024"}
 @app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods and their options."""
-    _listing("method", as_json)
+    _list("method", as_json)
 
 
 @app.command()
 def datasets(as_json: AsJson = False) -> None:
     """List the datasets and their options."""
-    _listing("dataset", as_json)
+    _list("dataset", as_json)
 
 
 @app.command()
 def plugins(as_json: AsJson = False) -> None:
     """List the plugins and their options, set as `--set PLUGIN.KEY=VALUE`."""
-    _listing("plugin", as_json)
+    _list("plugin", as_json)
 
 
 @app.command()
@@ -135,7 +132,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Run methods, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
-    from tracecvr import checks, registry
+    from tracecvr import checks, registry, show
 
     if (method is None) == (not everything):
         raise UserError("give one method to be checked, or --all")
@@ -148,9 +145,9 @@ def check(
     if as_json:
         typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
     elif everything:
-        _print_matrix(report)
+        show.matrix(report)
     else:
-        _print_checks(report)
+        show.outcomes(report)
     if any(outcome.unexpected for outcome in report):
         raise typer.Exit(1)
 
@@ -251,111 +248,26 @@ def _signature(source: Path | None) -> dict[str, Any] | None:
 def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: float = 30.0) -> None:
     from rich.console import Console
 
+    from tracecvr import show
     from tracecvr.progress import Display
     from tracecvr.run import run
 
-    console, results = Console(width=None if sys.stdout.isatty() else 100), []
+    results = []
     for spec, out in specs:
         with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
             results.append(run(spec, out, resume, progress, checkpoint_every))
-    _print_results(console, results)
-    for name, count in results[0]["data"]["counts"].items():
-        if count and name.startswith(("dropped_", "not_scored")):
-            console.print(f"{name}: {count:,}", highlight=False)
-    for note in results[0]["data"]["notes"]:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+    show.results(results)
     for _, out in specs:
-        console.print(f"result: {out / 'result.json'}", soft_wrap=True, highlight=False)
+        typer.echo(f"result: {out / 'result.json'}")
 
 
-def _print_results(console: Console, results: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def _list(kind: str, as_json: bool) -> None:
+    from tracecvr import show
 
-    scored = results[0]["data"]["counts"]["scored"]
-    table = Table(
-        title=f"{results[0]['data']['name']}: {scored:,} clicks scored, then learned from",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    for heading in ("method", "AUC", "PR-AUC", "NLL", "ECE", "PCOC", "events/click", "time"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    for result in results:
-        pooled, cost = result["metrics"]["pooled"], result["cost"]
-        figures = [_figure(pooled[name]) for name in ("auc", "pr_auc", "nll", "ece")]
-        seconds = cost["prepare_s"] + cost["warm_up_s"] + cost["stream_s"]
-        events = cost["reveals"] / max(cost["clicks"], 1)
-        name = "+".join([result["method"], *result["plugins"]])
-        table.add_row(name, *figures, _figure(pooled["pcoc"], 3), f"{events:.2f}", f"{seconds:.0f} s")
-    console.print(table)
-
-
-def _figure(value: float | None, digits: int = 4) -> str:
-    return "n/a" if value is None else f"{value:.{digits}f}"
-
-
-def _listing(kind: str, as_json: bool) -> None:
-    from dataclasses import asdict
-    from inspect import getdoc
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from tracecvr import config, registry
-
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
-            "reference": getattr(cls, "reference", ""),
-            "options": [asdict(o) for o in config.options(cls)],
-        }
-        for name, cls in registry.found(kind).items()
-    ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    table = Table(kind, "what it does", "options")
-    for row in rows:
-        table.add_row(row["name"], row["summary"], ", ".join(o["name"] for o in row["options"]))
-    Console().print(table)
-
-
-def _print_matrix(report: list[Outcome]) -> None:
-    """Methods down, checks across; a legend says what the marks mean, and every failure is told in full."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    from tracecvr import checks
-
-    marks = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
-    names = list(dict.fromkeys(outcome.check for outcome in report))
-    table = Table("method", *(str(i) for i in range(1, len(names) + 1)), box=SIMPLE_HEAD)
-    for method in dict.fromkeys(outcome.method for outcome in report):
-        table.add_row(method, *(marks[o.status] for o in report if o.method == method))
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)
-    console.print("  ".join(f"{i} {name}" for i, name in enumerate(names, start=1)), highlight=False)
-    console.print("  ".join(f"{mark} {status}" for status, mark in marks.items()), highlight=False)
-    for outcome in report:
-        if outcome.unexpected:
-            console.print(f"{outcome.method} {outcome.check}: {outcome.reason}", highlight=False, markup=False)
-    console.print(checks.summary(report))
-
-
-def _print_checks(report: list[Outcome]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from tracecvr import checks
-
-    table = Table("method", "check", "outcome", "why")
-    for outcome in report:
-        table.add_row(outcome.method, outcome.check, outcome.status, outcome.reason)
-    console = Console()
-    console.print(table)
-    console.print(checks.summary(report))
+        typer.echo(json.dumps(show.described(kind), indent=2))
+    else:
+        show.listing(kind)
 
 
 if __name__ == "__main__":

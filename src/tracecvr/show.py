@@ -1,0 +1,99 @@
+"""What the command line prints: results, listings and the outcome of checks, as tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from inspect import getdoc
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from tracecvr import checks, config, registry
+from tracecvr.checks import Outcome
+
+MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
+
+
+def console() -> Console:
+    """As wide as the terminal; wide enough for every table where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def results(found: Sequence[dict[str, Any]]) -> None:
+    """One row per run, then what the log's reader has to tell."""
+    out, data = console(), found[0]["data"]
+    title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("method", "AUC", "PR-AUC", "NLL", "ECE", "PCOC", "events/click", "time"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    for result in found:
+        table.add_row(*_row(result))
+    out.print(table)
+    for name, count in data["counts"].items():
+        if count and name.startswith(("dropped_", "not_scored")):
+            out.print(f"{name}: {count:,}")
+    for note in data["notes"]:
+        out.print(f"note: {note}", soft_wrap=True)
+
+
+def _row(result: dict[str, Any]) -> list[str]:
+    pooled, cost = result["metrics"]["pooled"], result["cost"]
+    figures = [_figure(pooled[name]) for name in ("auc", "pr_auc", "nll", "ece")]
+    seconds = cost["prepare_s"] + cost["warm_up_s"] + cost["stream_s"]
+    events = cost["reveals"] / max(cost["clicks"], 1)
+    name = "+".join([result["method"], *result["plugins"]])
+    return [name, *figures, _figure(pooled["pcoc"], 3), f"{events:.2f}", f"{seconds:.0f} s"]
+
+
+def _figure(value: float | None, digits: int = 4) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
+def described(kind: str) -> list[dict[str, Any]]:
+    """Everything of a kind that is found, with its options, ready for JSON."""
+    return [
+        {
+            "name": name,
+            "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
+            "reference": getattr(cls, "reference", ""),
+            "options": [asdict(o) for o in config.options(cls)],
+        }
+        for name, cls in registry.found(kind).items()
+    ]
+
+
+def listing(kind: str) -> None:
+    """Everything of a kind, a row each."""
+    table = Table(kind, "what it does", "options")
+    for row in described(kind):
+        table.add_row(row["name"], row["summary"], ", ".join(o["name"] for o in row["options"]))
+    Console().print(table)
+
+
+def matrix(report: Sequence[Outcome]) -> None:
+    """Methods down, checks across; a legend says what the marks mean, and every failure is told in full."""
+    out = console()
+    names = list(dict.fromkeys(outcome.check for outcome in report))
+    table = Table("method", *(str(i) for i in range(1, len(names) + 1)), box=SIMPLE_HEAD)
+    for method in dict.fromkeys(outcome.method for outcome in report):
+        table.add_row(method, *(MARKS[o.status] for o in report if o.method == method))
+    out.print(table)
+    out.print("  ".join(f"{i} {name}" for i, name in enumerate(names, start=1)))
+    out.print("  ".join(f"{mark} {status}" for status, mark in MARKS.items()))
+    for outcome in report:
+        if outcome.unexpected:
+            out.print(f"{outcome.method} {outcome.check}: {outcome.reason}", markup=False)
+    out.print(checks.summary(report))
+
+
+def outcomes(report: Sequence[Outcome]) -> None:
+    """One row per check."""
+    table = Table("method", "check", "outcome", "why")
+    for outcome in report:
+        table.add_row(outcome.method, outcome.check, outcome.status, outcome.reason)
+    Console().print(table)
+    Console().print(checks.summary(report))
