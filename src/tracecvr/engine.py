@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tracecvr.answers import Answers
 from tracecvr.clicks import Schema
 from tracecvr.errors import UserError
 from tracecvr.files import write_atomically
@@ -54,6 +56,7 @@ class Engine:
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = ServedLog()
+        self._answers: dict[str, Answers] = {}
         self._main.eval()
         self._optimiser = self._adam(self._main)
 
@@ -80,12 +83,13 @@ class Engine:
             self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
         self._refresh(source, start, end)
         events = self._logs.given_back(source.reveals(self.schedule, start, end, truth=self.method.privileged))
+        events = self._answered(events, source, start, end)
         self._main.train()
         for turn in range(self.method.passes if len(events) else 0):
             rng = generator(self.seed, "tick", start, turn)
-            order = torch.from_numpy(rng.permutation(len(events)))
-            for index in order.split(self.method.batch_size):
-                self._learn(events.take(index, rng), start)
+            shuffled = events.take(torch.from_numpy(rng.permutation(len(events))))
+            for first in range(0, len(events), self.method.batch_size):
+                self._learn(shuffled.take(slice(first, first + self.method.batch_size), rng), start)
         self._main.eval()
         self.reveals += len(events)
         return len(events)
@@ -204,15 +208,30 @@ class Engine:
                     net = part.nets[name].requires_grad_(True)
                     self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, lambda *_: None)
                     net.requires_grad_(False).zero_grad(set_to_none=True)
+                    self._answers.clear()
+
+    def _answered(self, events: Reveals, source: Source, start: int, end: int) -> Reveals:
+        """The events with what frozen nets say of their clicks, asked once per click."""
+        if not len(events):
+            return events
+        found: dict[str, Tensor] = {}
+        for part in self._parts.values():
+            for name in (name for name in part.per_click if name in part.nets):
+                key = f"{part.name}.{name}"
+                answers = self._answers.setdefault(key, Answers())
+                found[key] = answers.of(events, source, start, end, partial(_in_blocks, partial(part.frozen, name)))
+                answers.drop(start - self.schema.d_max)
+            part.forget()
+        return replace(events, answers=found)
 
     def _record(self, source: Source, start: int, end: int) -> None:
         """Log what the method wants to remember of the clicks that were served, by the model that served them."""
         if type(self.method).record is not Method.record:
             clicks = source.clicks(start, end)
             with self._serving(), torch.no_grad():
-                blocks = [self.method.record(x) for x in clicks.x.split(_SCORE_BLOCK)]
+                recorded = _in_blocks(self.method.record, clicks.x)
             self.method.forget()
-            self._logs.add(clicks.row, torch.cat(blocks), end + self.schema.d_max)
+            self._logs.add(clicks.row, recorded, end + self.schema.d_max)
             self._logs.drop(start)
 
     def _fit(
@@ -261,6 +280,7 @@ class Engine:
                 part.nets[name].eval().requires_grad_(False).zero_grad(set_to_none=True)
         self._main.eval()
         self._optimiser = self._adam(self._main)
+        self._answers.clear()
 
     def _answer(self, ask: Callable[[Tensor], Tensor], rows: Tensor) -> npt.NDArray[np.float32]:
         found: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)]
@@ -285,6 +305,10 @@ class Engine:
             yield
         finally:
             self._main.load_state_dict(newest)
+
+
+def _in_blocks(ask: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return torch.cat([ask(block) for block in rows.split(_SCORE_BLOCK)])
 
 
 def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

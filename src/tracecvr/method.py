@@ -42,11 +42,13 @@ class Part:
     """What the implementation rests on: paper, code, reconstructed, ours."""
     serves: ClassVar[str] = "the net's rate"
     """What is served, in words."""
+    per_click: ClassVar[tuple[str, ...]] = ()
+    """Nets that see features alone and stay as warm-up left them: the engine asks them once per click."""
 
     schema: Schema = field(init=False, repr=False, compare=False)
     nets: nn.ModuleDict = field(init=False, repr=False, compare=False)
     counts: dict[str, Tensor] = field(init=False, repr=False, compare=False)
-    _memo: dict[tuple[str, bool], tuple[tuple[Tensor, ...], Tensor]] = field(init=False, repr=False, compare=False)
+    _memo: dict[tuple[str, bool], tuple[tuple[object, ...], Tensor]] = field(init=False, repr=False, compare=False)
 
     def bind(self, schema: Schema, seed: int) -> None:
         """Build every net for this schema; a net's start depends on seed and name alone, so methods share theirs."""
@@ -90,6 +92,18 @@ class Part:
         """A helper's outputs, without gradient."""
         with torch.no_grad():
             return self.apply(name, *inputs)
+
+    def once(self, name: str, b: Reveals, compute: Callable[[], Tensor]) -> Tensor:
+        """What is computed of a batch, once per batch however many ask."""
+        key = name, torch.is_grad_enabled()
+        if key not in self._memo or self._memo[key][0] != (b,):  # reveals are equal only to themselves
+            self._memo[key] = (b,), compute()
+        return self._memo[key][1]
+
+    def of_click(self, name: str, b: Reveals) -> Tensor:
+        """What one of the `per_click` nets says of each event's click, without gradient."""
+        known = b.answers.get(f"{self.name}.{name}")
+        return self.frozen(name, b.x) if known is None else known
 
     def forget(self) -> None:
         """Drop remembered outputs, after weights or mode have changed."""

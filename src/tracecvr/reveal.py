@@ -6,7 +6,7 @@ the project comes from here, so there is one place where the future could leak, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,6 +55,7 @@ class Reveals:
 
     row: Tensor  # (B,) position of the click in its source
     x: Tensor  # (B, F) feature ids
+    came: Tensor  # (B,) when the click became known: in a table, its time
     elapsed: Tensor  # (B,) seconds from click to clock
     trigger: Tensor  # (B,) position in the schedule
     age: Tensor  # (B, K) delay of each action known by the clock, else NEVER
@@ -64,6 +65,7 @@ class Reveals:
     delay: Tensor | None = None  # (B, K)
     span: Tensor | None = None  # (B,) seconds from click to the end of the history, in history only
     logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
+    answers: dict[str, Tensor] = field(default_factory=dict)  # what frozen nets that see x alone say of each click
     rng: np.random.Generator | None = None
 
     def __len__(self) -> int:
@@ -81,16 +83,23 @@ class Reveals:
 
     def trajectory(self, horizons: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Cumulative action states (B, H, K) and visibility (B, H): a window is visible once its end has passed."""
-        ends = torch.tensor(horizons)
-        visible = ends <= self.elapsed[:, None]
-        state = (self.age[:, None, :] <= ends[None, :, None]) & visible[:, :, None]
-        return state.float(), visible.float()
+        if horizons not in self._trajectories:
+            ends = torch.tensor(horizons)
+            visible = ends <= self.elapsed[:, None]
+            state = (self.age[:, None, :] <= ends[None, :, None]) & visible[:, :, None]
+            self._trajectories[horizons] = state.float(), visible.float()
+        return self._trajectories[horizons]
 
-    def take(self, index: Tensor, rng: np.random.Generator | None = None) -> Reveals:
+    @cached_property
+    def _trajectories(self) -> dict[tuple[int, ...], tuple[Tensor, Tensor]]:
+        return {}
+
+    def take(self, index: Tensor | slice, rng: np.random.Generator | None = None) -> Reveals:
         """The events at `index`, in that order."""
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
-        return replace(self, **picked, rng=rng)
+        answers = {name: column[index] for name, column in self.answers.items()}
+        return replace(self, **picked, answers=answers, rng=rng)
 
 
 def reveal(
@@ -112,6 +121,7 @@ def reveal(
     return Reveals(
         row=torch.from_numpy(row),
         x=torch.from_numpy(np.ascontiguousarray(x)),
+        came=torch.from_numpy(click_ts),
         elapsed=torch.from_numpy(elapsed),
         trigger=torch.from_numpy(np.zeros_like(row) if trigger is None else trigger),
         age=torch.from_numpy(age),

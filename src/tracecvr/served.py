@@ -41,7 +41,8 @@ class ServedLog:
         if not self._blocks:
             return events
         row = events.row.numpy()
-        found = torch.full((len(row), self._blocks[0].values.shape[1]), torch.nan)
+        values = self._blocks[0].values
+        found = values.new_full((len(row), values.shape[1]), torch.nan)
         which = np.searchsorted([block.first for block in self._blocks], row, side="right") - 1
         for number in np.unique(which[which >= 0]):
             block, mine = self._blocks[number], np.flatnonzero(which == number)

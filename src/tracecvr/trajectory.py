@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tracecvr.method import Helper, Method, cross_entropy, mean_over
-from tracecvr.nets import perceptron
+from tracecvr.nets import Perceptron
 from tracecvr.reveal import After, Reveals, Schedule
 
 
 @dataclass
 class TrajectoryAware(Method):
     """A method that shows a click at each horizon, with a helper that estimates P(state of a window | x, y)."""
+
+    per_click: ClassVar[tuple[str, ...]] = ("trajectory",)
 
     def schedule(self) -> Schedule:
         return tuple(After(end) for end in self.ends)
@@ -38,7 +41,7 @@ class TrajectoryNet(nn.Module):
     def __init__(self, encoder: nn.Module, width: int, hidden: tuple[int, ...], horizons: int, actions: int) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = perceptron(width + 2, hidden, horizons * actions)
+        self.head = Perceptron(width + 2, hidden, horizons * actions)
         self.shape = (horizons, actions)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tracecvr.checks.reference import EventByEvent
 from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
@@ -72,7 +73,8 @@ def check_replay_equals_live(subject: Subject) -> None:
         ours, theirs = source.reveals(schedule, start, end), live.reveals(schedule, start, end)
         for column in fields(ours):
             a, b = getattr(ours, column.name), getattr(theirs, column.name)
-            assert (a is None and b is None) or torch.equal(a, b), f"{column.name} differs in [{start}, {end})"
+            same = torch.equal(a, b) if isinstance(a, Tensor) else a == b
+            assert same, f"{column.name} differs in [{start}, {end})"
 
 
 def check_every_event_once(subject: Subject) -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tracecvr.method import MultiWindow, cross_entropy, mean_over, mixture
-from tracecvr.nets import perceptron
+from tracecvr.nets import Perceptron
 from tracecvr.reveal import After, Reveals, Schedule
 
 DECAY = 0.9
@@ -110,8 +110,8 @@ class ProphetNet(nn.Module):
     def __init__(self, bottom: nn.Module, prophet: nn.Module, width: int, tasks: int) -> None:
         super().__init__()
         self.bottom, self.prophet = bottom, prophet
-        self.tasks = nn.ModuleList(perceptron(width, (width,), 1) for _ in range(tasks))
-        self.policy = perceptron(width, (width,), tasks)
+        self.tasks = nn.ModuleList(Perceptron(width, (width,), 1) for _ in range(tasks))
+        self.policy = Perceptron(width, (width,), tasks)
 
     def forward(self, x: Tensor) -> Tensor:
         shared = F.relu(self.bottom(x))

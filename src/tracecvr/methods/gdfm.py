@@ -34,6 +34,7 @@ class GDFM(TrajectoryAware):
         "NeurIPS 2022"
     )
     status = "code"
+    per_click = ("trajectory", "reference")
 
     alpha: float = option(2.0, "how strongly the label's entropy given a state lowers its weight", low=0, high=10)
     beta: float = option(1.0, "how strongly a window's length lowers its weight", low=0, high=10)
@@ -73,12 +74,12 @@ class GDFM(TrajectoryAware):
     def window_loss(self, b: Reveals) -> Tensor:
         """The marginal likelihood of each action's state in each visible window, whatever the outcome will be."""
         state, visible = b.trajectory(self.ends)
-        log_psi = log_likelihood(self.frozen("trajectory", b.x), state)  # (B, 2, H, K)
+        log_psi = log_likelihood(self.of_click("trajectory", b), state)  # (B, 2, H, K)
         each = visible[:, :, None] * self.weights() * marginal_nll(self.logit(b.x), log_psi)
         return each.sum() / visible.sum().clamp_min(1.0)
 
     def departure(self, b: Reveals) -> Tensor:
         """KL(reference || served rate), per event."""
-        was = self.frozen("reference", b.x)[:, 0]
+        was = self.of_click("reference", b)[:, 0]
         target = torch.sigmoid(was)
         return (cross_entropy(self.logit(b.x), target) - cross_entropy(was, target)).mean()

@@ -61,7 +61,7 @@ class Trace(TrajectoryAware):
     def log_likelihood(self, b: Reveals) -> Tensor:
         """log psi(o_h | x, y), summed over actions: (B, 2, H)."""
         state = b.trajectory(self.ends)[0]
-        return window_log_likelihood(self.frozen("trajectory", b.x), state)
+        return self.once("log psi", b, lambda: window_log_likelihood(self.of_click("trajectory", b), state))
 
     # The weight of a window, from the entropy of the label given the window's state.
 
@@ -79,6 +79,10 @@ class Trace(TrajectoryAware):
     # Training.
 
     def posterior(self, b: Reveals) -> Tensor:
+        return self.once("posterior", b, lambda: self._corrected(b))
+
+    def _corrected(self, b: Reveals) -> Tensor:
+        """The prior's log-odds plus the weighted evidence of every visible window."""
         prior = self.logit(b.x)
         if not self.trajectory:
             return prior

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tracecvr.clicks import Schema
 from tracecvr.config import option
 from tracecvr.method import Helper, Method, Plugin, cross_entropy, entropy_bits
-from tracecvr.nets import Embedding, perceptron
+from tracecvr.nets import Embedding, Perceptron
 from tracecvr.reveal import After, Again, Reveals
 
 
@@ -83,9 +83,8 @@ class CompleterNet(nn.Module):
         self.embedding = Embedding(schema, dim)
         self.length = nn.Embedding(horizons + 1, 16)
         seen = horizons * (len(schema.actions) + 1)
-        self.layers = perceptron(self.embedding.width + seen + 16, hidden, 1)
+        self.layers = Perceptron(self.embedding.width + seen + 16, hidden, 1)
 
     def forward(self, x: Tensor, state: Tensor, visible: Tensor) -> Tensor:
         length = self.length(visible.sum(1).long())
-        out: Tensor = self.layers(torch.cat([self.embedding(x), state.flatten(1), visible, length], dim=1))
-        return out[:, 0]
+        return self.layers.of_ids(self.embedding, x, state.flatten(1), visible, length)[:, 0]
