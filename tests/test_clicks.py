@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,13 +45,23 @@ def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
     assert sorted((p.name, p.stat().st_mtime_ns) for p in path.iterdir()) == before
 
 
-def test_nothing_is_left_of_a_table_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Files end at 5 kB, as on a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    monkeypatch.setattr(np, "save", full)
-    with pytest.raises(UserError, match=r"x\.npy: could not be written \(No space"):
-        saved(tmp_path)
+
+@pytest.mark.usefixtures("small_disk")
+def test_nothing_is_left_of_a_table_that_could_not_be_written(tmp_path: Path) -> None:
+    dataset = Synthetic(clicks=2_000)
+    made = prepared.prepare(dataset, None)
+    with pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):
+        prepared.save(made, dataset, tmp_path / "table")
+    with pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):
+        prepared.prepare_to(tmp_path / "table", dataset, None)
     assert list(tmp_path.iterdir()) == []
 
 

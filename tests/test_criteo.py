@@ -12,6 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracecvr import rawcsv
 from tracecvr.clicks import NEVER, ClickTable
 from tracecvr.config import DAY, configure
 from tracecvr.datasets.criteo import BINS, CATEGORIES, Criteo
@@ -173,8 +174,9 @@ def test_a_broken_line_is_named(tmp_path: Path, case: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_broken_line_far_down_is_named(tmp_path: Path) -> None:
-    """Beyond the first block of a megabyte, where line numbers are counted and not read off."""
+def test_a_broken_line_far_down_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the first block, where line numbers are counted and not read off."""
+    monkeypatch.setattr(rawcsv, "_BLOCK", 1 << 18)
     lines = [line(i, numbers=(str(i), *NUMBERS[1:])) for i in range(40_000)]
     for broken, message in ((line("x"), "column 'click_ts'"), (GOOD[0][:-2], "expected 19")):
         with pytest.raises(UserError, match=f"line 35001[,:] {message}"):

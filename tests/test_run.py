@@ -46,7 +46,7 @@ def spec(**changes: Any) -> Spec:
         plugins=(),
         data="synthetic",
         data_options=values(DATA),
-        open_log=lambda: prepared.prepare(DATA, None),
+        open_log=lambda _: prepared.prepare(DATA, None),
         plan=Plan(),
         seed=3,
         threads=1,
@@ -148,7 +148,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(
 
 def test_resuming_a_finished_run_only_reads_it(undisturbed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*") if path.name != ".lock"}
-    result = run(spec(open_log=lambda: pytest.fail("the log was opened")), undisturbed, resume=True)
+    result = run(spec(open_log=lambda _: pytest.fail("the log was opened")), undisturbed, resume=True)
     assert result == json.loads((undisturbed / "result.json").read_text())
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -180,7 +180,7 @@ def test_another_log_under_the_same_name_is_refused(tmp_path: Path) -> None:
         run(spec(), tmp_path / "run", progress=crash)
     other = replace(DATA, log_seed=5)
     with pytest.raises(UserError, match="fingerprint"):
-        run(spec(open_log=lambda: prepared.prepare(other, None)), tmp_path / "run", resume=True)
+        run(spec(open_log=lambda _: prepared.prepare(other, None)), tmp_path / "run", resume=True)
 
 
 def test_what_a_killed_process_was_writing_is_swept_away(undisturbed: Path, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_is_not_used(undisturbed: Path, tmp_path: Path) -> 
 
 def test_a_prepared_log_gives_the_same_result(undisturbed: Path, tmp_path: Path) -> None:
     prepared.save(prepared.prepare(DATA, None), DATA, tmp_path / "table")
-    run(spec(open_log=lambda: prepared.load(tmp_path / "table")), tmp_path / "run")
+    run(spec(open_log=lambda _: prepared.load(tmp_path / "table")), tmp_path / "run")
     same_bytes(undisturbed, tmp_path / "run")
 
 
@@ -294,6 +294,6 @@ def test_oracle_and_pretrain_bracket_on_a_log_that_drifts(tmp_path: Path) -> Non
     for method in (Pretrain, Oracle):
         one = method(hidden=(32, 16), batch_size=256, learning_rate=3e-3, warm_epochs=3)
         out = tmp_path / one.name
-        found[one.name] = run(spec(method=one, open_log=lambda: log), out)["metrics"]["pooled"]["nll"]
+        found[one.name] = run(spec(method=one, open_log=lambda _: log), out)["metrics"]["pooled"]["nll"]
     assert found["oracle"] < found["pretrain"]
     assert np.isfinite(list(found.values())).all()

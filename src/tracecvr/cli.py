@@ -67,13 +67,14 @@ def prepare(
     data_set: DataSettings = None,
 ) -> None:
     """Turn a raw log into a table that `run` reads at once."""
-    from tracecvr import prepared
+    from rich.console import Console
 
-    if out.exists():
-        raise UserError(f"{out} exists already: choose another --out, or remove it first")
+    from tracecvr import prepared
+    from tracecvr.progress import Display
+
     dataset = _dataset(data, data_set)
-    made = prepared.prepare(dataset, source)
-    prepared.save(made, dataset, out)
+    with Display(Console(stderr=True)) as progress:
+        made = prepared.prepare_to(out, dataset, source, progress)
     for name, count in made.table.counts.items():
         typer.echo(f"{name}: {count:,}")
     for note in made.table.schema.notes:
@@ -229,7 +230,9 @@ def _spec(
         data_options=prepared.options_of(source, dataset, bool(data_settings))
         if source and ready
         else config.values(dataset),
-        open_log=lambda: prepared.load(source) if source and ready else prepared.prepare(dataset, source),
+        open_log=lambda progress: (
+            prepared.load(source) if source and ready else prepared.prepare(dataset, source, progress)
+        ),
         plan=owners["plan"],
         seed=seed,
         threads=threads or os.cpu_count() or 1,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
+from tracecvr import storage
 from tracecvr.errors import UserError
-from tracecvr.files import not_written, read_json, sync, write_json
+from tracecvr.files import read_json, sync, write_json
+from tracecvr.scratch import Scratch
 
 Ints = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
@@ -28,8 +30,13 @@ Ids = npt.NDArray[np.int32]
 NEVER = int(np.iinfo(np.int64).max)
 """The time of an action that did not happen, or is not known to have happened."""
 
+LEARNERS = ("x", "click_ts", "click_id", "action_ts")
+"""The columns that learners see."""
+
+TRUTH = "truth."
+"""What the names of columns begin with that only a generator knows."""
+
 _FORMAT = 1
-_COLUMNS = ("x", "click_ts", "click_id", "action_ts")
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,11 @@ class Schema:
                 sizes[f.table] = max(f.size, sizes.get(f.table, 0))
         return sizes
 
+    @property
+    def text(self) -> str:
+        """The schema as the fingerprint has it."""
+        return json.dumps(self.to_json(), sort_keys=True)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -120,53 +132,57 @@ class ClickTable:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the schema and every column a learner can see."""
-        digest = xxhash.xxh3_128(json.dumps(self.schema.to_json(), sort_keys=True).encode())
-        for name in _COLUMNS:
-            digest.update(np.ascontiguousarray(getattr(self, name)).data)
-        return digest.hexdigest()
+        return storage.fingerprint(self.schema.text, (storage.contents(getattr(self, name)) for name in LEARNERS))
 
-    def save(
-        self, path: Path, facts: dict[str, Any] | None = None, save_encoder: Callable[[Path], None] | None = None
-    ) -> None:
-        """Write the columns (and the encoder that made them) to a new directory, complete or not at all."""
-        if path.exists():
-            raise UserError(f"{path} exists already: choose another --out, or remove it first")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            draft.mkdir()
-            for name in _COLUMNS:
-                _save(draft / f"{name}.npy", getattr(self, name))
-            for name, column in self.truth.items():
-                _save(draft / f"truth.{name}.npy", column)
-            manifest = {
-                "format": _FORMAT,
-                "fingerprint": self.fingerprint,
-                "clicks": len(self),
-                "counts": self.counts,
-                "truth": list(self.truth),
-                "schema": self.schema.to_json(),
-            }
-            if save_encoder is not None:
-                save_encoder(draft / "encoder.json")
-            write_json(draft / "table.json", manifest | (facts or {}))
-            for file in draft.iterdir():
-                sync(file)
-            draft.rename(path)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+    @classmethod
+    def assembled(cls, columns: storage.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
+        """The table of columns that were appended block by block."""
+        whole = columns.finished()
+        truth = {name.removeprefix(TRUTH): column for name, column in whole.items() if name.startswith(TRUTH)}
+        table = cls(**{name: whole[name] for name in LEARNERS}, schema=schema, counts=counts, truth=truth)
+        return table._known_as(storage.fingerprint(schema.text, map(columns.contents, LEARNERS)))
+
+    def save(self, path: Path) -> None:
+        """Write the table to a new directory, complete or not at all."""
+        with draft(path) as folder:
+            self.write_columns(folder)
+            self.describe(folder)
+
+    def write_columns(self, folder: Path) -> None:
+        truth = {f"{TRUTH}{name}": column for name, column in self.truth.items()}
+        with Scratch(folder) as scratch:
+            files = storage.InFiles(scratch, folder)
+            files.append({name: getattr(self, name) for name in LEARNERS} | truth)
+            files.finished()
+
+    def describe(self, folder: Path, facts: dict[str, Any] | None = None) -> None:
+        """Write what makes a directory of columns a table."""
+        manifest = {
+            "format": _FORMAT,
+            "fingerprint": self.fingerprint,
+            "clicks": len(self),
+            "counts": self.counts,
+            "truth": list(self.truth),
+            "schema": self.schema.to_json(),
+        }
+        write_json(folder / "table.json", manifest | (facts or {}))
 
     @classmethod
     def load(cls, path: Path) -> ClickTable:
-        """Memory-map a saved table."""
+        """Memory-map a saved table, once its columns are known to be those that were written."""
         manifest = read_manifest(path)
-        columns = {name: _mapped(path / f"{name}.npy") for name in _COLUMNS}
-        truth = {name: _mapped(path / f"truth.{name}.npy") for name in manifest["truth"]}
+        columns = {name: storage.mapped(path / f"{name}.npy") for name in LEARNERS}
+        truth = {name: storage.mapped(path / f"{TRUTH}{name}.npy") for name in manifest["truth"]}
         schema = Schema.from_json(manifest["schema"])
-        table = cls(**columns, schema=schema, counts=manifest["counts"], truth=truth)
-        if table.fingerprint != manifest["fingerprint"]:
+        found = storage.fingerprint(schema.text, (storage.contents_of(path / f"{name}.npy") for name in LEARNERS))
+        if found != manifest["fingerprint"]:
             raise UserError(f"{path}: the columns are not those that were written; prepare the table again")
-        return table
+        return cls(**columns, schema=schema, counts=manifest["counts"], truth=truth)._known_as(found)
+
+    def _known_as(self, fingerprint: str) -> ClickTable:
+        """This table with a fingerprint that was found by reading files: reading maps would fill the memory."""
+        self.__dict__["fingerprint"] = fingerprint
+        return self
 
     @staticmethod
     def exists(path: Path) -> bool:
@@ -183,15 +199,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _save(path: Path, column: npt.NDArray[Any]) -> None:
+@contextmanager
+def draft(path: Path) -> Iterator[Path]:
+    """A directory that becomes `path` when all is written and flushed to disk, and is removed if it never is."""
+    if path.exists():
+        raise UserError(f"{path} exists already: choose another --out, or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        np.save(path, column)
-    except OSError as error:
-        raise not_written(path, error) from error
-
-
-def _mapped(path: Path) -> Any:
-    try:
-        return np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: column not readable ({error}); prepare the table again") from None
+        folder.mkdir()
+        yield folder
+        for file in folder.iterdir():
+            sync(file)
+        folder.rename(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,10 +1,12 @@
 """Dataset: what the author of a reader writes. `read` gives raw rows; everything after that is the same for all.
 
 A dataset's dataclass fields are its options (`--data-set key=value`). The encoder is fitted on the warm-up part alone.
+A log is read in parts, sorted and written in slices, so that one bigger than memory is no different.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -12,17 +14,26 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from tracecvr.clicks import NEVER, ClickTable, Schema
+from tracecvr.clicks import NEVER, TRUTH, ClickTable, Schema
 from tracecvr.config import Seconds, option
 from tracecvr.encode import Column, Encoder
 from tracecvr.errors import UserError
+from tracecvr.scratch import ClickSorter, Scratch
+from tracecvr.storage import Array, Columns, InFiles, InMemory
+
+_BLOCK = 1 << 18
+"""Clicks worked on at a time."""
 
 
 @dataclass
 class RawLog:
-    """Rows as read: `click_ts` and one column per action (seconds since the log's origin, null when absent), the raw
-    feature columns, and whatever the reader had to drop, counted by reason. `counts` tells what a recipe left out on
-    purpose: it is reported, and unlike `dropped` not held against the log."""
+    """Rows as read, all of them or a part: `click_ts` and one column per action (seconds since the log's origin, null
+    when absent), the raw feature columns, and whatever the reader had to drop, counted by reason. `counts` tells what a
+    recipe left out on purpose: it is reported, and unlike `dropped` not held against the log.
+
+    `click_id` is the number of the row, unless the reader gives one. Of clicks of the same second with the same
+    `digest`, if the reader gives that, all but the first are dropped as duplicates.
+    """
 
     frame: pl.DataFrame
     rows: int
@@ -34,7 +45,8 @@ class RawLog:
 
 @dataclass
 class Dataset:
-    """Base of all datasets. Subclasses give `name`, `actions` (conversion first), defaults, `columns` and `read`."""
+    """Base of all datasets. Subclasses give `name`, `actions` (conversion first), defaults, `columns` and `read`; or
+    `parts` in its place, where a log may be bigger than memory."""
 
     name: ClassVar[str]
     actions: ClassVar[tuple[str, ...]] = ("conversion",)
@@ -54,35 +66,30 @@ class Dataset:
         """The raw log, from a file or a generator."""
         raise UserError(f"dataset {self.name!r} does not define read()")
 
+    def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
+        """The raw log in parts of any order, of which one is held at a time; all of it in one, by default."""
+        yield self.read(source)
+
     def columns(self) -> tuple[Column, ...]:
         """How raw columns become features."""
         raise UserError(f"dataset {self.name!r} does not define columns()")
 
-    def prepare(self, source: Path | None) -> tuple[ClickTable, Encoder]:
-        """Read, clean, sort and encode."""
+    def prepare(
+        self, source: Path | None, scratch: Scratch | None = None, folder: Path | None = None
+    ) -> tuple[ClickTable, Encoder]:
+        """Read, clean, sort and encode; the columns are written to `folder` as they are made, if one is given."""
         if self.needs_source and source is None:
             raise UserError(f"dataset {self.name!r} reads a file: give it with --source FILE")
         if not self.needs_source and source is not None:
             raise UserError(f"{source}: not a table written by `tracecvr prepare`, and {self.name!r} reads no raw file")
-        where = str(source or self.name)
-        raw = self._cleaned(self.read(source), where)
-        frame = _sorted(raw)
-        self._check_split(frame, where)
-        encoder = Encoder(self.columns()).fit(frame.head(int(frame["click_ts"].search_sorted(self.split))))
-        table = ClickTable(
-            x=encoder.encode(frame),
-            click_ts=frame["click_ts"].to_numpy().astype(np.int64),
-            click_id=frame["click_id"].to_numpy().astype(np.int64),
-            action_ts=frame.select(pl.col(self.actions).cast(pl.Int64).fill_null(NEVER)).to_numpy(order="c"),
-            schema=self._schema(encoder, raw.notes),
-            counts={"rows": raw.rows, "clicks": len(frame)}
-            | raw.counts
-            | {f"dropped_{k}": v for k, v in raw.dropped.items()},
-            truth={name: frame[name].to_numpy() for name in raw.truth},
-        )
-        return table, encoder
+        with scratch or Scratch() as room:
+            preparation = _Preparation(self, str(source or self.name), room)
+            for part in self.parts(source, room):
+                preparation.add(part)
+            return preparation.table(folder), preparation.encoder
 
-    def _schema(self, encoder: Encoder, notes: tuple[str, ...]) -> Schema:
+    def schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
+        """What the log consists of and how it is to be replayed."""
         return Schema(
             dataset=self.name,
             features=encoder.features,
@@ -98,57 +105,124 @@ class Dataset:
             notes=notes,
         )
 
-    def _cleaned(self, raw: RawLog, where: str) -> RawLog:
-        """Drop conversions before their click, refuse negative times and too many bad rows."""
-        if "click_id" not in raw.frame.columns:
-            raw.frame = raw.frame.with_row_index("click_id")
-        _check_clicks(raw, where)
-        for name in ("click_ts", *self.actions):
-            negative = raw.frame.filter(pl.col(name) < 0)
-            if len(negative):
-                raise UserError(f"{where}: row {negative['click_id'][0] + 1}: negative {name} {negative[name][0]}")
-        early = (raw.frame[self.actions[0]] < raw.frame["click_ts"]).fill_null(False)
-        raw.dropped = {"conversion_before_click": int(early.sum())} | raw.dropped
-        if early.any():
-            raw.frame = raw.frame.filter(~early)
-        bad = sum(raw.dropped.values())
-        if bad > self.max_bad * raw.rows:
-            counts = ", ".join(f"{v} {k}" for k, v in raw.dropped.items() if v)
-            raise UserError(
-                f"{where}: {bad} of {raw.rows} rows are bad ({counts}), more than max_bad = {self.max_bad:g}; "
-                f"clean the log, or allow it with --data-set max_bad={bad / raw.rows + 0.005:.2f}"
-            )
-        _check_clicks(raw, where)
-        return raw
 
-    def _check_split(self, frame: pl.DataFrame, where: str) -> None:
-        first, last = frame["click_ts"][0], frame["click_ts"][-1]
-        if not first < self.split <= last:
-            part = "stream" if last < self.split else "warm-up part"
+class _Preparation:
+    """A table in the making: parts of a log go in, are checked, learnt from and sorted, and come out as columns."""
+
+    def __init__(self, dataset: Dataset, where: str, scratch: Scratch) -> None:
+        self.dataset, self.where, self.scratch = dataset, where, scratch
+        self.encoder = Encoder(dataset.columns())
+        dataset.schema(self.encoder)  # what cannot be is refused before anything is read
+        scratch.row_bytes = 4 * len(self.encoder.columns) + 8 * (2 + len(dataset.actions))
+        self.log = RawLog(pl.DataFrame(), rows=0)
+        self.sorter = ClickSorter(scratch)
+        self.first, self.last = NEVER, -1
+        self.bad = {"conversion_before_click": 0}
+        self.early = (pl.col(dataset.actions[0]) < pl.col("click_ts")).fill_null(False)
+
+    def add(self, part: RawLog) -> None:
+        """Check the clicks of a part, learn from those before the split, and keep of them what the table needs."""
+        frame, log = part.frame, self.log
+        if "click_id" not in frame.columns:
+            frame = frame.with_row_index("click_id", self.sorter.rows)
+        self.encoder.check(frame)
+        for clicks in frame.iter_slices(_BLOCK):
+            self._check_times(clicks)
+            self._learn(clicks.filter(~self.early))
+            kept = ["click_ts", "click_id", *self.dataset.actions, *part.truth]
+            kept += ["digest"] if "digest" in frame.columns else []
+            self.sorter.add(clicks.select(*kept, *self.encoder.kept()))
+        log.rows += part.rows
+        log.dropped, log.counts = _added(log.dropped, part.dropped), _added(log.counts, part.counts)
+        log.notes, log.truth = part.notes, part.truth
+
+    def table(self, folder: Path | None) -> ClickTable:
+        """All that was added, in order of time."""
+        self._check_log()
+        total, done, clicks = self.sorter.rows, 0, 0
+        in_memory = folder is None and self.scratch.fits(total)
+        columns: Columns = InMemory(total) if in_memory else InFiles(self.scratch, folder)
+        self.bad = dict.fromkeys(self.bad, 0)  # counted again, now that a click that is there twice is seen to be
+        for rows in self.sorter.slices():
+            sound = self._cleaned(rows)
+            columns.append(self._block(sound))
+            done, clicks = done + len(rows), clicks + len(sound)
+            self.scratch.progress("write", done, total)
+        self._check_bad()
+        dropped = {f"dropped_{reason}": n for reason, n in self._dropped().items()}
+        counts = {"rows": self.log.rows, "clicks": clicks} | self.log.counts | dropped
+        return ClickTable.assembled(columns, self.dataset.schema(self.encoder, self.log.notes), counts)
+
+    def _learn(self, sound: pl.DataFrame) -> None:
+        if len(sound):
+            self.first = min(self.first, sound.select(pl.col("click_ts").min()).item())
+            self.last = max(self.last, sound.select(pl.col("click_ts").max()).item())
+        if self.encoder.learns and self.first < self.dataset.split:
+            self.encoder = self.encoder.fit(sound.filter(pl.col("click_ts") < self.dataset.split))
+
+    def _cleaned(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """A slice without clicks that are there twice and those whose conversion comes before them."""
+        if "digest" in rows.columns:
+            rows = self._without(rows, "duplicates", ~pl.struct("click_ts", "digest").is_first_distinct())
+        return self._without(rows, "conversion_before_click", self.early)
+
+    def _without(self, rows: pl.DataFrame, reason: str, bad: pl.Expr) -> pl.DataFrame:
+        flags = rows.select(bad).to_series()
+        self.bad[reason] = self.bad.get(reason, 0) + int(flags.sum())
+        return rows.filter(~flags) if flags.any() else rows
+
+    def _block(self, rows: pl.DataFrame) -> dict[str, Array]:
+        actions = pl.col(self.dataset.actions).cast(pl.Int64).fill_null(NEVER)
+        block: dict[str, Array] = {
+            "x": self.encoder.finish(rows),
+            "click_ts": rows["click_ts"].to_numpy().astype(np.int64, copy=False),
+            "click_id": rows["click_id"].to_numpy().astype(np.int64, copy=False),
+            "action_ts": rows.select(actions).to_numpy(order="c"),
+        }
+        return block | {f"{TRUTH}{name}": rows[name].to_numpy() for name in self.log.truth}
+
+    def _check_times(self, clicks: pl.DataFrame) -> None:
+        self.bad["conversion_before_click"] += clicks.select(self.early.sum()).item()
+        for name in ("click_ts", *self.dataset.actions):
+            negative = clicks.filter(pl.col(name) < 0)
+            if len(negative):
+                row = negative["click_id"][0] + 1
+                raise UserError(f"{self.where}: row {row}: negative {name} {negative[name][0]}")
+
+    def _check_log(self) -> None:
+        """Refuse a log without clicks, with too many bad ones, or all on one side of the split."""
+        log, split = self.log, self.dataset.split
+        if self.sorter.rows:
+            self._check_bad()
+        if self.last < 0:
+            left_out = "".join(f", {n} {reason}" for reason, n in (log.counts | self._dropped()).items() if n)
+            raise UserError(f"{self.where}: the log has no clicks ({log.rows} rows read{left_out})")
+        if not self.first < split <= self.last:
+            part = "stream" if self.last < split else "warm-up part"
             raise UserError(
-                f"{where}: split = {self.split} s leaves no {part}: clicks run from {first} to {last} s; "
+                f"{self.where}: split = {split} s leaves no {part}: clicks run from {self.first} to {self.last} s; "
                 "set another with --data-set split=..."
             )
 
+    def _check_bad(self) -> None:
+        rows, dropped = self.log.rows, self._dropped()
+        bad = sum(dropped.values())
+        if bad > self.dataset.max_bad * rows:
+            counts = ", ".join(f"{n} {reason}" for reason, n in dropped.items() if n)
+            raise UserError(
+                f"{self.where}: {bad} of {rows} rows are bad ({counts}), more than max_bad = {self.dataset.max_bad:g}; "
+                f"clean the log, or allow it with --data-set max_bad={bad / rows + 0.005:.2f}"
+            )
 
-def _check_clicks(raw: RawLog, where: str) -> None:
-    if raw.frame.is_empty():
-        left_out = "".join(f", {n} {reason}" for reason, n in (raw.counts | raw.dropped).items() if n)
-        raise UserError(f"{where}: the log has no clicks ({raw.rows} rows read{left_out})")
+    def _dropped(self) -> dict[str, int]:
+        return self.bad | self.log.dropped
+
+
+def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
 
 
 def first_of_each(rows: pl.DataFrame) -> pl.Series:
     """Which rows repeat no earlier one. Compared by 64-bit hashes, a third of the memory of the rows themselves: among
     16 million different rows, two are taken for equal with probability 1e-5."""
     return rows.hash_rows().is_first_distinct()
-
-
-def picked(columns: list[pl.Series], rows: pl.Series) -> pl.DataFrame:
-    """These rows, by number, of all columns. Empties the list as it goes, so that a large log is never held twice."""
-    return pl.DataFrame([columns.pop(0).rechunk().gather(rows) for _ in range(len(columns))])
-
-
-def _sorted(raw: RawLog) -> pl.DataFrame:
-    order = raw.frame.select(pl.arg_sort_by("click_ts", "click_id")).to_series()
-    columns, raw.frame = raw.frame.get_columns(), raw.frame.clear()
-    return picked(columns, order)

@@ -6,6 +6,7 @@ that a saved model reads the same ids for ever.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ class Column:
     """How one raw column becomes one feature. Subclasses say how values become ids in [0, size)."""
 
     kind: ClassVar[str]
+    learns: ClassVar[bool] = False
     raw: str
     size: int
     table: str | None = None
@@ -37,7 +39,7 @@ class Column:
         return Feature(self.raw, self.size, self.table or self.raw, self.one_hot)
 
     def fitted(self, warm: pl.DataFrame) -> Column:
-        """This column with what it learns from the warm-up part; nothing by default."""
+        """This column with what it learns from rows of the warm-up part, beside what it had learnt from others."""
         return self
 
     def ids(self) -> pl.Expr:
@@ -74,13 +76,16 @@ class Binned(Column):
     """
 
     kind = "binned"
+    learns = True
     scale: str = "linear"
-    low: float = 0.0
-    high: float = 1.0
+    low: float = math.inf
+    high: float = -math.inf
 
     def fitted(self, warm: pl.DataFrame) -> Column:
+        if warm.is_empty():
+            return self
         low, high = warm.select(self._value().min().alias("low"), self._value().max().alias("high")).row(0)
-        return replace(self, low=float(low), high=float(high))
+        return replace(self, low=min(self.low, low), high=max(self.high, high))
 
     def ids(self) -> pl.Expr:
         width = max(self.high - self.low, 1e-9)
@@ -105,20 +110,38 @@ class Encoder:
     def features(self) -> tuple[Feature, ...]:
         return tuple(c.feature for c in self.columns)
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to be learnt from the warm-up part."""
+        return any(c.learns for c in self.columns)
+
     def fit(self, warm: pl.DataFrame) -> Encoder:
-        """Learn ranges from the warm-up part."""
+        """Learn ranges from the warm-up part, or from one more piece of it."""
         return Encoder(tuple(c.fitted(warm) for c in self.columns))
+
+    def kept(self) -> list[pl.Expr]:
+        """What has to be kept of raw rows until the encoder is fitted: ids, in as few bytes as they take, except where
+        ids depend on what is learnt. `finish` makes ids of it."""
+        return [
+            (pl.col(c.raw) if c.learns else c.ids().cast(_smallest(c.size))).alias(f"x{j}")
+            for j, c in enumerate(self.columns)
+        ]
+
+    def finish(self, kept: pl.DataFrame) -> Ids:
+        """(N, F) ids of what was kept."""
+        ids = [replace(c, raw=f"x{j}").ids() if c.learns else pl.col(f"x{j}") for j, c in enumerate(self.columns)]
+        return _side_by_side(kept, ids)
 
     def encode(self, raw: pl.DataFrame) -> Ids:
         """(N, F) ids of raw rows; a missing column is an error, an unseen value is not."""
+        self.check(raw)
+        return _side_by_side(raw, [c.ids() for c in self.columns])
+
+    def check(self, raw: pl.DataFrame) -> None:
+        """Refuse rows that lack a column."""
         missing = [c.raw for c in self.columns if c.raw not in raw.columns]
         if missing:
             raise UserError(f"column {missing[0]!r} is missing; expected {', '.join(c.raw for c in self.columns)}")
-        ids = [column.ids().cast(pl.Int32).alias(str(j)) for j, column in enumerate(self.columns)]
-        x = np.empty((len(raw), len(self.columns)), dtype=np.int32)
-        for start in range(0, len(raw), _BLOCK):
-            x[start : start + _BLOCK] = raw.slice(start, _BLOCK).select(ids).to_numpy()
-        return x
 
     def save(self, path: Path) -> None:
         write_json(path, {"columns": [{"kind": c.kind} | asdict(c) for c in self.columns]})
@@ -127,3 +150,16 @@ class Encoder:
     def load(cls, path: Path) -> Encoder:
         columns = read_json(path)["columns"]
         return cls(tuple(_KINDS[c.pop("kind")](**c) for c in columns))
+
+
+def _smallest(size: int) -> type[pl.DataType]:
+    """The narrowest type that holds ids below `size`."""
+    return pl.UInt8 if size <= 1 << 8 else pl.UInt16 if size <= 1 << 16 else pl.Int32
+
+
+def _side_by_side(rows: pl.DataFrame, ids: list[pl.Expr]) -> Ids:
+    named = [expression.cast(pl.Int32).alias(str(j)) for j, expression in enumerate(ids)]
+    x = np.empty((len(rows), len(ids)), dtype=np.int32)
+    for start in range(0, len(rows), _BLOCK):
+        x[start : start + _BLOCK] = rows.slice(start, _BLOCK).select(named).to_numpy()
+    return x

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracecvr.clicks import ClickTable, read_manifest
+from tracecvr.clicks import ClickTable, draft, read_manifest
 from tracecvr.config import values
 from tracecvr.dataset import Dataset
 from tracecvr.encode import Encoder
 from tracecvr.errors import UserError
+from tracecvr.scratch import Progress, Scratch, silent
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,14 +22,29 @@ class Prepared:
     encoder: Encoder
 
 
-def prepare(dataset: Dataset, source: Path | None) -> Prepared:
-    """Read a raw log into memory."""
-    return Prepared(*dataset.prepare(source))
+def prepare(dataset: Dataset, source: Path | None, progress: Progress = silent) -> Prepared:
+    """Make a raw log ready: in memory, or in temporary files if it is large."""
+    return Prepared(*dataset.prepare(source, Scratch(progress=progress)))
+
+
+def prepare_to(path: Path, dataset: Dataset, source: Path | None, progress: Progress = silent) -> Prepared:
+    """Make a raw log ready in a new directory, complete or not at all; it never has to fit in memory."""
+    with draft(path) as folder:
+        prepared = Prepared(*dataset.prepare(source, Scratch(folder, progress), folder))
+        _describe(prepared, dataset, folder)
+    return prepared
 
 
 def save(prepared: Prepared, dataset: Dataset, path: Path) -> None:
     """Write a prepared log to a new directory."""
-    prepared.table.save(path, {"options": values(dataset)}, prepared.encoder.save)
+    with draft(path) as folder:
+        prepared.table.write_columns(folder)
+        _describe(prepared, dataset, folder)
+
+
+def _describe(prepared: Prepared, dataset: Dataset, folder: Path) -> None:
+    prepared.encoder.save(folder / "encoder.json")
+    prepared.table.describe(folder, {"options": values(dataset)})
 
 
 def load(path: Path) -> Prepared:

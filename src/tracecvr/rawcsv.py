@@ -1,4 +1,5 @@
-"""Raw text logs: read typed and fast when they are sound; when they are not, the first wrong line is looked up.
+"""Raw text logs: read typed and fast, block by block, when they are sound; when they are not, the first wrong line is
+looked up.
 
 Nothing is quoted in these logs, so row i of the frame is line i of the file, and every message can name its line.
 """
@@ -7,19 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 import numpy as np
 import polars as pl
 
 from tracecvr.errors import UserError
 from tracecvr.files import existing
+from tracecvr.scratch import Scratch
 
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,40}")
-_BLOCK = 1 << 20
+_BLOCK = 1 << 24
+"""Bytes of text parsed at a time: below, each costs more; above, memory grows and nothing is won."""
+
 _BOM = b"\xef\xbb\xbf"
 _PACKED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}
 _SEPARATORS = {"\t": "tabs", ",": "commas"}
@@ -81,22 +84,41 @@ class Field:
 
 def read_csv(path: Path, fields: Sequence[Field], separator: str = ",", header: bool = False) -> pl.DataFrame:
     """The fields of a text file as typed columns; with a header they are found by name and others are left out."""
+    return pl.concat(read_blocks(path, fields, Scratch(), separator, header))
+
+
+def read_blocks(
+    path: Path, fields: Sequence[Field], scratch: Scratch, separator: str = ",", header: bool = False
+) -> Iterator[pl.DataFrame]:
+    """The same in blocks of rows, in the order of the file: for logs bigger than memory."""
     packed = _PACKED.get(head(path)[:2])
     if packed:
         raise UserError(f"{path}: is a {packed} archive, expected plain text; unpack it first")
     text = _Text(path, tuple(fields), separator, 1)
     if header:
         text = _Text(path, _by_header(path, fields, separator), separator, 2)
-    if any(text.is_ragged(lines) for _, lines in text.blocks()):
-        text.raise_first_fault()
-    # No columns are left out before parsing: polars would then not notice lines that are too long.
-    scan = pl.scan_csv(path, has_header=header, glob=False, **text.format)
-    try:
-        frame = scan.collect(engine="streaming").select(f.name for f in fields)
-    except pl.exceptions.PolarsError:
-        text.raise_first_fault()
-    check_rows(path, frame, fields, "line", text.first)
-    return frame
+    size, done, rows = path.stat().st_size, 0, 0
+    for number, block in text.blocks():
+        frame = text.parsed(number, block).select(f.name for f in fields)
+        check_rows(path, frame, fields, "line", number)
+        done, rows = done + len(block), rows + len(frame)
+        # As many rows as lines of this length would make; the mark of the byte order and the header do not matter.
+        total = max(rows, rows * size // done)
+        if rows == len(frame):
+            scratch.expect(total)
+        scratch.progress("read", rows, total)
+        yield frame
+    if not rows:
+        yield pl.DataFrame(schema={f.name: f.dtype for f in fields})
+    scratch.progress("read", rows, rows)
+
+
+def numbered(frames: Iterable[pl.DataFrame], name: str = "click_id") -> Iterator[pl.DataFrame]:
+    """Frames of one file with the number of each row in it, from 0."""
+    rows = 0
+    for frame in frames:
+        yield frame.with_row_index(name, rows)
+        rows += len(frame)
 
 
 def check_rows(path: Path, frame: pl.DataFrame, fields: Sequence[Field], unit: str = "row", first: int = 1) -> None:
@@ -163,15 +185,6 @@ class _Text:
     separator: str
     first: int
 
-    @property
-    def format(self) -> dict[str, Any]:
-        """What polars has to know."""
-        return {
-            "schema": {c.name: c.dtype for c in self.columns},
-            "separator": self.separator,
-            "quote_char": None,
-        }
-
     def blocks(self) -> Iterator[tuple[int, bytes]]:
         """Blocks of whole lines, each with the number of its first line."""
         number = self.first
@@ -195,22 +208,19 @@ class _Text:
         lines = np.count_nonzero(codes == ord("\n")) + (not block.endswith(b"\n"))
         return bool(separators != lines * (len(self.columns) - 1))
 
-    def raise_first_fault(self) -> NoReturn:
-        """Find the first block that cannot be read, and in it the first line."""
-        for number, block in self.blocks():
-            reason = "lines differ in length" if self.is_ragged(block) else self._parse_error(block)
-            if reason:
-                for i, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=number):
-                    self._check_line(i, line.removesuffix(b"\r"))
-                raise UserError(f"{self.path}: line {number} or soon after: {reason}; correct the file")
-        raise UserError(f"{self.path}: not readable as a table; compare it with the published format")
-
-    def _parse_error(self, block: bytes) -> str:
-        try:
-            pl.read_csv(block, has_header=False, **self.format)
-        except pl.exceptions.PolarsError as error:
-            return str(error).partition("\n")[0]
-        return ""
+    def parsed(self, number: int, block: bytes) -> pl.DataFrame:
+        """A block as a frame of all its columns; if it has a fault, the first line that has one is named."""
+        reason = "lines differ in length"
+        if not self.is_ragged(block):
+            # No columns are left out before parsing: polars would then not notice lines that are too long.
+            schema = {c.name: c.dtype for c in self.columns}
+            try:
+                return pl.read_csv(block, has_header=False, schema=schema, separator=self.separator, quote_char=None)
+            except pl.exceptions.PolarsError as error:
+                reason = str(error).partition("\n")[0]
+        for i, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=number):
+            self._check_line(i, line.removesuffix(b"\r"))
+        raise UserError(f"{self.path}: line {number} or soon after: {reason}; correct the file")
 
     def _check_line(self, number: int, line: bytes) -> None:
         place = f"line {number}"

@@ -48,7 +48,7 @@ class Spec:
     plugins: tuple[Plugin, ...]
     data: str
     data_options: dict[str, Any]
-    open_log: Callable[[], Prepared]
+    open_log: Callable[[Progress], Prepared]
     plan: Plan
     seed: int
     threads: int
@@ -85,7 +85,7 @@ def run(
             return _Run(spec, out, progress, checkpoint_every).carry_out()
         recorded = read_json(out / "run.json")
         if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
-            _compare({"fingerprint": spec.open_log().table.fingerprint}, recorded, str(out))
+            _compare({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
         result: dict[str, Any] = read_json(out / "result.json")
         return result
 
@@ -118,9 +118,7 @@ class _Run:
     def carry_out(self) -> dict[str, Any]:
         torch.set_num_threads(self.spec.threads)
         with self._timed("prepare_s"):
-            self.progress("prepare", 0, 1)
-            self.log = self.spec.open_log()
-            self.progress("prepare", 1, 1)
+            self.log = self.spec.open_log(self.progress)
         self.source = TableSource(self.log.table)
         self.plan = self.spec.plan.resolved(self.log.table)
         self.engine = Engine(

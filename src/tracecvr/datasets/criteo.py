@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.dataset import Dataset, RawLog, first_of_each, picked
+from tracecvr.dataset import Dataset, RawLog
 from tracecvr.encode import Binned, Column, Hashed
-from tracecvr.rawcsv import Field, read_csv
+from tracecvr.rawcsv import Field, read_blocks
+from tracecvr.scratch import Scratch
 
 HORIZONS = (6 * MINUTE, 15 * MINUTE, HOUR, DAY, 7 * DAY, 30 * DAY)
 CATEGORIES = (512, 128, 256, 256, 64, 256, 256, 16, 256)
 BINS = (64, 16, 128, 64, 128, 64, 512, 512)
+FIELDS = (
+    Field("click_ts", low=0),
+    Field("conversion", low=0, optional=True),
+    # Four bytes are exact up to 2**24.
+    *(Field(f"numeric_{i}", pl.Float32, optional=True) for i in range(1, len(BINS) + 1)),
+    *(Field(f"categorical_{i}", pl.String, optional=True) for i in range(1, len(CATEGORIES) + 1)),
+)
 
 
 @dataclass
@@ -51,25 +60,8 @@ class Criteo(Dataset):
         categories = [Hashed(f"categorical_{i}", size) for i, size in enumerate(CATEGORIES, start=1)]
         return *categories, *(Binned(f"numeric_{i}", size, scale=scale) for i, size in enumerate(BINS, start=1))
 
-    def read(self, source: Path | None) -> RawLog:
+    def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
         assert source is not None
-        frame = read_csv(source, _fields(), separator="\t").with_row_index("click_id")
-        rows = len(frame)
-        if self.duplicates == "keep":
-            return RawLog(frame, rows)
-        first = first_of_each(frame.drop("click_id")).arg_true()
-        columns = frame.get_columns()
-        del frame
-        return RawLog(picked(columns, first), rows, dropped={"duplicates": rows - len(first)})
-
-
-def _fields() -> tuple[Field, ...]:
-    # Sixteen million rows fit in memory because categories are kept as 4-byte codes and counts as 4-byte floats, which
-    # are exact up to 2**24. Codes of one read share a dictionary that goes when the frame goes.
-    category = pl.Categorical(pl.Categories.random())
-    return (
-        Field("click_ts", low=0),
-        Field("conversion", low=0, optional=True),
-        *(Field(f"numeric_{i}", pl.Float32, optional=True) for i in range(1, len(BINS) + 1)),
-        *(Field(f"categorical_{i}", category, optional=True) for i in range(1, len(CATEGORIES) + 1)),
-    )
+        for lines in read_blocks(source, FIELDS, scratch, separator="\t"):
+            frame = lines if self.duplicates == "keep" else lines.with_columns(lines.hash_rows().alias("digest"))
+            yield RawLog(frame, len(frame))

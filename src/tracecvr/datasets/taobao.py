@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import polars as pl
 from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.dataset import Dataset, RawLog, first_of_each
 from tracecvr.encode import Column, Modulo
-from tracecvr.rawcsv import Field, read_csv
+from tracecvr.files import existing
+from tracecvr.rawcsv import Field, numbered, read_blocks
+from tracecvr.scratch import Scratch, spread
 
 START, END = 1_511_539_200, 1_512_316_800
 """First second of 25 November 2017 and of 4 December, Beijing time: clicks outside are corrupt."""
@@ -77,9 +80,15 @@ class Taobao(Dataset):
         ]
         return Modulo("user", USERS), Modulo("item", ITEMS), Modulo("category", CATEGORIES), *slots
 
-    def read(self, source: Path | None) -> RawLog:
+    def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
         assert source is not None
-        raw = read_csv(source, FIELDS).with_row_index("click_id")
+        rows = numbered(read_blocks(source, FIELDS, scratch))
+        # Every step of the recipe stays with one user, so that any number of users can be taken at a time.
+        for raw in spread(rows, "user", existing(source).stat().st_size, scratch):
+            yield self._clicks(raw)
+
+    def _clicks(self, raw: pl.DataFrame) -> RawLog:
+        """The recipe, on all rows of some users."""
         first = raw.filter(first_of_each(raw.select(*TRIPLE, "behaviour")))
         active = first.filter(pl.len().over("user") >= MIN_ROWS)
         # The published file has 38 negative times, so they are counted instead of refused.
