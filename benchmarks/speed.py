@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,29 +41,31 @@ def main() -> None:
 
 
 def _measured(given: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Every part in turn. What is there is written after each: an hour's figures must not be lost with the last."""
-    with ExitStack() as stack, console.status("the machine") as status:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tracecvr_speed_")))
-        logs: Path = given.logs or scratch
-        logs.mkdir(parents=True, exist_ok=True)
-        bench = figures.Bench(given.size, given.threads, logs, scratch, [], {})
+    """Every part in turn. What is there is written after each figure: an hour's must not be lost with the last."""
+    done: list[report.Figure] = []
+    with tempfile.TemporaryDirectory(prefix="tracecvr_speed_") as scratch, console.status("the machine") as status:
+        bench = figures.Bench(given.size, given.threads, given.logs or Path(scratch), Path(scratch))
+        bench.logs.mkdir(parents=True, exist_ok=True)
+        given.out.parent.mkdir(parents=True, exist_ok=True)
         machine = call("machine", "facts", threads=given.threads)
-        done: list[report.Figure] = []
-        found: dict[str, Any] = {}
         for part in given.only:
             status.update(part)
-            try:
-                done.extend(figures.PARTS[part](bench))
-            except ChildError as failure:
-                done.append(bench.figure(part, None, "", how=str(failure)))
-            found = _report(bench, machine, done)
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(found, indent=2) + "\n")
-    return found
+            for figure in _figures(part, bench):
+                done.append(figure)
+                _write(given.out, bench, machine, done)
+    return _write(given.out, bench, machine, done)
 
 
-def _report(bench: figures.Bench, machine: dict[str, Any], done: list[report.Figure]) -> dict[str, Any]:
-    return {
+def _figures(part: str, bench: figures.Bench) -> Iterator[report.Figure]:
+    """Those of one part; if it breaks, the rest of them is one that failed."""
+    try:
+        yield from figures.PARTS[part](bench)
+    except ChildError as failure:
+        yield bench.figure(part, None, "", how=str(failure))
+
+
+def _write(out: Path, bench: figures.Bench, machine: dict[str, Any], done: list[report.Figure]) -> dict[str, Any]:
+    found = {
         "size": bench.size.name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine,
@@ -72,6 +74,8 @@ def _report(bench: figures.Bench, machine: dict[str, Any], done: list[report.Fig
         "methods": bench.methods,
         "profile": bench.profile,
     }
+    out.write_text(json.dumps(found, indent=2) + "\n")
+    return found
 
 
 def _arguments() -> argparse.Namespace:

@@ -50,7 +50,7 @@ def run(monkeypatch: pytest.MonkeyPatch, out: Path, only: str) -> tuple[int, dic
 def test_a_figure_over_its_limit_fails_the_command(
     milliseconds: float, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(figures, "call", lambda *_, **__: milliseconds / 1e3)
+    monkeypatch.setattr(figures, "call", lambda *_, **__: [milliseconds / 1e3])
     ended, found = run(monkeypatch, tmp_path / "runs" / "speed.json", "overhead")
     assert ended == code
     assert found["passed"] == (code == 0)
@@ -60,10 +60,10 @@ def test_a_figure_over_its_limit_fails_the_command(
 def test_a_part_that_breaks_costs_its_own_figures_only(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def call(module: str, function: str, **_: object) -> float:
+    def call(module: str, function: str, **_: object) -> list[float]:
         if function == "updates":
             raise child.ChildError("out of memory")
-        return 0.001
+        return [0.001]
 
     monkeypatch.setattr(figures, "call", call)
     ended, found = run(monkeypatch, tmp_path / "speed.json", "update,overhead")
@@ -74,7 +74,7 @@ def test_a_part_that_breaks_costs_its_own_figures_only(
 
 @pytest.fixture
 def bench(tmp_path: Path) -> figures.Bench:
-    return figures.Bench(figures.DEFAULT, 1, tmp_path, tmp_path, [], {})
+    return figures.Bench(figures.DEFAULT, 1, tmp_path, tmp_path)
 
 
 def test_an_update_is_held_against_its_arithmetic_at_the_best_rate(

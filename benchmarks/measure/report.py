@@ -49,12 +49,19 @@ def figure_rows(figures: Iterable[dict[str, Any]]) -> Rows:
         (
             f["name"],
             number(f["value"], f["unit"]),
-            "" if f["limit"] is None else f"≤ {number(f['limit'], f['unit'])}",
+            _target(f),
             ("pass" if f["passed"] else "FAIL") if f["limit"] is not None or not f["passed"] else "",
             f["how"],
         )
         for f in figures
     ]
+
+
+def _target(figure: dict[str, Any]) -> str:
+    if figure["target"] is None:
+        return ""
+    wider = f" (limit {number(figure['limit'])})" if figure["loose"] != 1 else ""
+    return f"≤ {number(figure['target'], figure['unit'])}{wider}"
 
 
 def method_rows(methods: Iterable[dict[str, Any]]) -> Rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from itertools import islice, pairwise
-from statistics import median
 from typing import Any
 
 import torch
@@ -41,9 +40,9 @@ def updates(rounds: int, threads: int, hourly: int = paper.HOURLY) -> dict[str, 
     }
 
 
-def overhead(intervals: int, before: int, threads: int) -> float:
-    """The median time of an interval with one click and six events, through the replay's loop."""
+def overhead(intervals: int, before: int, threads: int) -> list[float]:
+    """Seconds of each interval with one click and six events, through the replay's loop."""
     torch.set_num_threads(threads)
     stream = paper.Stream("trace", paper.sparse(paper.STEADY + intervals, before))
     clock = [time.perf_counter() for _ in islice(stream.replayed(), paper.STEADY - 1, None)]
-    return median(end - start for start, end in pairwise(clock))
+    return [end - start for start, end in pairwise(clock)]
