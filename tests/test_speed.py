@@ -31,7 +31,7 @@ def test_the_smoke_passes_and_has_every_figure(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "speed.json").read_text())
     for name in ("update of 4,096", "score of 4,096", "overhead", "prepare criteo, 100 k rows: time"):
         (figure,) = [f for f in found["figures"] if f["name"].startswith(name)]
-        assert 0 < figure["value"] <= figure["limit"]
+        assert 0 <= figure["value"] <= figure["limit"]
     assert found["machine"]["peak_gflops"] > 0
 
 

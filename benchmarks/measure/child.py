@@ -29,6 +29,7 @@ class Ended:
     """How a child came out."""
 
     wall_s: float
+    processor_s: float
     peak_gb: float
     output: str
 
@@ -64,7 +65,7 @@ class Child:
         if self._process.returncode:
             said = errors.strip().splitlines() or [f"exit code {self._process.returncode}"]
             raise ChildError(f"{self.name}: {said[-1]}")
-        return Ended(wall, usage.ru_maxrss * 1024 / 1e9, output)
+        return Ended(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e9, output)
 
 
 def tracecvr(*words: object) -> Child:

@@ -40,9 +40,10 @@ def updates(rounds: int, threads: int, hourly: int = paper.HOURLY) -> dict[str, 
     }
 
 
-def overhead(intervals: int, before: int, threads: int) -> list[float]:
-    """Seconds of each interval with one click and six events, through the replay's loop."""
+def overhead(intervals: int, before: int, threads: int, processor: bool = False) -> list[float]:
+    """Seconds, of the wall or of the processor, of each interval with one click and six events, through `replay`."""
+    now = time.thread_time if processor else time.perf_counter
     torch.set_num_threads(threads)
     stream = paper.Stream("trace", paper.sparse(paper.STEADY + intervals, before))
-    clock = [time.perf_counter() for _ in islice(stream.replayed(), paper.STEADY - 1, None)]
+    clock = [now() for _ in islice(stream.replayed(), paper.STEADY - 1, None)]
     return [end - start for start, end in pairwise(clock)]
