@@ -39,9 +39,9 @@ class _Lookup(torch.autograd.Function):
         return F.embedding_bag(rows, grad.contiguous(), F.pad(ends[:-1], (1, 0)), mode="sum"), None
 
 
-def project(table: Tensor, weight: Tensor, blocks: list[Block]) -> Tensor:
-    """table[rows] @ weight[:, columns].T of each block, one below the other."""
-    found: Tensor = _Projection.apply(table, weight, blocks)  # type: ignore[no-untyped-call]
+def project(table: Tensor, weight: Tensor, bias: Tensor, blocks: list[Block]) -> Tensor:
+    """table[rows] @ weight[:, columns].T of each block, one below the other; the first of them plus `bias`."""
+    found: Tensor = _Projection.apply(table, weight, bias, blocks)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -49,22 +49,24 @@ class _Projection(torch.autograd.Function):
     """By hand, because autograd copies every block in and out: for 17 features that takes longer than the products."""
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, weight: Tensor, blocks: list[Block]) -> Tensor:
+    def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, blocks: list[Block]) -> Tensor:
         ctx.save_for_backward(table, weight)
         ctx.blocks = blocks
         out = table.new_empty(sum(rows.stop - rows.start for rows, _ in blocks), len(weight))
-        for part, (rows, columns) in zip(_cut(out, blocks), blocks, strict=True):
+        parts = _cut(out, blocks)
+        for part, (rows, columns) in zip(parts, blocks, strict=True):
             torch.mm(table[rows], weight[:, columns].t(), out=part)
+        parts[0].add_(bias)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         table, weight = ctx.saved_tensors
-        of_table, of_weight = torch.zeros_like(table), torch.zeros_like(weight)
-        for part, (rows, columns) in zip(_cut(grad, ctx.blocks), ctx.blocks, strict=True):
+        of_table, of_weight, parts = torch.zeros_like(table), torch.zeros_like(weight), _cut(grad, ctx.blocks)
+        for part, (rows, columns) in zip(parts, ctx.blocks, strict=True):
             of_table[rows].addmm_(part, weight[:, columns])  # added, since features may share a table
             torch.mm(part.t(), table[rows], out=of_weight[:, columns])
-        return of_table, of_weight, None
+        return of_table, of_weight, parts[0].sum(0), None
 
 
 def _cut(rows: Tensor, blocks: list[Block]) -> tuple[Tensor, ...]:
@@ -73,7 +75,10 @@ def _cut(rows: Tensor, blocks: list[Block]) -> tuple[Tensor, ...]:
 
 
 def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
-    """linear(norm(relu(h)))."""
+    """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves."""
+    if len(h) < norm.num_features:
+        plain: Tensor = linear(norm(F.relu(h)))
+        return plain
     out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
     return out
 
@@ -104,8 +109,8 @@ class _NormedLinear(torch.autograd.Function):
         of_scale = (weight * of_folded).sum(0) - mean * of_shift
         slope = -scale * inverse.square() * of_scale / len(r) if ctx.training else torch.zeros_like(mean)
         offset = -scale * of_shift / len(r) - slope * mean if ctx.training else slope
-        of_r = torch.addmm(offset, grad, weight * scale).addcmul_(r, slope)
-        of_h = torch.ops.aten.threshold_backward(of_r, r, 0)
+        of_r = torch.addcmul(offset, r, slope).addmm_(grad, weight * scale)
+        of_h = torch.ops.aten.threshold_backward.grad_input(of_r, r, 0, grad_input=of_r)
         of_weight = of_folded * scale + torch.outer(of_bias, shift)
         return of_h, None, inverse * of_scale, of_shift, of_weight, of_bias
 

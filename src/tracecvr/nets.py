@@ -41,18 +41,20 @@ class Embedding(nn.Module):
         few = [i for i, t in enumerate(self.tables) if 2 * self.sizes[t] <= len(x)]
         many = [i for i in range(len(self.tables)) if i not in few]
         dense = [*self._dense(x, many), *beside]
-        out: Tensor = layer.bias
+        found = [self._looked_up(x, layer, few)] if few else []
         if dense:
             *each, rest = layer.weight.split([self.dim] * len(self.tables) + [self._rest(layer)], dim=1)
             weight = torch.cat([*(each[i] for i in many), rest], dim=1)
-            out = F.linear(torch.cat(dense, dim=1), weight, layer.bias)
-        return out + self._looked_up(x, layer.weight, few) if few else out
+            found.append(F.linear(torch.cat(dense, dim=1), weight, None if few else layer.bias))
+        return found[0] if len(found) == 1 else found[0] + found[1]
 
-    def _looked_up(self, x: Tensor, weight: Tensor, chosen: list[int]) -> Tensor:
+    def _looked_up(self, x: Tensor, layer: nn.Linear, chosen: list[int]) -> Tensor:
+        """What the chosen features and the bias contribute: of each click, one value of each feature is looked up."""
         tables = [self.tables[i] for i in chosen]
         blocks = [(self._rows(t), slice(i * self.dim, (i + 1) * self.dim)) for i, t in zip(chosen, tables, strict=True)]
         starts = list(accumulate((self.sizes[t] for t in tables), initial=0))[:-1]
-        return lookup(project(self.table.weight, weight, blocks), self._ids(x, chosen, starts))
+        values = project(self.table.weight, layer.weight, layer.bias, blocks)
+        return lookup(values, self._ids(x, chosen, starts))
 
     def _rows(self, table: int) -> slice:
         start = sum(self.sizes[:table])

@@ -45,8 +45,9 @@ class TrajectoryNet(nn.Module):
         self.shape = (horizons, actions)
 
     def forward(self, x: Tensor) -> Tensor:
-        encoded = self.encoder(x)
-        return torch.stack([self._given(encoded, torch.full((len(x),), y)) for y in (0, 1)], dim=1)
+        y = torch.tensor([0, 1]).repeat(len(x))
+        encoded: Tensor = self.encoder(x).repeat_interleave(2, dim=0)
+        return self._given(encoded, y).view(len(x), 2, *self.shape)
 
     def loss(self, b: Reveals, ends: tuple[int, ...]) -> Tensor:
         """Cross-entropy of every visible window's states under each click's own outcome."""
