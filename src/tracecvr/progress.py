@@ -1,8 +1,9 @@
-"""Progress of a run: a bar with rate and time left on a terminal, a line now and then elsewhere."""
+"""Progress of a run or of `prepare`: a bar with rate and time left on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
@@ -47,11 +48,13 @@ class Display:
             return
         self.shown = now
         started, first = self.since[stage]
-        rate = f"{(done - first) / max(now - started, 1e-9):,.0f}/s"
+        speed = (done - first) / max(now - started, 1e-9)
+        rate = f"{speed:,.0f}/s"
         if self.console.is_terminal:
             self._bar(stage, done, total, rate)
         elif done < total:
-            self.console.print(f"{self.title}{stage}: {done:,} of {total:,} ({rate})", highlight=False)
+            left = f", {timedelta(seconds=round((total - done) / speed))} left" if speed else ""
+            self.console.print(f"{self.title}{stage}: {done:,} of {total:,} ({rate}{left})", highlight=False)
 
     def _bar(self, stage: str, done: int, total: int, rate: str) -> None:
         if stage not in self.tasks:

@@ -30,6 +30,9 @@ _BATCH = 1 << 16
 _BATCHES = 4
 """Batches to a slice of sorted clicks, more or less."""
 
+_MOST_PARTS = 256
+"""Files that may be open at once, which systems limit; a log that needs more has larger parts."""
+
 
 def silent(stage: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
@@ -87,8 +90,8 @@ def _close(file: BinaryIO) -> None:
 
 def spread(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scratch) -> Iterator[pl.DataFrame]:
     """The same rows in other frames: those of equal `key` lie in one frame, in the order in which they came. There are
-    as many frames as there are budgets in `size`, the bytes of all rows."""
-    parts = -(-size // scratch.budget)
+    as many frames as there are budgets in `size`, the bytes of all rows, if that is not too many files."""
+    parts = min(-(-size // scratch.budget), _MOST_PARTS)
     if parts <= 1:
         yield pl.concat(frames)
         return
