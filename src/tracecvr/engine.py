@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,16 @@ from tracecvr.errors import UserError
 from tracecvr.files import write_atomically
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.metrics import probability
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import Again, Reveals, repeated
 from tracecvr.seeds import generator
 from tracecvr.served import ServedLog
 from tracecvr.source import History, Source
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total) as work goes on."""
+
+Share = Callable[[Part, str, dict[str, Any], Callable[[], None]], None]
+"""Called with a part, the name of its net, what its training depends on beside these, and the training itself."""
 
 _SCORE_BLOCK = 8192
 """Rows scored at once: fixed, because a net's last bits may depend on how many rows it is given."""
@@ -50,7 +54,12 @@ class Engine:
         for plugin in self.plugins:
             plugin.attach(method)
             plugin.bind(schema, seed)
-        self.schedule = method.schedule()
+        self.schedule = own = method.schedule()
+        repeats = [repeat for plugin in self.plugins for repeat in plugin.repeats(own)]
+        self.schedule += tuple(repeated(own[position], seconds) for position, seconds in repeats)
+        # To the method a repeated event is the one that it repeats.
+        self._first = torch.tensor([*range(len(own)), *(position for position, _ in repeats)], dtype=torch.int64)
+        self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = ServedLog()
@@ -59,16 +68,24 @@ class Engine:
 
     # Learning.
 
-    def warm_up(self, history: History, progress: Progress = lambda *_: None) -> None:
-        """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser."""
+    def warm_up(
+        self,
+        history: History,
+        progress: Progress = lambda *_: None,
+        share: Share = lambda *call: call[-1](),
+    ) -> None:
+        """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser.
+
+        `share` may take a net over from another run instead of training it.
+        """
         for part in self._parts.values():
             if type(part).observe is not Part.observe:
                 for b in history.batches(_SCORE_BLOCK, None):
                     part.observe(b)
-        self._fit("model", self._main, self.method.warm_epochs, self.method.warm_loss, history, progress)
-        for part in self._parts.values():
-            for name, helper in part.helpers().items():
-                self._fit(name, part.nets[name], helper.epochs, partial(part.helper_loss, name), history, progress)
+        adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay", "batch_size")}
+        for title, part, name, epochs, loss_of in self._fits():
+            facts = adam | {"title": title, "epochs": epochs, "seed": self.seed}
+            share(part, name, facts, partial(self._fit, title, part.nets[name], epochs, loss_of, history, progress))
         for part in self._parts.values():
             part.after_warm_up()
         self._start_stream()
@@ -79,7 +96,7 @@ class Engine:
         if self.publish_lag:
             self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
         self._refresh(source, start, end)
-        events = self._logs.given_back(source.reveals(self.schedule, start, end, truth=self.method.privileged))
+        events = self._logs.given_back(self.events(source, start, end))
         self._main.train()
         for turn in range(self.method.passes if len(events) else 0):
             rng = generator(self.seed, "tick", start, turn)
@@ -89,6 +106,11 @@ class Engine:
         self._main.eval()
         self.reveals += len(events)
         return len(events)
+
+    def events(self, source: Source, start: int, end: int) -> Reveals:
+        """What an interval has to show: the method's schedule and what plugins repeat of it."""
+        found = source.reveals(self.schedule, start, end, truth=self.method.privileged)
+        return replace(found, trigger=self._first[found.trigger])
 
     # Answering.
 
@@ -166,6 +188,13 @@ class Engine:
 
     # Inside.
 
+    def _fits(self) -> Iterator[tuple[str, Part, str, int, Callable[[Reveals], Tensor]]]:
+        """What warm-up trains, in order: title, whose net, its name, epochs and loss."""
+        yield "model", self.method, "main", self.method.warm_epochs, self.method.warm_loss
+        for part in self._parts.values():
+            for name, helper in part.helpers().items():
+                yield name, part, name, helper.epochs, partial(part.helper_loss, name)
+
     @property
     def _main(self) -> nn.Module:
         return self.method.nets["main"]
@@ -212,7 +241,7 @@ class Engine:
             with self._serving(), torch.no_grad():
                 blocks = [self.method.record(x) for x in clicks.x.split(_SCORE_BLOCK)]
             self.method.forget()
-            self._logs.add(clicks.row, torch.cat(blocks), end + self.schema.d_max)
+            self._logs.add(clicks.row, torch.cat(blocks), end + self._memory)
             self._logs.drop(start)
 
     def _fit(

@@ -38,6 +38,7 @@ from tracecvr.method import Method, Plugin
 from tracecvr.prepared import Prepared
 from tracecvr.replay import FullPlan, Plan, replay
 from tracecvr.source import TableSource
+from tracecvr.warm import SharedWarmUps
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,18 @@ def run(
     resume: bool = False,
     progress: Progress = lambda *_: None,
     checkpoint_every: float = 30.0,
+    shared: Path | None = None,
 ) -> dict[str, Any]:
-    """Carry out a run, or the rest of it, and return the content of `result.json`."""
+    """Carry out a run, or the rest of it, and return the content of `result.json`.
+
+    `shared` is a directory of warm-ups to take from and add to.
+    """
     with _claimed(out, spec.identity(), resume):
         if not (out / "result.json").exists():
-            return _Run(spec, out, progress, checkpoint_every).carry_out()
+            return _Run(spec, out, progress, checkpoint_every, shared).carry_out()
         recorded = read_json(out / "run.json")
         if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
-            _compare({"fingerprint": spec.open_log().table.fingerprint}, recorded, str(out))
+            refuse_if_other({"fingerprint": spec.open_log().table.fingerprint}, recorded, str(out))
         result: dict[str, Any] = read_json(out / "result.json")
         return result
 
@@ -109,11 +114,12 @@ def load(out: Path) -> Engine:
 
 
 class _Run:
-    def __init__(self, spec: Spec, out: Path, progress: Progress, checkpoint_every: float) -> None:
+    def __init__(self, spec: Spec, out: Path, progress: Progress, checkpoint_every: float, shared: Path | None) -> None:
         self.spec, self.out, self.progress, self.checkpoint_every = spec, out, progress, checkpoint_every
+        self.shared = shared
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.served = out / "scores.f32"
-        self.cost = {"prepare_s": 0.0, "warm_up_s": 0.0, "stream_s": 0.0, "peak_rss_mb": 0.0}
+        self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
 
     def carry_out(self) -> dict[str, Any]:
         torch.set_num_threads(self.spec.threads)
@@ -128,7 +134,7 @@ class _Run:
         )
         identity = self.spec.identity() | {"fingerprint": self.log.table.fingerprint}
         if (self.out / "run.json").exists():
-            _compare(identity, read_json(self.out / "run.json"), str(self.out))
+            refuse_if_other(identity, read_json(self.out / "run.json"), str(self.out))
         first = self._restore()
         self._stream(self._warm_up(identity) if first is None else first)
         return self._finish(identity)
@@ -145,7 +151,14 @@ class _Run:
 
     def _warm_up(self, identity: dict[str, Any]) -> int:
         with self._timed("warm_up_s"):
-            self.engine.warm_up(self.source.history(self.plan.split, self.plan.warm_labels), self.progress)
+            history = self.source.history(self.plan.split, self.plan.warm_labels)
+            if self.shared is None:
+                self.engine.warm_up(history, self.progress)
+            else:
+                facts = {"split": self.plan.split, "labels": self.plan.warm_labels}
+                taken = SharedWarmUps(self.shared, facts | {"fingerprint": identity["fingerprint"]})
+                self.engine.warm_up(history, self.progress, taken)
+                self.cost["shared_warm_up_s"] = taken.seconds
         self.served.write_bytes(b"")
         write_json(self.out / "run.json", identity | {"source": self.spec.source})
         self._checkpoint(0)
@@ -217,6 +230,7 @@ class _Run:
             "cost": self.cost
             | {
                 "clicks": int(last - first),
+                "conversions": int(label.sum()),
                 "reveals": self.engine.reveals,
                 "steps": self.engine.steps,
                 "skipped_events": self.engine.skipped,
@@ -290,19 +304,22 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
     if (out / "run.json").exists():
         if not resume:
             raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
-        _compare(identity, read_json(out / "run.json"), str(out))
+        refuse_if_other(identity, read_json(out / "run.json"), str(out))
     elif any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
 
 
-def _compare(ours: dict[str, Any], theirs: dict[str, Any], where: str, prefix: str = "") -> None:
+def refuse_if_other(
+    ours: dict[str, Any], theirs: dict[str, Any], where: str, what: str = "run", prefix: str = ""
+) -> None:
+    """Refuse to go on in a directory whose recorded facts are not ours."""
     for key, value in ours.items():
         other = theirs.get(key)
         if isinstance(value, dict) and isinstance(other, dict):
-            _compare(value, other, where, f"{prefix}{key}.")
+            refuse_if_other(value, other, where, what, f"{prefix}{key}.")
         elif value != other:
             raise UserError(
-                f"{where} holds another run: {prefix}{key} is {other!r} there, {value!r} here; choose another --out"
+                f"{where} holds another {what}: {prefix}{key} is {other!r} there, {value!r} here; choose another --out"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,11 @@ class TrajectoryAware(Method):
 
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
         return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
+
+    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
+        if name == "trajectory" and self.inherits(TrajectoryAware, "helper_loss"):
+            return {"ends": self.ends}
+        return super().warm_up_depends_on(name)
 
 
 class TrajectoryNet(nn.Module):
