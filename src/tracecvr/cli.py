@@ -24,7 +24,7 @@ app = typer.Typer(
 
 _SET_HELP = (
     "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
-    "split, interval, until, warm_labels (mature, censored), publish_lag."
+    "split, interval, until, warm_labels (mature, censored), publish_lag, posterior_every, tuning."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -121,10 +121,13 @@ class Engine:
 
     def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
         """P(conversion | features, trajectory so far) of clicks at any age."""
+        return probability(self.posterior_log_odds(reveals)).astype(np.float32)
+
+    def posterior_log_odds(self, reveals: Reveals) -> npt.NDArray[np.float32]:
+        """The same as log-odds."""
         index = torch.arange(len(reveals))
         with self._serving():
-            log_odds = self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
-        return probability(log_odds).astype(np.float32)
+            return self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
 
     # State.
 

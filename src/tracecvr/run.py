@@ -4,6 +4,7 @@ run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
 result.json      metrics, cost, configuration, versions
 intervals.parquet, scores.parquet, encoder.json
+posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class _Run:
         self.spec, self.out, self.progress, self.checkpoint_every = spec, out, progress, checkpoint_every
         self.shared = shared
         self.checkpoints = Checkpoints(out / "checkpoint")
-        self.served = out / "scores.f32"
+        self.served, self.judged = out / "scores.f32", out / "posterior.f32"
         self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
 
     def carry_out(self) -> dict[str, Any]:
@@ -147,6 +148,7 @@ class _Run:
         self.checkpoints.restore(self.engine, manifest)
         self.cost |= manifest["cost"]
         os.truncate(self.served, manifest["scored"] * 4)
+        os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
     def _warm_up(self, identity: dict[str, Any]) -> int:
@@ -159,29 +161,34 @@ class _Run:
                 taken = SharedWarmUps(self.shared, facts | {"fingerprint": identity["fingerprint"]})
                 self.engine.warm_up(history, self.progress, taken)
                 self.cost["shared_warm_up_s"] = taken.seconds
-        self.served.write_bytes(b"")
+        for path in (self.served, self.judged):
+            path.write_bytes(b"")
         write_json(self.out / "run.json", identity | {"source": self.spec.source})
         self._checkpoint(0)
         return 0
 
     def _stream(self, first: int) -> None:
         clock, saved = time.monotonic(), time.monotonic()
-        with self.served.open("ab") as served:
+        with self.served.open("ab") as served, self.judged.open("ab") as judged:
             for done in replay(self.engine, self.source, self.plan, first):
                 served.write(done.log_odds.tobytes())
+                judged.write(done.judged.tobytes())
                 self.progress("stream", done.number + 1, len(self.plan))
                 if time.monotonic() - saved >= self.checkpoint_every or done.number + 1 == len(self.plan):
                     served.flush()
+                    judged.flush()
                     clock = self._charge("stream_s", clock)
                     self._checkpoint(done.number + 1)
                     saved = time.monotonic()
         self._charge("stream_s", clock)
 
     def _checkpoint(self, intervals: int) -> None:
-        sync(self.served)
+        for path in (self.served, self.judged):
+            sync(path)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
         facts = {
             "scored": self.served.stat().st_size // 4,
+            "judged": self.judged.stat().st_size // 4,
             "cost": self.cost,
             "run": self.spec.identity(),
             "schema": self.log.table.schema.to_json(),
@@ -207,6 +214,10 @@ class _Run:
         self.log.encoder.save(self.out / "encoder.json")
         write_parquet(self.out / "intervals.parquet", per_interval)
         write_parquet(self.out / "scores.parquet", scores)
+        if (open_clicks := plan.open_clicks(self.source)) is not None:
+            judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
+            history = self.source.history(plan.split, plan.warm_labels)
+            write_parquet(self.out / "posterior.parquet", open_clicks.evaluated(judged, len(plan), history))
         counts = table.counts | {
             "conversions": int(table.label.sum()),
             "warm_up": int(first),
@@ -241,6 +252,7 @@ class _Run:
         }
         write_json(self.out / "result.json", result)
         self.served.unlink()
+        self.judged.unlink()
         return result
 
     @contextmanager
@@ -305,7 +317,7 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
         if not resume:
             raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
         refuse_if_other(identity, read_json(out / "run.json"), str(out))
-    elif any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
+    elif any(path.name not in (".lock", "scores.f32", "posterior.f32") for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
 
 

@@ -10,6 +10,7 @@ DIR/warm/             warm-ups that cells share, by key; safe to delete when the
 DIR/cells/NAME/       one run each: result.json, intervals.parquet, scores.parquet, [posterior.parquet], ...
 DIR/failed.json       {cell: message} of cells that failed; absent if none did
 DIR/results.parquet   one row per finished cell, in the suite's order, then by seed
+DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out
 DIR/posterior.parquet posteriors of open clicks by age, if the suite asks for them: one row per cell, age and estimate
 DIR/segments.parquet  with --by FEATURE: one row per cell and segment
 DIR/table.md, table.tex
@@ -36,6 +37,11 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | shown_per_click | events per click times `passes` |
 | time_prepare_s, time_warm_up_s, time_shared_warm_up_s, time_stream_s | seconds; shared is what another cell spent |
 | memory_peak_mb | of the worker process, when the cell ended |
+
+`posterior.parquet`: cell, label, variant, seed, age_s, estimate (`posterior`, `static`, `survival`: see
+`tracecvr.openclicks`), clicks, conversions and the pooled metrics. `segments.parquet`: cell, by, segment (encoded id),
+clicks, conversions, auc, nll, mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences
+and references, for whoever draws it; `document.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers and however often the bench was killed.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tracecvr.bench import live, tables
+from tracecvr.bench import live, segments, tables, tune
 from tracecvr.bench.runner import Request, carry_out, opened
 
 
@@ -14,7 +14,10 @@ def bench(request: Request, out: Path, workers: int, by: str | None = None) -> b
     """Carry a bench out, or the rest of it, and write its tables; False if a cell failed."""
     with opened(request, out) as held, live.Board(Console(stderr=True)) as board:
         state = carry_out(held, workers, board)
-        tables.write(out)
+        found = None if by is None else segments.write(out, held.log, by)
+        if request.suite.layout == "tune":
+            tune.write(out)
+        tables.write(out, found)
     console = Console(highlight=False, soft_wrap=True)
     console.print((out / "table.md").read_text(encoding="utf-8"), markup=False)
     for name, message in state.failed.items():

@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from tracecvr.bench.runner import State
+from tracecvr.config import DAY, HOUR, MINUTE
 
 
 class Board:
@@ -56,13 +57,14 @@ def summary(state: State) -> str:
 def duration(seconds: float) -> str:
     """Roughly, for people.
 
-    >>> duration(59), duration(150), duration(9000)
-    ('59 s', '2 min', '2 h 30 min')
+    >>> duration(59), duration(150), duration(3600), duration(9000), duration(7 * 86400 + 60)
+    ('59 s', '2 min', '1 h', '2 h 30 min', '7 d')
     """
-    if seconds < 60:
+    if seconds < MINUTE:
         return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    days, hours = int(seconds // DAY), int(seconds % DAY // HOUR)
+    parts = {"d": days, "h": hours, "min": 0 if days else int(seconds % HOUR // MINUTE)}
+    return " ".join(f"{count} {unit}" for unit, count in parts.items() if count)
 
 
 def _board(state: State) -> RenderableType:

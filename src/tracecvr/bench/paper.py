@@ -1,4 +1,4 @@
-"""The paper's own numbers (Zhang et al., Follow the TRACE, SIGIR 2026) by dataset: shown beside ours, never mixed in."""
+"""The paper's own numbers (Zhang et al., Follow the TRACE, SIGIR 2026) by dataset: beside ours, never mixed in."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tracecvr.bench.suite import Cell
 from tracecvr.files import read_json, write_parquet
-from tracecvr.metrics import INTERVAL_METRICS, Metrics
+from tracecvr.metrics import INTERVAL_METRICS, Metrics, probability
 
 POOLED = tuple(Metrics.__dataclass_fields__)
 _TIMES = ("prepare", "warm_up", "shared_warm_up", "stream")
@@ -26,6 +27,15 @@ SCHEMA = (
     | dict.fromkeys((*(f"time_{name}_s" for name in _TIMES), "memory_peak_mb"), pl.Float64)
 )
 """Columns of `results.parquet` and their types; the package's docstring tells what they mean."""
+
+
+BINS = 15
+_NO_BINS = pl.DataFrame(
+    schema={"cell": pl.String}
+    | dict.fromkeys(("low", "high"), pl.Float64)
+    | dict.fromkeys(("clicks", "conversions"), pl.Int64)
+    | {"mean_prediction": pl.Float64}
+)
 
 
 def machine_free(results: pl.DataFrame) -> pl.DataFrame:
@@ -48,6 +58,7 @@ def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
     """`results.parquet`, and what single cells wrote of posteriors put together."""
     frame = gather(out, cells)
     write_parquet(out / "results.parquet", frame)
+    write_parquet(out / "reliability.parquet", pl.concat([_bins(c, f) for c, f in _finished(out, cells)] or [_NO_BINS]))
     posteriors = [_posterior(cell, folder) for cell, folder in _finished(out, cells)]
     if found := [part for part in posteriors if part is not None]:
         write_parquet(out / "posterior.parquet", pl.concat(found))
@@ -57,6 +68,25 @@ def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
 def _finished(out: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
     folders = [(cell, out / "cells" / cell.name) for cell in cells]
     return [(cell, folder) for cell, folder in folders if finished(folder)]
+
+
+def _bins(cell: Cell, folder: Path) -> pl.DataFrame:
+    """A reliability diagram's bins of predictions, those without clicks left out."""
+    scores = pl.read_parquet(folder / "scores.parquet", columns=["log_odds", "label"])
+    p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
+    which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
+    used = np.unique(which)
+    return pl.DataFrame(
+        {
+            "cell": [cell.name] * len(used),
+            "low": used / BINS,
+            "high": (used + 1) / BINS,
+            "clicks": np.bincount(which, minlength=BINS)[used],
+            "conversions": np.bincount(which, weights=label, minlength=BINS)[used].astype(np.int64),
+            "mean_prediction": np.bincount(which, weights=p, minlength=BINS)[used] / np.bincount(which)[used],
+        },
+        _NO_BINS.schema,
+    )
 
 
 def _posterior(cell: Cell, folder: Path) -> pl.DataFrame | None:

@@ -7,14 +7,23 @@ metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
 [set]                            # settings of every row that knows them; --set wins
 [data.synthetic]                 # options of a dataset unless --data-set is given
 [[row]]
-method = "trace"                 # one, several, or "all"
+method = "trace"                 # one, several, or "all" that are found, those in `except` left out
 label = "w/o Gate"               # by default what the field calls it
 plugins = ["completer"]
 set = {gate = false}             # this row's own settings: they win over all others
 grid = {lam = [0, 0.1]}          # one row for each combination
+horizons = [2, "from click"]     # one row for each: the log's thinned to so many, or with one more at the click
 role = "ours"                    # lower, zero, upper, ours; method by default
 base = "TRACE"                   # label of the row it is compared with
 equal_steps = "passes"           # or "rehearsal": as many events per click as TRACE has, by that means
+
+# with layout "tune": each row becomes that many trials
+trials = 8
+score = "nll"                    # what is best, on the end of the warm-up part
+[range.all]                      # what is drawn for every method, and below for one
+learning_rate = {low = 1e-4, high = 1e-2, scale = "log"}
+[range.trace]
+lam = {choices = [0.05, 0.1]}
 ```
 """
 
@@ -32,6 +41,8 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr import config, registry
+from tracecvr.bench import draws
+from tracecvr.bench.draws import drawn, ranges_of
 from tracecvr.bench.paper import LABELS
 from tracecvr.clicks import Schema
 from tracecvr.errors import UserError
@@ -40,7 +51,19 @@ from tracecvr.spec import owners_of
 
 LAYOUTS = ("comparison", "pairs", "changes", "posterior", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
-_ROW_KEYS = {"method", "label", "plugins", "set", "grid", "role", "base", "equal_steps", "variant"}
+_ROW_KEYS = {
+    "method",
+    "except",
+    "label",
+    "plugins",
+    "set",
+    "grid",
+    "horizons",
+    "role",
+    "base",
+    "equal_steps",
+    "variant",
+}
 
 
 @dataclass(frozen=True)
@@ -167,6 +190,8 @@ def rows_of(
     """The rows of a suite for one log. `methods` picks among them; `settings` go to every row that knows them."""
     rows = [row for raw in suite.rows for row in _expanded(raw, schema, methods)]
     rows += _added(suite, [name for name in methods if name not in {row.method for row in rows}])
+    if suite.trials:
+        rows = [trial for row in rows for trial in _trials(suite, row)]
     rows = [replace(row, name=_name(row)) for row in rows]
     given = dict(settings or {})
     known = dict.fromkeys((*suite.settings, *given), False)
@@ -195,27 +220,69 @@ def _added(suite: Suite, methods: Sequence[str]) -> list[Row]:
 
 
 def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
-    named = raw["method"]
-    names = (
-        list(methods or registry.found("method")) if named == "all" else [named] if isinstance(named, str) else named
-    )
+    """The rows that an entry of a suite stands for: methods by settings."""
     rows = []
-    for method in names:
-        if methods and method not in methods:
-            continue
-        for chosen in product(*raw.get("grid", {}).values()):
-            swept = {key: text(value) for key, value in zip(raw.get("grid", {}), chosen, strict=True)}
+    for method in _methods(raw, methods):
+        title = LABELS.get(method, Path(method).stem)
+        for swept, variant in _sweep(raw, schema):
+            if methods and swept.get("schedule_of", method) not in methods:
+                continue  # the bound of a method that is not asked for
             row = Row(
-                label=raw.get("label", LABELS.get(method, Path(method).stem)).format(method=LABELS.get(method, method)),
+                label=raw.get("label", "{method}").format(method=title),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
                 settings={key: text(value) for key, value in raw.get("set", {}).items()} | swept,
                 role=raw.get("role", "method"),
-                variant=raw.get("variant", ", ".join(f"{k}={v}" for k, v in swept.items())),
-                base=raw.get("base", "").format(method=LABELS.get(method, method)),
+                variant=raw.get("variant", variant),
+                base=raw.get("base", "").format(method=title),
             )
             rows += _equalised(row, raw.get("equal_steps"), schema)
     return rows
+
+
+def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
+    named = raw["method"]
+    if named == "all":
+        return [name for name in asked or registry.found("method") if name not in raw.get("except", ())]
+    return [name for name in ([named] if isinstance(named, str) else named) if not asked or name in asked]
+
+
+def _sweep(raw: Mapping[str, Any], schema: Schema) -> list[tuple[dict[str, str], str]]:
+    """Settings and the name of each combination; one without either if nothing is swept."""
+    grid = raw.get("grid", {})
+    found = []
+    for values in product(*grid.values()):
+        settings = {key: text(value) for key, value in zip(grid, values, strict=True)}
+        found.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
+    if "horizons" not in raw:
+        return found
+    chosen = {word: _horizons(word, schema.horizons) for word in raw["horizons"]}
+    return [
+        (settings | {"horizons": ",".join(map(str, ends))}, ", ".join(filter(None, (name, f"{len(ends)} horizons"))))
+        for settings, name in found
+        for ends in chosen.values()
+        if ends is not None
+    ]
+
+
+def _horizons(word: int | str, ends: tuple[int, ...]) -> tuple[int, ...] | None:
+    """So many of the log's horizons, evenly thinned, the last kept; or all and the click itself. None if no change."""
+    if word == "from click":
+        return None if ends[0] == 0 else (0, *ends)
+    count = int(word)
+    return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count)) if 0 < count < len(ends) else None
+
+
+def _trials(suite: Suite, row: Row) -> list[Row]:
+    for key in ranges_of(suite.ranges, row.method):
+        if not _knows(row, key):
+            raise UserError(f"suite {suite.name!r}: [range] {key}: {row.method} has no such option")
+    drawn_settings = [drawn(suite.ranges, row.method, trial) for trial in range(suite.trials)]
+    made = [
+        replace(row, settings=row.settings | settings, variant=f"trial {trial}")
+        for trial, settings in enumerate(drawn_settings)
+    ]
+    return list({_name(one): one for one in reversed(made)}.values())[::-1]  # few choices may be drawn twice
 
 
 def _equalised(row: Row, by: str | None, schema: Schema) -> list[Row]:
@@ -265,6 +332,9 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
         raise UserError(f"{path}: no [[row]]: a suite needs at least one")
     for number, row in enumerate(rows, start=1):
         _check_row(f"{path}: row {number}", row)
+    if layout == "tune" and content.get("trials", 0) < 1:
+        raise UserError(f"{path}: layout 'tune' needs trials = N, at least 1")
+    draws.check(content.get("range", {}), str(path))
     defaults = Suite("", "")
     return Suite(
         name=path.stem,
