@@ -210,10 +210,9 @@ def _work_off(bench: Bench, waiting: list[Cell], workers: int, state: State, wat
             watch(state)
             ready = wait([worker.pipe for worker in crew if worker.cell], timeout=1.0)
             for number, worker in enumerate(crew):
-                if worker.pipe in ready and not _listened(worker, state):
-                    worker.process.join()
+                if worker.pipe in ready and not _listened(worker, state) and queue:
                     crew[number] = worker = _started(bench)
-                if worker.cell is None:
+                if worker.cell is None and worker.process.is_alive():
                     _hand_out(worker, queue, state)
         watch(state)
     finally:
@@ -259,6 +258,7 @@ def _listened(worker: _Worker, state: State) -> bool:
         worker.process.join()
         state.failed[name] = f"the worker process ended with code {worker.process.exitcode}; out of memory, perhaps"
         state.at.pop(name, None)
+        worker.cell = None
         return False
     if kind == "at":
         state.at[name] = content
