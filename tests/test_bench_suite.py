@@ -78,6 +78,7 @@ def test_budget_gives_every_method_as_many_events_as_trace() -> None:
     assert {row.method for row in found if row.plugins == ("rehearsal",)} == set(passes)
     assert not {"trace", "gdfm", "miss", "pretrain"} & set(passes)  # they have them already, or no stream
     bounds = {row.settings["schedule_of"] for row in found if "schedule_of" in row.settings}
+    assert "Oracle at TRACE's moments" in {row.label for row in found}
     covered = {frozenset(_moments(name)) for name in bounds}
     others = set(registry.found("method")) - {"oracle", "pretrain"}
     assert {frozenset(_moments(name)) for name in others} == covered  # each distinct schedule has its bound

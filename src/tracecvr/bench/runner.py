@@ -119,6 +119,7 @@ def carry_out(bench: Bench, workers: int, watch: Watch = lambda _: None) -> Stat
         write_json(bench.out / "failed.json", state.failed)
     else:
         (bench.out / "failed.json").unlink(missing_ok=True)
+        shutil.rmtree(bench.out / "warm", ignore_errors=True)  # nobody is left to share with
     return state
 
 

@@ -8,7 +8,7 @@ metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
 [data.synthetic]                 # options of a dataset unless --data-set is given
 [[row]]
 method = "trace"                 # one, several, or "all" that are found, those in `except` left out
-label = "w/o Gate"               # by default what the field calls it
+label = "w/o Gate"               # by default what the field calls it; {method} and keys of `grid` are filled in
 plugins = ["completer"]
 set = {gate = false}             # this row's own settings: they win over all others
 grid = {lam = [0, 0.1]}          # one row for each combination
@@ -228,7 +228,7 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
             if methods and swept.get("schedule_of", method) not in methods:
                 continue  # the bound of a method that is not asked for
             row = Row(
-                label=raw.get("label", "{method}").format(method=title),
+                label=raw.get("label", "{method}").format(method=title, **_titles(swept)),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
                 settings={key: text(value) for key, value in raw.get("set", {}).items()} | swept,
@@ -238,6 +238,10 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
             )
             rows += _equalised(row, raw.get("equal_steps"), schema)
     return rows
+
+
+def _titles(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key: LABELS.get(value, value) for key, value in settings.items()}
 
 
 def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
