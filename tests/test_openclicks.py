@@ -26,12 +26,13 @@ TABLE = small_log()
 SPLIT, STEP = TABLE.schema.split, TABLE.schema.interval
 
 
-def test_it_is_clicks_of_the_stream_that_have_not_converted_by_an_age() -> None:
+@pytest.mark.parametrize("interval", [0, 2, 6])
+def test_it_is_clicks_of_the_stream_that_have_not_converted_by_an_age(interval: int) -> None:
     asked = OpenClicks(TableSource(TABLE), SPLIT, STEP, every=2)
     assert asked.ages == TABLE.schema.horizons[:-1]
     assert len(asked.events(1)) == 0
-    events = asked.events(6)
-    start, end, expected = SPLIT + 6 * STEP, SPLIT + 7 * STEP, set()
+    events = asked.events(interval)
+    start, end, expected = SPLIT + interval * STEP, SPLIT + (interval + 1) * STEP, set()
     for row in range(len(TABLE)):
         click, purchase = int(TABLE.click_ts[row]), int(TABLE.action_ts[row, 0])
         for number, age in enumerate(asked.ages):

@@ -118,6 +118,19 @@ def test_what_differs_is_trained_anew(tmp_path: Path, other: Method, seed: int, 
     assert shared.trained - before == trained
 
 
+def test_a_net_that_starts_elsewhere_is_trained_anew(tmp_path: Path) -> None:
+    """Same seed, same form, other first weights: a third party's way to initialise, for example."""
+    shared, ends = Counting(tmp_path, HISTORY), []
+    for factor in (1.0, 0.5):
+        one = engine(small("vanilla"))
+        with torch.no_grad():
+            for weight in one.method.nets["main"].parameters():
+                weight.mul_(factor)
+        ends.append(warmed(one, shared).fingerprint())
+    assert shared.trained == 2
+    assert ends[0] != ends[1]
+
+
 def test_another_history_shares_nothing(tmp_path: Path) -> None:
     warmed(engine(small("trace")), Counting(tmp_path, HISTORY))
     other = Counting(tmp_path, HISTORY | {"labels": "censored"})

@@ -107,14 +107,17 @@ class Outcome:
         return self._over_days(ours, theirs, metric) or found
 
     def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
-        a, b = (self._intervals(line) for line in (ours, theirs))
-        if not a["start"].equals(b["start"]):
+        (seed,) = set(ours.cells["seed"]) & set(theirs.cells["seed"])
+        a, b = (self._intervals(line, seed) for line in (ours, theirs))
+        if a is None or b is None or not a["start"].equals(b["start"]):
             return None
         start, clicks = a["start"].to_numpy(), a["clicks"].to_numpy().astype(float)
         return stats.over_days(start, clicks, _numbers(a[metric]), _numbers(b[metric]))
 
-    def _intervals(self, line: Line) -> pl.DataFrame:
-        return pl.read_parquet(self.out / "cells" / line.cells["cell"][0] / "intervals.parquet")
+    def _intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
+        """None where cells were cleared away and the results kept."""
+        path = self.out / "cells" / f"{line.facts['name']}~seed{seed}" / "intervals.parquet"
+        return pl.read_parquet(path) if path.is_file() else None
 
 
 def _numbers(column: pl.Series) -> stats.Floats:
