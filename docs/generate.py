@@ -100,7 +100,7 @@ def page(cls: type, counts: str) -> str:
             f"- Helper nets: {helpers}",
             f"- Events per click: {events_per_click(method)}",
             f"- Source: `src/tracecvr/methods/{file.name}`, {len(file.read_text(encoding='utf-8').splitlines())} lines",
-            f"- Checks, alone and with the completer: {counts}",
+            f"- Checks, alone and with each plugin: {counts}",
             "",
             "## When it learns from a click (with Criteo's windows)",
             "",
@@ -172,7 +172,7 @@ def counted() -> dict[str, str]:
 
 def kept() -> dict[str, str]:
     """The check counts that the pages have."""
-    pattern = re.compile(r"^- Checks, alone and with the completer: (.*)$", re.MULTILINE)
+    pattern = re.compile(r"^- Checks, alone and with each plugin: (.*)$", re.MULTILINE)
     found = {}
     for name in registry.found("method"):
         path = FOLDER / f"{name}.md"

@@ -85,7 +85,7 @@ def test_the_result_says_what_was_done(undisturbed: Path) -> None:
     assert set(result["metrics"]["interval"]) == {*metrics.INTERVAL_METRICS, "intervals", "skipped"}
     assert set(result["metrics"]["pooled"]) == {"auc", "pr_auc", "ap", "nll", "ece", "ece_gdfm", "mce", "pcoc"}
     cost = {"prepare_s", "warm_up_s", "stream_s", "clicks", "reveals", "steps", "skipped_events", "peak_rss_mb"}
-    assert set(result["cost"]) == cost | {"clipped_weights"}
+    assert set(result["cost"]) == cost | {"clipped_weights", "conversions", "shared_warm_up_s"}
     assert result["data"]["fingerprint"] == DATA.prepare(None)[0].fingerprint
     counts = result["data"]["counts"]
     assert counts["warm_up"] + counts["scored"] + counts["not_scored"] == counts["clicks"] == 6000

@@ -6,14 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracecvr.errors import UserError
 
 if TYPE_CHECKING:
-    from tracecvr.dataset import Dataset
     from tracecvr.run import Spec
 
 app = typer.Typer(
@@ -25,7 +24,7 @@ app = typer.Typer(
 
 _SET_HELP = (
     "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
-    "split, interval, until, warm_labels (mature, censored), publish_lag."
+    "split, interval, until, warm_labels (mature, censored), publish_lag, posterior_every, tuning."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -71,8 +70,9 @@ def prepare(
 
     from tracecvr import prepared
     from tracecvr.progress import Display
+    from tracecvr.spec import dataset_of
 
-    dataset = _dataset(data, data_set)
+    dataset = dataset_of(data, data_set or [])
     with Display(Console(stderr=True)) as progress:
         made = prepared.prepare_to(out, dataset, source, progress)
     for name, count in made.table.counts.items():
@@ -98,17 +98,10 @@ def run(
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
     from tracecvr import config
+    from tracecvr.spec import spec_of
 
-    spec = _spec(
-        method,
-        plugin or [],
-        data,
-        source,
-        config.pairs(settings or [], "--set"),
-        data_set,
-        seed,
-        threads,
-    )
+    given = config.pairs(settings or [], "--set")
+    spec = spec_of(method, plugin or [], data, source, given, data_set or [], seed, threads or _cores())
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
     _carry_out([(spec, where)], resume, checkpoint_every)
 
@@ -119,9 +112,46 @@ def demo(
     threads: Threads = None,
 ) -> None:
     """TRACE beside Pretrain, Vanilla and Oracle on the embedded synthetic log; a minute or two."""
-    given = [f"{key}={value}" for key, value in DEMO_DATA.items()]
-    specs = [_spec(name, [], "synthetic", None, DEMO_SETTINGS, given, 0, threads) for name in DEMO_METHODS]
+    from tracecvr.spec import spec_of
+
+    given, cores = [f"{key}={value}" for key, value in DEMO_DATA.items()], threads or _cores()
+    specs = [spec_of(name, [], "synthetic", None, DEMO_SETTINGS, given, 0, cores) for name in DEMO_METHODS]
     _carry_out([(spec, out / spec.method.name) for spec in specs], resume=True)
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="A built-in suite, or a TOML file.")],
+    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory of the bench; the same command again goes on in it.")],
+    source: Source = None,
+    methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="0-4", help="Seeds, one run of each row for each.")] = "0",
+    settings: Settings = None,
+    data_set: DataSettings = None,
+    tuned: Annotated[Path | None, typer.Option("--tuned", help="tuned.toml of the suite `tune`.")] = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
+) -> None:
+    """Run a suite of methods and write tables with statistics. Suites: quick, table1, table2, ablation, calibration,
+    posterior, sensitivity, readings, warm_labels, budget, tune."""
+    from tracecvr import config
+    from tracecvr.bench import command
+    from tracecvr.bench import suite as suites
+    from tracecvr.bench.runner import Request
+
+    request = Request(
+        suite=suites.load(suite),
+        data=data,
+        source=source,
+        data_settings=tuple(data_set or ()),
+        settings=config.pairs(settings or [], "--set"),
+        methods=tuple(name for name in methods.split(",") if name),
+        seeds=suites.seeds_of(seeds),
+        tuned=suites.tuned_of(tuned),
+    )
+    if not command.bench(request, out, workers or _cores(), by):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -174,7 +204,7 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("stopped; a run goes on with --resume", err=True)
+        typer.echo("stopped; a run goes on with --resume, a bench when it is started again", err=True)
         sys.exit(130)
     except UserError as error:
         _fail(str(error))
@@ -193,61 +223,6 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
-def _dataset(name: str, settings: list[str] | None) -> Dataset:
-    from tracecvr import config, registry
-
-    chosen: Dataset = registry.get("dataset", name)()
-    return config.configure(chosen, config.pairs(settings or [], "--data-set"), "--data-set")
-
-
-def _spec(
-    method: str,
-    plugins: list[str],
-    data: str,
-    source: Path | None,
-    settings: dict[str, str],
-    data_settings: list[str] | None,
-    seed: int,
-    threads: int | None,
-) -> Spec:
-    from tracecvr import config, prepared, registry
-    from tracecvr.clicks import ClickTable
-    from tracecvr.replay import Plan
-    from tracecvr.run import Spec
-
-    owners: dict[str, Any] = {"method": registry.get("method", method)(), "plan": Plan()}
-    for name in plugins:
-        if name in owners:
-            raise UserError(f"plugin {name!r} is given twice: keep one")
-        owners[name] = registry.get("plugin", name)()
-    dataset = _dataset(data, data_settings)
-    owners = config.distribute(owners, settings, "--set")
-    ready = source is not None and ClickTable.exists(source)
-    return Spec(
-        method=owners["method"],
-        plugins=tuple(owners[name] for name in plugins),
-        data=data,
-        data_options=prepared.options_of(source, dataset, bool(data_settings))
-        if source and ready
-        else config.values(dataset),
-        open_log=lambda progress: (
-            prepared.load(source) if source and ready else prepared.prepare(dataset, source, progress)
-        ),
-        plan=owners["plan"],
-        seed=seed,
-        threads=threads or os.cpu_count() or 1,
-        source=_signature(source / "table.json" if source and ready else source),
-    )
-
-
-def _signature(source: Path | None) -> dict[str, Any] | None:
-    """What tells a file from another, and from itself after a change, without reading it."""
-    if source is None or not source.exists():
-        return None if source is None else {"path": str(source)}
-    facts = source.stat()
-    return {"path": str(source.resolve()), "size": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-
-
 def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: float = 30.0) -> None:
     from rich.console import Console
 
@@ -262,6 +237,10 @@ def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: f
     show.results(results)
     for _, out in specs:
         typer.echo(f"result: {out / 'result.json'}")
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 def _list(kind: str, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,11 @@ class DelayAware(Windowed):
         late = cross_entropy(logits[:, 0], b.truth * waiting)
         never = cross_entropy(logits[:, 1], 1 - b.truth)
         return late.mean() + mean_over(never, waiting)
+
+    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
+        if name == "delay" and self.inherits(DelayAware, "helper_loss"):
+            return {"wait": self.wait}
+        return super().warm_up_depends_on(name)
 
     def estimates(self, b: Reveals) -> tuple[Tensor, Tensor]:
         """pi_dp and rho of each event's click."""

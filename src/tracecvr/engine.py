@@ -27,13 +27,16 @@ from tracecvr.errors import UserError
 from tracecvr.files import write_atomically
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.metrics import probability
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import Again, Reveals, repeated
 from tracecvr.seeds import generator
 from tracecvr.served import ServedLog
 from tracecvr.source import History, Source
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total) as work goes on."""
+
+Share = Callable[[Part, str, dict[str, Any], Callable[[], None]], None]
+"""Called with a part, the name of its net, what its training depends on beside these, and the training itself."""
 
 _SCORE_BLOCK = 8192
 """Rows scored at once: fixed, because a net's last bits may depend on how many rows it is given."""
@@ -52,7 +55,12 @@ class Engine:
         for plugin in self.plugins:
             plugin.attach(method)
             plugin.bind(schema, seed)
-        self.schedule = method.schedule()
+        self.schedule = own = method.schedule()
+        repeats = [repeat for plugin in self.plugins for repeat in plugin.repeats(own)]
+        self.schedule += tuple(repeated(own[position], seconds) for position, seconds in repeats)
+        # To the method a repeated event is the one that it repeats.
+        self._first = torch.tensor([*range(len(own)), *(position for position, _ in repeats)], dtype=torch.int64)
+        self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = ServedLog()
@@ -62,16 +70,24 @@ class Engine:
 
     # Learning.
 
-    def warm_up(self, history: History, progress: Progress = lambda *_: None) -> None:
-        """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser."""
+    def warm_up(
+        self,
+        history: History,
+        progress: Progress = lambda *_: None,
+        share: Share = lambda *call: call[-1](),
+    ) -> None:
+        """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser.
+
+        `share` may take a net over from another run instead of training it.
+        """
         for part in self._parts.values():
             if type(part).observe is not Part.observe:
                 for b in history.batches(_SCORE_BLOCK, None):
                     part.observe(b)
-        self._fit("model", self._main, self.method.warm_epochs, self.method.warm_loss, history, progress)
-        for part in self._parts.values():
-            for name, helper in part.helpers().items():
-                self._fit(name, part.nets[name], helper.epochs, partial(part.helper_loss, name), history, progress)
+        adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay", "batch_size")}
+        for title, part, name, epochs, loss_of in self._fits():
+            facts = adam | {"title": title, "epochs": epochs, "seed": self.seed}
+            share(part, name, facts, partial(self._fit, title, part.nets[name], epochs, loss_of, history, progress))
         for part in self._parts.values():
             part.after_warm_up()
         self._start_stream()
@@ -82,7 +98,7 @@ class Engine:
         if self.publish_lag:
             self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
         self._refresh(source, start, end)
-        events = self._logs.given_back(source.reveals(self.schedule, start, end, truth=self.method.privileged))
+        events = self._logs.given_back(self.events(source, start, end))
         events = self._answered(events, source, start, end)
         self._main.train()
         for turn in range(self.method.passes if len(events) else 0):
@@ -94,6 +110,11 @@ class Engine:
         self.reveals += len(events)
         return len(events)
 
+    def events(self, source: Source, start: int, end: int) -> Reveals:
+        """What an interval has to show: the method's schedule and what plugins repeat of it."""
+        found = source.reveals(self.schedule, start, end, truth=self.method.privileged)
+        return replace(found, trigger=self._first[found.trigger])
+
     # Answering.
 
     def score(self, x: Tensor) -> npt.NDArray[np.float32]:
@@ -103,10 +124,13 @@ class Engine:
 
     def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
         """P(conversion | features, trajectory so far) of clicks at any age."""
+        return probability(self.posterior_log_odds(reveals)).astype(np.float32)
+
+    def posterior_log_odds(self, reveals: Reveals) -> npt.NDArray[np.float32]:
+        """The same as log-odds."""
         index = torch.arange(len(reveals))
         with self._serving():
-            log_odds = self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
-        return probability(log_odds).astype(np.float32)
+            return self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
 
     # State.
 
@@ -170,6 +194,13 @@ class Engine:
 
     # Inside.
 
+    def _fits(self) -> Iterator[tuple[str, Part, str, int, Callable[[Reveals], Tensor]]]:
+        """What warm-up trains, in order: title, whose net, its name, epochs and loss."""
+        yield "model", self.method, "main", self.method.warm_epochs, self.method.warm_loss
+        for part in self._parts.values():
+            for name, helper in part.helpers().items():
+                yield name, part, name, helper.epochs, partial(part.helper_loss, name)
+
     @property
     def _main(self) -> nn.Module:
         return self.method.nets["main"]
@@ -220,7 +251,7 @@ class Engine:
                 key = f"{part.name}.{name}"
                 answers = self._answers.setdefault(key, Answers())
                 found[key] = answers.of(events, source, start, end, partial(_in_blocks, partial(part.frozen, name)))
-                answers.drop(start - self.schema.d_max)
+                answers.drop(start - self._memory)
             part.forget()
         return replace(events, answers=found)
 
@@ -231,7 +262,7 @@ class Engine:
             with self._serving(), torch.no_grad():
                 recorded = _in_blocks(self.method.record, clicks.x)
             self.method.forget()
-            self._logs.add(clicks.row, recorded, end + self.schema.d_max)
+            self._logs.add(clicks.row, recorded, end + self._memory)
             self._logs.drop(start)
 
     def _fit(

@@ -71,6 +71,15 @@ class Part:
         """The warm-up loss of one helper on a batch of history."""
         raise UserError(f"{self.name} has a helper {name!r} but no helper_loss for it")
 
+    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
+        """What the warm-up loss of a net reads beside the net and history; None, the default, is everything. Where less
+        is declared, runs share warm-ups that differ in nothing else."""
+        return None
+
+    def inherits(self, cls: type[Part], *names: str) -> bool:
+        """Whether these functions are that class's own: a declaration holds for the code that it was made for."""
+        return all(getattr(type(self), name) is getattr(cls, name) for name in names)
+
     def observe(self, b: Reveals) -> None:
         """Keep counts (in `self.counts`) of what passes: history once before warm-up, then each training batch."""
 
@@ -168,6 +177,10 @@ class Method(Part):
         """The loss of the served net on warm-up history: cross-entropy with the label."""
         assert b.truth is not None
         return cross_entropy(self.logit(b.x), b.truth).mean()
+
+    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
+        plain = name == "main" and self.inherits(Method, "warm_loss", "logit", "outputs", "apply")
+        return {} if plain else super().warm_up_depends_on(name)
 
     def log_odds(self, x: Tensor) -> Tensor:
         """What is served for a click, differentiable."""
@@ -274,6 +287,11 @@ class Plugin(Part):
 
     def attach(self, method: Method) -> None:
         """Take from the method what the plugin's nets depend on; called before `bind`."""
+
+    def repeats(self, schedule: Schedule) -> tuple[tuple[int, int], ...]:
+        """Events of the method's schedule to be shown again: (position in the schedule, seconds later). To the method
+        they look like their first firing. None by default."""
+        return ()
 
     def loss(self, method: Method, b: Reveals) -> Tensor:
         """Added, times `weight`, to the method's loss."""

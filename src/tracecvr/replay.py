@@ -12,6 +12,7 @@ from tracecvr.clicks import ClickTable, Ints
 from tracecvr.config import Seconds, option
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
+from tracecvr.openclicks import OpenClicks
 from tracecvr.source import TableSource
 
 
@@ -26,10 +27,20 @@ class Plan:
         "mature", "labels of the warm-up part: final, or as known at the split", choices=("mature", "censored")
     )
     publish_lag: int = option(0, "score with the model of so many intervals ago", low=0)
+    posterior_every: int = option(
+        0, "in every so many intervals, judge clicks that are still open (posterior.parquet); 0 for never", low=0
+    )
+    tuning: bool = option(
+        False,
+        "replay the end of the warm-up part (its last 30 %, unless split is given) instead of the stream: to choose "
+        "options without looking at the stream",
+    )
 
     def resolved(self, table: ClickTable) -> FullPlan:
         """The plan with the dataset's values where none was given."""
         schema = table.schema
+        if self.tuning:
+            return self._inside_warm_up(table)
         split = schema.split if self.split is None else self.split
         if split < schema.split:
             raise UserError(
@@ -43,8 +54,23 @@ class Plan:
                 f"split = {split} s leaves no stream: clicks that can be scored end at {last - 1} s"
                 + ("" if self.until is None else f", and the replay ends at until = {self.until} s")
             )
-        interval = schema.interval if self.interval is None else self.interval
-        return FullPlan(split, interval, until, self.warm_labels, self.publish_lag)
+        return self._full(table, split, until)
+
+    def _inside_warm_up(self, table: ClickTable) -> FullPlan:
+        """A stream that ends where the real one starts. The encoder has seen its clicks, but no click of the stream."""
+        end, first = table.schema.split, int(table.click_ts[0])
+        split = first + round(0.7 * (end - first)) if self.split is None else self.split
+        until = min(end, end if self.until is None else self.until)
+        rows = np.searchsorted(table.click_ts, (split, max(until, split)))
+        if not first < split < end or rows[0] == rows[1]:
+            raise UserError(
+                f"split = {split} s leaves nothing to tune on: the warm-up part runs from {first} to {end} s"
+            )
+        return self._full(table, split, until)
+
+    def _full(self, table: ClickTable, split: int, until: int) -> FullPlan:
+        interval = table.schema.interval if self.interval is None else self.interval
+        return FullPlan(split, interval, until, self.warm_labels, self.publish_lag, self.posterior_every)
 
 
 @dataclass(frozen=True)
@@ -56,6 +82,7 @@ class FullPlan:
     until: int
     warm_labels: str
     publish_lag: int
+    posterior_every: int = 0
 
     def __len__(self) -> int:
         return -(-(self.until - self.split) // self.interval)
@@ -64,6 +91,11 @@ class FullPlan:
         """Start and end of an interval."""
         start = self.split + number * self.interval
         return start, start + self.interval
+
+    def open_clicks(self, source: TableSource) -> OpenClicks | None:
+        """The clicks whose posteriors are judged, if any are."""
+        every = self.posterior_every
+        return OpenClicks(source, self.split, self.interval, every) if every else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +107,17 @@ class Scored:
     row: Ints
     log_odds: npt.NDArray[np.float32]
     reveals: int
+    judged: npt.NDArray[np.float32]
+    """Log-odds of clicks that were still open, (n, 2), if the plan asks for them: posterior and static."""
 
 
 def replay(engine: Engine, source: TableSource, plan: FullPlan, first: int = 0) -> Iterator[Scored]:
     """Score each interval with the model as of its start, then let the engine learn from it."""
+    open_clicks = plan.open_clicks(source)
     for number in range(first, len(plan)):
         start, end = plan.bounds(number)
         clicks = source.clicks(start, min(end, plan.until))
         log_odds = engine.score(clicks.x)
+        judged = np.empty((0, 2), np.float32) if open_clicks is None else open_clicks.judged(engine, number)
         reveals = engine.tick(source, start, end)
-        yield Scored(number, start, clicks.row, log_odds, reveals)
+        yield Scored(number, start, clicks.row, log_odds, reveals, judged)

@@ -4,6 +4,7 @@ run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
 result.json      metrics, cost, configuration, versions
 intervals.parquet, scores.parquet, encoder.json
+posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tracecvr.method import Method, Plugin
 from tracecvr.prepared import Prepared
 from tracecvr.replay import FullPlan, Plan, replay
 from tracecvr.source import TableSource
+from tracecvr.warm import SharedWarmUps
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,18 @@ def run(
     resume: bool = False,
     progress: Progress = lambda *_: None,
     checkpoint_every: float = 30.0,
+    shared: Path | None = None,
 ) -> dict[str, Any]:
-    """Carry out a run, or the rest of it, and return the content of `result.json`."""
+    """Carry out a run, or the rest of it, and return the content of `result.json`.
+
+    `shared` is a directory of warm-ups to take from and add to.
+    """
     with _claimed(out, spec.identity(), resume):
         if not (out / "result.json").exists():
-            return _Run(spec, out, progress, checkpoint_every).carry_out()
+            return _Run(spec, out, progress, checkpoint_every, shared).carry_out()
         recorded = read_json(out / "run.json")
         if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
-            _compare({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
+            refuse_if_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
         result: dict[str, Any] = read_json(out / "result.json")
         return result
 
@@ -109,11 +115,12 @@ def load(out: Path) -> Engine:
 
 
 class _Run:
-    def __init__(self, spec: Spec, out: Path, progress: Progress, checkpoint_every: float) -> None:
+    def __init__(self, spec: Spec, out: Path, progress: Progress, checkpoint_every: float, shared: Path | None) -> None:
         self.spec, self.out, self.progress, self.checkpoint_every = spec, out, progress, checkpoint_every
+        self.shared = shared
         self.checkpoints = Checkpoints(out / "checkpoint")
-        self.served = out / "scores.f32"
-        self.cost = {"prepare_s": 0.0, "warm_up_s": 0.0, "stream_s": 0.0, "peak_rss_mb": 0.0}
+        self.served, self.judged = out / "scores.f32", out / "posterior.f32"
+        self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
 
     def carry_out(self) -> dict[str, Any]:
         torch.set_num_threads(self.spec.threads)
@@ -126,7 +133,7 @@ class _Run:
         )
         identity = self.spec.identity() | {"fingerprint": self.log.table.fingerprint}
         if (self.out / "run.json").exists():
-            _compare(identity, read_json(self.out / "run.json"), str(self.out))
+            refuse_if_other(identity, read_json(self.out / "run.json"), str(self.out))
         first = self._restore()
         self._stream(self._warm_up(identity) if first is None else first)
         return self._finish(identity)
@@ -139,34 +146,50 @@ class _Run:
         self.checkpoints.restore(self.engine, manifest)
         self.cost |= manifest["cost"]
         os.truncate(self.served, manifest["scored"] * 4)
+        os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
     def _warm_up(self, identity: dict[str, Any]) -> int:
         with self._timed("warm_up_s"):
-            self.engine.warm_up(self.source.history(self.plan.split, self.plan.warm_labels), self.progress)
-        self.served.write_bytes(b"")
+            history = self.source.history(self.plan.split, self.plan.warm_labels)
+            if self.shared is None:
+                self.engine.warm_up(history, self.progress)
+            else:
+                facts = {"split": self.plan.split, "labels": self.plan.warm_labels}
+                taken = SharedWarmUps(self.shared, facts | {"fingerprint": identity["fingerprint"]})
+                self.engine.warm_up(history, self.progress, taken)
+                self.cost["shared_warm_up_s"] = taken.seconds
+        for path in (self.served, self.judged):
+            path.write_bytes(b"")
         write_json(self.out / "run.json", identity | {"source": self.spec.source})
         self._checkpoint(0)
         return 0
 
     def _stream(self, first: int) -> None:
         clock, saved = time.monotonic(), time.monotonic()
-        with self.served.open("ab") as served:
+        start, end = np.searchsorted(self.log.table.click_ts, (self.plan.split, self.plan.until))
+        clicks = self.served.stat().st_size // 4
+        with self.served.open("ab") as served, self.judged.open("ab") as judged:
             for done in replay(self.engine, self.source, self.plan, first):
                 served.write(done.log_odds.tobytes())
-                self.progress("stream", done.number + 1, len(self.plan))
+                judged.write(done.judged.tobytes())
+                clicks += len(done.row)
+                self.progress("stream", clicks, int(end - start))
                 if time.monotonic() - saved >= self.checkpoint_every or done.number + 1 == len(self.plan):
                     served.flush()
+                    judged.flush()
                     clock = self._charge("stream_s", clock)
                     self._checkpoint(done.number + 1)
                     saved = time.monotonic()
         self._charge("stream_s", clock)
 
     def _checkpoint(self, intervals: int) -> None:
-        sync(self.served)
+        for path in (self.served, self.judged):
+            sync(path)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
         facts = {
             "scored": self.served.stat().st_size // 4,
+            "judged": self.judged.stat().st_size // 4,
             "cost": self.cost,
             "run": self.spec.identity(),
             "schema": self.log.table.schema.to_json(),
@@ -192,6 +215,10 @@ class _Run:
         self.log.encoder.save(self.out / "encoder.json")
         write_parquet(self.out / "intervals.parquet", per_interval)
         write_parquet(self.out / "scores.parquet", scores)
+        if (open_clicks := plan.open_clicks(self.source)) is not None:
+            judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
+            history = self.source.history(plan.split, plan.warm_labels)
+            write_parquet(self.out / "posterior.parquet", open_clicks.evaluated(judged, len(plan), history))
         counts = table.counts | {
             "conversions": int(table.label.sum()),
             "warm_up": int(first),
@@ -215,6 +242,7 @@ class _Run:
             "cost": self.cost
             | {
                 "clicks": int(last - first),
+                "conversions": int(label.sum()),
                 "reveals": self.engine.reveals,
                 "steps": self.engine.steps,
                 "skipped_events": self.engine.skipped,
@@ -225,6 +253,7 @@ class _Run:
         }
         write_json(self.out / "result.json", result)
         self.served.unlink()
+        self.judged.unlink()
         return result
 
     @contextmanager
@@ -288,19 +317,22 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
     if (out / "run.json").exists():
         if not resume:
             raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
-        _compare(identity, read_json(out / "run.json"), str(out))
-    elif any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
+        refuse_if_other(identity, read_json(out / "run.json"), str(out))
+    elif any(path.name not in (".lock", "scores.f32", "posterior.f32") for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
 
 
-def _compare(ours: dict[str, Any], theirs: dict[str, Any], where: str, prefix: str = "") -> None:
+def refuse_if_other(
+    ours: dict[str, Any], theirs: dict[str, Any], where: str, what: str = "run", prefix: str = ""
+) -> None:
+    """Refuse to go on in a directory whose recorded facts are not ours."""
     for key, value in ours.items():
         other = theirs.get(key)
         if isinstance(value, dict) and isinstance(other, dict):
-            _compare(value, other, where, f"{prefix}{key}.")
+            refuse_if_other(value, other, where, what, f"{prefix}{key}.")
         elif value != other:
             raise UserError(
-                f"{where} holds another run: {prefix}{key} is {other!r} there, {value!r} here; choose another --out"
+                f"{where} holds another {what}: {prefix}{key} is {other!r} there, {value!r} here; choose another --out"
             )
 
 

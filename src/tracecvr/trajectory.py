@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,11 @@ class TrajectoryAware(Method):
 
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
         return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
+
+    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
+        if name == "trajectory" and self.inherits(TrajectoryAware, "helper_loss"):
+            return {"ends": self.ends}
+        return super().warm_up_depends_on(name)
 
 
 class TrajectoryNet(nn.Module):

@@ -153,7 +153,7 @@ class Cell:
 
     def events(self, engine: Engine) -> Reveals:
         """Every event of the engine's schedule."""
-        return self.source().reveals(engine.schedule, 0, 10 * self.schema.d_max, engine.method.privileged)
+        return engine.events(self.source(), 0, 10 * self.schema.d_max)
 
 
 class Constant(nn.Module):

@@ -1,4 +1,4 @@
-"""Oracle: the true label at the moment of the click."""
+"""Oracle: the true label at the moment of the click, or at the moments of another method's schedule."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tracecvr import registry
+from tracecvr.config import option
 from tracecvr.method import Method, cross_entropy
-from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger
 
 
 @dataclass
 class Oracle(Method):
     """Trains on every click at once, with its final label: no live system can, so it bounds the others from above.
+
+    With `schedule_of` it shows the final label whenever another method would show the click: the true upper bound of
+    that method, which may see clicks more often or later. Schedules that show conversions more often than other clicks
+    would bias it, so a click's events share a weight of 1.
 
     >>> Oracle().schedule()
     (After(seconds=0, seen=None),)
@@ -24,12 +30,38 @@ class Oracle(Method):
     status = "code"
     privileged = True
 
+    schedule_of: str | None = option(None, "method at whose moments clicks are shown; at the click by default")
+
     def schedule(self) -> Schedule:
-        return (After(0),)
+        if self.schedule_of is None:
+            return (After(0),)
+        other: Method = registry.get("method", self.schedule_of)(horizons=self.horizons)
+        other.schema = self.schema  # all that a schedule depends on beside options: its nets are not needed
+        return other.schedule()
 
     def uncertain(self, b: Reveals) -> Tensor:
         return torch.zeros_like(b.open)
 
     def loss(self, b: Reveals) -> Tensor:
         assert b.truth is not None
-        return cross_entropy(self.logit(b.x), b.truth).mean()
+        each = cross_entropy(self.logit(b.x), b.truth)
+        if self.schedule_of is None:
+            return each.mean()
+        weight = 1 / self.times_shown(b)
+        return (weight * each).sum() / weight.sum()
+
+    def times_shown(self, b: Reveals) -> Tensor:
+        """How many events the click of each event has, in the end."""
+        return torch.stack([self._fires(trigger, b).float() for trigger in self.schedule()]).sum(0)
+
+    def _fires(self, trigger: Trigger, b: Reveals) -> Tensor:
+        """Whether a trigger ever fires for the click of each event."""
+        assert b.delay is not None
+        if isinstance(trigger, Again):
+            return self._fires(trigger.trigger, b)
+        if isinstance(trigger, On):
+            delay = b.delay[:, trigger.action]
+            return (delay > trigger.later_than) & (delay <= self.schema.d_max)
+        if trigger.seen is None:
+            return torch.ones(len(b), dtype=torch.bool)
+        return (b.delay[:, 0] <= min(trigger.seconds, self.schema.d_max)) == trigger.seen

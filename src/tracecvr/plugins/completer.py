@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,11 @@ class Completer(Plugin):
         length = torch.from_numpy(b.rng.integers(self.shortest, len(self.ends) + 1, len(b)))
         kept = visible * (torch.arange(len(self.ends)) < length[:, None])
         return cross_entropy(self.nets[name](b.x, state * kept[:, :, None], kept), b.truth).mean()
+
+    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
+        if self.inherits(Completer, "helper_loss"):
+            return {"ends": self.ends, "shortest": self.shortest}
+        return super().warm_up_depends_on(name)
 
     def loss(self, method: Method, b: Reveals) -> Tensor:
         state, visible = b.trajectory(self.ends)

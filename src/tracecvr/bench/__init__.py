@@ -1,0 +1,51 @@
+"""Benchmarks: a suite of cells, carried out by worker processes, with statistics and tables.
+
+A *suite* (TOML, `suites/` or a file of yours) lists *rows*: a method with plugins and settings. A row with a seed is a
+*cell*, an ordinary run. `tracecvr bench SUITE --data D --out DIR` writes:
+
+```
+DIR/bench.json        what this bench is: suite (whole), data, seeds, settings, rows; another one is refused
+DIR/data/             the log, prepared once (absent if --source was prepared already)
+DIR/warm/             warm-ups that cells share, by key; removed when all cells are done
+DIR/cells/NAME/       one run each: result.json, intervals.parquet, scores.parquet, [posterior.parquet], ...
+DIR/failed.json       {cell: message} of cells that failed; absent if none did
+DIR/results.parquet   one row per finished cell, in the suite's order, then by seed
+DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out
+DIR/posterior.parquet posteriors of open clicks by age, if the suite asks for them: one row per cell, age and estimate
+DIR/segments.parquet  with --by FEATURE: one row per cell and segment
+DIR/table.md, table.tex
+DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned
+```
+
+`bench.json`: {"suite": {"name", "about", "layout", "metrics", ...}, "data", "data_options", "fingerprint", "source",
+"seeds", "settings", "rows": [{"label", "method", "plugins", "settings", "role", "variant", "base"}], "tracecvr"}.
+
+`results.parquet`, all columns always there:
+
+| column | meaning |
+|---|---|
+| cell | its directory in `cells/` |
+| label, variant | the row's name in tables, and which form of it (`passes`, `rehearsal`, the value of a swept option) |
+| role | `lower` (Pretrain), `zero` (Vanilla), `upper` (Oracle, apart), `ours` (TRACE), `method` |
+| base | label of the row that it is to be compared with; empty if none |
+| method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |
+| auc, pr_auc, ap, nll, ece, ece_gdfm, mce, pcoc | pooled metrics; null where one class leaves one undefined |
+| interval_auc, ..._pr_auc, ..._ap, ..._nll, ..._ece, ..._pcoc | weighted by clicks over intervals, as papers report |
+| clicks, conversions | scored clicks and how many of them convert |
+| events, steps, skipped_events, clipped_weights | counted over the stream |
+| events_per_click, steps_per_click | the same by scored clicks; a step is one batch |
+| shown_per_click | events per click times `passes` |
+| time_prepare_s, time_warm_up_s, time_shared_warm_up_s, time_stream_s | seconds; shared is what another cell spent |
+| memory_peak_mb | of the worker process, when the cell ended |
+
+`posterior.parquet`: cell, label, variant, seed, age_s, estimate (`posterior`, `static`, `survival`: see
+`tracecvr.openclicks`), clicks, conversions and the pooled metrics. `segments.parquet`: cell, by, segment (encoded id),
+clicks, conversions, auc, nll, mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences
+and references, for whoever draws it; `document.Table` is what tables are made of.
+
+Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
+workers and however often the bench was killed.
+
+Rooms: `suite` (TOML to cells), `runner` (processes), `live` (what is seen meanwhile), `results` (cells to
+results.parquet), `stats`, `tables`, `segments`, `tune`, `paper` (the paper's own numbers), `command` (all of it).
+"""

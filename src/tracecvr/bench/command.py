@@ -1,0 +1,28 @@
+"""`tracecvr bench`, whole: run, gather, compute, write, say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from tracecvr.bench import live, segments, tables, tune
+from tracecvr.bench.runner import Request, carry_out, opened
+
+
+def bench(request: Request, out: Path, workers: int, by: str | None = None) -> bool:
+    """Carry a bench out, or the rest of it, and write its tables; False if a cell failed."""
+    with opened(request, out) as held, live.Board(Console(stderr=True)) as board:
+        state = carry_out(held, workers, board)
+        found = None if by is None else segments.write(out, held.log, by)
+        if request.suite.layout == "tune":
+            tune.write(out)
+        tables.write(out, found)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print((out / "table.md").read_text(encoding="utf-8"), markup=False)
+    for name, message in state.failed.items():
+        console.print(f"failed: {name}: {message}", markup=False)
+    if state.failed:
+        console.print("the same command again tries the failed cells once more", markup=False)
+    console.print(f"results: {out / 'results.parquet'}  tables: {out / 'table.md'}, {out / 'table.tex'}", markup=False)
+    return not state.failed

@@ -1,0 +1,74 @@
+"""What is seen of a bench while it runs: a table on a terminal, a line for each finished cell elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from tracecvr.bench.runner import State
+from tracecvr.config import DAY, HOUR, MINUTE
+
+
+class Board:
+    """Callable as the runner's watch; a context manager so that the terminal is left clean."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.told: set[str] | None = None
+        self.live = Live(console=console, transient=True, refresh_per_second=4)
+
+    def __enter__(self) -> Board:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        if self.console.is_terminal:
+            self.live.stop()
+
+    def __call__(self, state: State) -> None:
+        if self.console.is_terminal:
+            self.live.update(_board(state))
+        if self.told is None:
+            self.told = set(state.done)  # in an earlier session
+            self._say(summary(state))
+        for name in (*state.done, *state.failed):
+            if name not in self.told:
+                self.told.add(name)
+                self._say(f"{name}: {state.failed.get(name, 'done')} ({summary(state)})")
+
+    def _say(self, line: str) -> None:
+        if not self.console.is_terminal:
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def summary(state: State) -> str:
+    """Done, failed and time left, in one line."""
+    failed = f", {len(state.failed)} failed" if state.failed else ""
+    left = state.seconds_left()
+    time = "" if left is None else f", about {duration(left)} left"
+    return f"{len(state.done)} of {len(state.cells)} cells done{failed}{time}"
+
+
+def duration(seconds: float) -> str:
+    """Roughly, for people.
+
+    >>> duration(59), duration(150), duration(3600), duration(9000), duration(7 * 86400 + 60)
+    ('59 s', '2 min', '1 h', '2 h 30 min', '7 d')
+    """
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s"
+    days, hours = int(seconds // DAY), int(seconds % DAY // HOUR)
+    parts = {"d": days, "h": hours, "min": 0 if days else int(seconds % HOUR // MINUTE)}
+    return " ".join(f"{count} {unit}" for unit, count in parts.items() if count)
+
+
+def _board(state: State) -> RenderableType:
+    table = Table("cell", "stage", "", "", box=None, pad_edge=False)
+    for name, (stage, done, total) in state.at.items():
+        table.add_row(name, stage, ProgressBar(total=max(total, 1), completed=done, width=24), f"{done:,}/{total:,}")
+    return Group(table, summary(state))

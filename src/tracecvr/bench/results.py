@@ -1,0 +1,130 @@
+"""From finished cells to `results.parquet`: one row per cell, in the suite's order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracecvr.bench.suite import Cell
+from tracecvr.files import read_json, write_parquet
+from tracecvr.metrics import INTERVAL_METRICS, Metrics, probability
+
+POOLED = tuple(Metrics.__dataclass_fields__)
+_TIMES = ("prepare", "warm_up", "shared_warm_up", "stream")
+_TEXT = ("cell", "label", "variant", "role", "base", "method", "plugins", "settings")
+_COUNTS = ("seed", "clicks", "conversions", "events", "steps", "skipped_events", "clipped_weights")
+SCHEMA = (
+    dict.fromkeys(_TEXT, pl.String)
+    | dict.fromkeys(("seed",), pl.Int64)
+    | dict.fromkeys((*POOLED, *(f"interval_{name}" for name in INTERVAL_METRICS)), pl.Float64)
+    | dict.fromkeys(_COUNTS[1:], pl.Int64)
+    | dict.fromkeys(("events_per_click", "steps_per_click", "shown_per_click"), pl.Float64)
+    | dict.fromkeys((*(f"time_{name}_s" for name in _TIMES), "memory_peak_mb"), pl.Float64)
+)
+"""Columns of `results.parquet` and their types; the package's docstring tells what they mean."""
+
+
+BINS = 15
+_NO_BINS = pl.DataFrame(
+    schema={"cell": pl.String}
+    | dict.fromkeys(("low", "high"), pl.Float64)
+    | dict.fromkeys(("clicks", "conversions"), pl.Int64)
+    | {"mean_prediction": pl.Float64}
+)
+
+
+def machine_free(results: pl.DataFrame) -> pl.DataFrame:
+    """The columns that depend on nothing but the log, the code and the seed."""
+    return results.select(c for c in results.columns if not c.startswith(("time_", "memory_")))
+
+
+def finished(folder: Path) -> bool:
+    """Whether a cell's run has come to its end."""
+    return (folder / "result.json").is_file()
+
+
+def gather(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
+    """All finished cells as a frame."""
+    rows = [_row(cell, read_json(folder / "result.json")) for cell, folder in _finished(out, cells)]
+    return pl.DataFrame(rows, SCHEMA)
+
+
+def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
+    """`results.parquet`, and what single cells wrote of posteriors put together."""
+    frame = gather(out, cells)
+    write_parquet(out / "results.parquet", frame)
+    write_parquet(out / "reliability.parquet", pl.concat([_bins(c, f) for c, f in _finished(out, cells)] or [_NO_BINS]))
+    posteriors = [_posterior(cell, folder) for cell, folder in _finished(out, cells)]
+    if found := [part for part in posteriors if part is not None]:
+        write_parquet(out / "posterior.parquet", pl.concat(found))
+    return frame
+
+
+def _finished(out: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
+    folders = [(cell, out / "cells" / cell.name) for cell in cells]
+    return [(cell, folder) for cell, folder in folders if finished(folder)]
+
+
+def _bins(cell: Cell, folder: Path) -> pl.DataFrame:
+    """A reliability diagram's bins of predictions, those without clicks left out."""
+    scores = pl.read_parquet(folder / "scores.parquet", columns=["log_odds", "label"])
+    p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
+    which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
+    used = np.unique(which)
+    return pl.DataFrame(
+        {
+            "cell": [cell.name] * len(used),
+            "low": used / BINS,
+            "high": (used + 1) / BINS,
+            "clicks": np.bincount(which, minlength=BINS)[used],
+            "conversions": np.bincount(which, weights=label, minlength=BINS)[used].astype(np.int64),
+            "mean_prediction": np.bincount(which, weights=p, minlength=BINS)[used] / np.bincount(which)[used],
+        },
+        _NO_BINS.schema,
+    )
+
+
+def _posterior(cell: Cell, folder: Path) -> pl.DataFrame | None:
+    path = folder / "posterior.parquet"
+    if not path.is_file():
+        return None
+    facts = {"cell": cell.name, "label": cell.row.label, "variant": cell.row.variant, "seed": cell.seed}
+    found = pl.read_parquet(path)
+    return found.select(*(pl.lit(value).alias(name) for name, value in facts.items()), pl.all())
+
+
+def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+    row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
+    passes = result["config"]["method"]["passes"]
+    found: dict[str, Any] = (
+        {
+            "cell": cell.name,
+            "label": row.label,
+            "variant": row.variant,
+            "role": row.role,
+            "base": row.base,
+            "method": row.method,
+            "plugins": "+".join(row.plugins),
+            "settings": json.dumps(row.settings, sort_keys=True),
+            "seed": cell.seed,
+            "clicks": clicks,
+            "conversions": cost["conversions"],
+            "events": cost["reveals"],
+            "steps": cost["steps"],
+            "skipped_events": cost["skipped_events"],
+            "clipped_weights": cost["clipped_weights"],
+            "events_per_click": cost["reveals"] / clicks,
+            "steps_per_click": cost["steps"] / clicks,
+            "shown_per_click": cost["reveals"] * passes / clicks,
+            "memory_peak_mb": cost["peak_rss_mb"],
+        }
+        | result["metrics"]["pooled"]
+        | {f"interval_{name}": result["metrics"]["interval"][name] for name in INTERVAL_METRICS}
+        | {f"time_{name}_s": cost[f"{name}_s"] for name in _TIMES}
+    )
+    return found

@@ -1,0 +1,123 @@
+"""Statistics of a bench: spread over seeds, paired differences, and where a method stands between two references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import fmean, stdev
+
+import numpy as np
+import numpy.typing as npt
+
+from tracecvr.config import DAY
+from tracecvr.seeds import generator
+
+LOWER_IS_BETTER = ("nll", "ece", "ece_gdfm", "mce")
+HIGHER_IS_BETTER = ("auc", "pr_auc", "ap")
+
+_ENOUGH_DAYS = 5
+"""Fewer cannot stand for the days to come."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (n - 1) over seeds; one seed has no deviation."""
+
+    mean: float
+    sd: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean paired difference with its confidence interval and two-sided p-value, None where there are too few pairs.
+
+    `over` says what was paired: seeds (Student's t) or days of the stream (bootstrap), which says nothing about seeds.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    p: float | None
+    n: int
+    over: str = "seeds"
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of one figure per seed.
+
+    >>> spread([1.0, 2.0, 3.0])
+    Spread(mean=2.0, sd=1.0, n=3)
+    """
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float], level: float = 0.95) -> Difference | None:
+    """Ours minus theirs over the seeds that both have; None if they share none."""
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds:
+        return None
+    each = [ours[seed] - theirs[seed] for seed in seeds]
+    n, mean = len(each), fmean(each)
+    if n < 2:
+        return Difference(mean, None, None, None, n)
+    from scipy.special import stdtr, stdtrit  # half a second to import: only when there is something to test
+
+    error = stdev(each) / sqrt(n)
+    reach = float(stdtrit(n - 1, (1 + level) / 2)) * error
+    t = -abs(mean) / error if error else (-inf if mean else 0.0)
+    p = float(2 * stdtr(n - 1, t))
+    return Difference(mean, mean - reach, mean + reach, p, n)
+
+
+def over_days(
+    start: npt.NDArray[np.int64], clicks: Floats, ours: Floats, theirs: Floats, level: float = 0.95, draws: int = 2000
+) -> Difference | None:
+    """The difference of two interval metrics of one seed, weighted by clicks, with a bootstrap over days of the stream.
+
+    Intervals that leave a metric undefined (NaN) are skipped, as in the mean itself. None for fewer than five days.
+    """
+    defined = ~(np.isnan(ours) | np.isnan(theirs))
+    start, clicks, gap = start[defined], clicks[defined], (ours - theirs)[defined]
+    days, which = np.unique((start - start.min(initial=0)) // DAY, return_inverse=True)
+    if len(days) < _ENOUGH_DAYS:
+        return None
+    weight = np.bincount(which, weights=clicks)
+    total = np.bincount(which, weights=clicks * gap)
+    drawn = generator(0, "bootstrap").integers(0, len(days), (draws, len(days)))
+    means = total[drawn].sum(1) / weight[drawn].sum(1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    beyond = min((means <= 0).mean(), (means >= 0).mean())
+    p = float(min(1.0, 2 * max(beyond, 1 / draws)))
+    return Difference(float(total.sum() / weight.sum()), float(low), float(high), p, len(days), "days")
+
+
+def improvement(value: float, zero: float, one: float) -> float | None:
+    """RI: where a value stands on the way from `zero` to `one`. With Pretrain as zero, the RI of MISS, DFSN and FTP;
+    with Vanilla as zero, the R- of ES-DFM, which is the share of the Vanilla-to-Oracle gap that is closed.
+
+    >>> improvement(0.5, 0.0, 2.0)
+    0.25
+    """
+    return (value - zero) / (one - zero) if one != zero else None
+
+
+def better(metric: str, a: float, b: float) -> bool:
+    """Whether a is the better value of two."""
+    return a < b if metric in LOWER_IS_BETTER else a > b
+
+
+def two_best(metric: str, means: Mapping[str, float]) -> tuple[str | None, str | None]:
+    """Who is best and who is second; nobody for metrics without a direction."""
+    if metric not in LOWER_IS_BETTER + HIGHER_IS_BETTER:
+        return None, None
+    order = sorted(means, key=lambda name: means[name], reverse=metric in HIGHER_IS_BETTER)
+    return (*order[:2], None, None)[0], (*order[:2], None, None)[1]

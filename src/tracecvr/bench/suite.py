@@ -1,0 +1,366 @@
+"""Suites: which methods are run, with which plugins and settings. TOML in, rows out; a row with a seed is a cell.
+
+```toml
+about = "one sentence"
+layout = "comparison"            # how table.md looks: comparison, pairs, changes, posterior or tune
+metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
+[set]                            # settings of every row that knows them; --set wins
+[data.synthetic]                 # options of a dataset unless --data-set is given
+[[row]]
+method = "trace"                 # one, several, or "all" that are found, those in `except` left out
+label = "w/o Gate"               # by default what the field calls it; {method} and keys of `grid` are filled in
+plugins = ["completer"]
+set = {gate = false}             # this row's own settings: they win over all others
+grid = {lam = [0, 0.1]}          # one row for each combination
+horizons = [2, "from click"]     # one row for each: the log's thinned to so many, or with one more at the click
+role = "ours"                    # lower, zero, upper, ours; method by default
+base = "TRACE"                   # label of the row it is compared with
+equal_steps = "passes"           # or "rehearsal": as many events per click as TRACE has, by that means
+
+# with layout "tune": each row becomes that many trials
+trials = 8
+score = "nll"                    # what is best, on the end of the warm-up part
+[range.all]                      # what is drawn for every method, and below for one
+learning_rate = {low = 1e-4, high = 1e-2, scale = "log"}
+[range.trace]
+lam = {choices = [0.05, 0.1]}
+```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tracecvr import config, registry
+from tracecvr.bench import draws
+from tracecvr.bench.draws import drawn, ranges_of
+from tracecvr.bench.paper import LABELS
+from tracecvr.clicks import Schema
+from tracecvr.errors import UserError
+from tracecvr.plugins.rehearsal import events_per_idle_click
+from tracecvr.spec import owners_of
+
+LAYOUTS = ("comparison", "pairs", "changes", "posterior", "tune")
+ROLES = ("method", "lower", "zero", "upper", "ours")
+_ROW_KEYS = {
+    "method",
+    "except",
+    "label",
+    "plugins",
+    "set",
+    "grid",
+    "horizons",
+    "role",
+    "base",
+    "equal_steps",
+    "variant",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a method with plugins and settings."""
+
+    label: str
+    method: str
+    plugins: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    role: str = "method"
+    variant: str = ""
+    base: str = ""
+    name: str = ""
+    """Readable and unique in its suite: what the row's directories start with."""
+
+
+def _name(row: Row) -> str:
+    """From what is the row's own, not from settings that all rows have."""
+    parts = ["+".join([Path(row.method).stem, *row.plugins])]
+    parts += [f"{key}={value}" for key, value in sorted(row.settings.items())]
+    whole = re.sub(r"[^A-Za-z0-9._+=,~-]", "_", "~".join(parts))
+    return whole if len(whole) <= 80 else f"{whole[:70]}~{sha256(whole.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a bench."""
+
+    row: Row
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}~seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite file, checked."""
+
+    name: str
+    about: str
+    layout: str = "comparison"
+    metrics: tuple[str, ...] = ("auc", "nll", "pr_auc", "ece")
+    settings: dict[str, str] = field(default_factory=dict)
+    data: dict[str, dict[str, str]] = field(default_factory=dict)
+    rows: tuple[dict[str, Any], ...] = ()
+    trials: int = 0
+    score: str = "nll"
+    ranges: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return content
+
+
+def built_in() -> dict[str, Path]:
+    """The suites that come with the package, by name."""
+    folder = Path(str(resources.files("tracecvr.bench") / "suites"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load(name: str) -> Suite:
+    """A built-in suite by name, or a TOML file of the user's."""
+    known = built_in()
+    path = known.get(name, Path(name))
+    if name not in known and (path.suffix != ".toml" or not path.is_file()):
+        hint = config.nearest(name, known)
+        raise UserError(f"unknown suite {name!r}{hint}; there are: {', '.join(known)}; or give a TOML file")
+    return _checked(path, _read(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as TOML ({error})") from None
+
+
+def seeds_of(given: str) -> tuple[int, ...]:
+    """`0-4`, `0,3` or both, as numbers.
+
+    >>> seeds_of("0-2,7")
+    (0, 1, 2, 7)
+    """
+    found: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UserError(f"--seeds {given!r}: expected numbers and ranges, as in 0-4 or 0,3")
+        found += range(int(first), int(last if dash else first) + 1)
+    if len(set(found)) < len(found) or not found:
+        raise UserError(f"--seeds {given!r}: give each seed once, ranges in rising order")
+    return tuple(found)
+
+
+def tuned_of(path: Path | None) -> dict[str, dict[str, str]]:
+    """The settings of each method in a `tuned.toml`."""
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give the tuned.toml of a bench of the suite `tune`")
+    content = _read(path)
+    if not all(isinstance(given, dict) for given in content.values()):
+        raise UserError(f"{path}: expected a table of settings for each method")
+    return {method: {k: text(v) for k, v in given.items()} for method, given in content.items()}
+
+
+def text(value: Any) -> str:
+    """A TOML value as `--set` would be given it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(text(v) for v in value) if isinstance(value, list) else str(value)
+
+
+def rows_of(
+    suite: Suite,
+    schema: Schema,
+    methods: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+    tuned: Mapping[str, Mapping[str, str]] | None = None,
+) -> tuple[Row, ...]:
+    """The rows of a suite for one log. `methods` picks among them; `settings` go to every row that knows them."""
+    rows = [row for raw in suite.rows for row in _expanded(raw, schema, methods)]
+    rows += _added(suite, [name for name in methods if name not in {row.method for row in rows}])
+    if suite.trials:
+        rows = [trial for row in rows for trial in _trials(suite, row)]
+    rows = [replace(row, name=_name(row)) for row in rows]
+    given = dict(settings or {})
+    known = dict.fromkeys((*suite.settings, *given), False)
+    full = []
+    for row in rows:
+        mine = suite.settings | dict((tuned or {}).get(row.method, {})) | given
+        taken = {k: v for k, v in mine.items() if k not in row.settings and _knows(row, k)}
+        known |= dict.fromkeys(taken, True) | {k: True for k in row.settings if k in known}
+        full.append(replace(row, settings=taken | row.settings))
+    for key, used in known.items():
+        if not used:
+            raise UserError(f"--set {key}: no row of suite {suite.name!r} has such an option")
+    _refuse_doubles(full, suite.name)
+    for row in full:
+        config.distribute(owners_of(row.method, row.plugins), row.settings, "--set")
+    return tuple(full)
+
+
+def _added(suite: Suite, methods: Sequence[str]) -> list[Row]:
+    """Methods that a comparison does not have but is asked for: a third party's, for example."""
+    for name in methods:
+        registry.get("method", name)
+        if suite.layout != "comparison":
+            raise UserError(f"--methods {name}: suite {suite.name!r} has no row of it")
+    return [Row(LABELS.get(name, Path(name).stem), name) for name in methods]
+
+
+def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
+    """The rows that an entry of a suite stands for: methods by settings."""
+    rows = []
+    for method in _methods(raw, methods):
+        title = LABELS.get(method, Path(method).stem)
+        for swept, variant in _sweep(raw, schema):
+            if methods and swept.get("schedule_of", method) not in methods:
+                continue  # the bound of a method that is not asked for
+            row = Row(
+                label=raw.get("label", "{method}").format(method=title, **_titles(swept)),
+                method=method,
+                plugins=tuple(raw.get("plugins", ())),
+                settings={key: text(value) for key, value in raw.get("set", {}).items()} | swept,
+                role=raw.get("role", "method"),
+                variant=raw.get("variant", variant),
+                base=raw.get("base", "").format(method=title),
+            )
+            rows += _equalised(row, raw.get("equal_steps"), schema)
+    return rows
+
+
+def _titles(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key: LABELS.get(value, value) for key, value in settings.items()}
+
+
+def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
+    named = raw["method"]
+    if named == "all":
+        return [name for name in asked or registry.found("method") if name not in raw.get("except", ())]
+    return [name for name in ([named] if isinstance(named, str) else named) if not asked or name in asked]
+
+
+def _sweep(raw: Mapping[str, Any], schema: Schema) -> list[tuple[dict[str, str], str]]:
+    """Settings and the name of each combination; one without either if nothing is swept."""
+    grid = raw.get("grid", {})
+    found = []
+    for values in product(*grid.values()):
+        settings = {key: text(value) for key, value in zip(grid, values, strict=True)}
+        found.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
+    if "horizons" not in raw:
+        return found
+    chosen = {word: _horizons(word, schema.horizons) for word in raw["horizons"]}
+    return [
+        (settings | {"horizons": ",".join(map(str, ends))}, ", ".join(filter(None, (name, f"{len(ends)} horizons"))))
+        for settings, name in found
+        for ends in chosen.values()
+        if ends is not None
+    ]
+
+
+def _horizons(word: int | str, ends: tuple[int, ...]) -> tuple[int, ...] | None:
+    """So many of the log's horizons, evenly thinned, the last kept; or all and the click itself. None if no change."""
+    if word == "from click":
+        return None if ends[0] == 0 else (0, *ends)
+    count = int(word)
+    return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count)) if 0 < count < len(ends) else None
+
+
+def _trials(suite: Suite, row: Row) -> list[Row]:
+    for key in ranges_of(suite.ranges, row.method):
+        if not _knows(row, key):
+            raise UserError(f"suite {suite.name!r}: [range] {key}: {row.method} has no such option")
+    drawn_settings = [drawn(suite.ranges, row.method, trial) for trial in range(suite.trials)]
+    made = [
+        replace(row, settings=row.settings | settings, variant=f"trial {trial}")
+        for trial, settings in enumerate(drawn_settings)
+    ]
+    return list({_name(one): one for one in reversed(made)}.values())[::-1]  # few choices may be drawn twice
+
+
+def _equalised(row: Row, by: str | None, schema: Schema) -> list[Row]:
+    """The row with as many events per click as TRACE has, by passes or by rehearsal; none if it has them already."""
+    if by is None:
+        return [row]
+    method = registry.get("method", row.method)()
+    method.schema = schema
+    idle = events_per_idle_click(method.schedule())
+    times = round(len(schema.horizons) / idle) if idle else 0
+    if times < 2:
+        return []
+    if by == "passes":
+        return [replace(row, settings=row.settings | {"passes": str(times)})]
+    return [replace(row, plugins=(*row.plugins, "rehearsal"))]
+
+
+def _knows(row: Row, key: str) -> bool:
+    prefix, _, option = key.rpartition(".")
+    owners = owners_of(row.method, row.plugins)
+    return any(
+        prefix in ("", name) and option in [o.name for o in config.options(type(owner))]
+        for name, owner in owners.items()
+    )
+
+
+def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
+    seen: dict[str, Row] = {}
+    for row in rows:
+        if row.name in seen:
+            raise UserError(f"suite {suite!r}: {seen[row.name].label!r} and {row.label!r} are the same run: drop one")
+        seen[row.name] = row
+
+
+def _checked(path: Path, content: dict[str, Any]) -> Suite:
+    known = {"about", "layout", "metrics", "set", "data", "row", "trials", "score", "range"}
+    for key in content:
+        if key not in known:
+            raise UserError(
+                f"{path}: unknown key {key!r}{config.nearest(key, known)}; known: {', '.join(sorted(known))}"
+            )
+    layout = content.get("layout", "comparison")
+    if layout not in LAYOUTS:
+        raise UserError(f"{path}: layout is {layout!r}: choose one of {', '.join(LAYOUTS)}")
+    rows = content.get("row", [])
+    if not rows:
+        raise UserError(f"{path}: no [[row]]: a suite needs at least one")
+    for number, row in enumerate(rows, start=1):
+        _check_row(f"{path}: row {number}", row)
+    if layout == "tune" and content.get("trials", 0) < 1:
+        raise UserError(f"{path}: layout 'tune' needs trials = N, at least 1")
+    draws.check(content.get("range", {}), str(path))
+    defaults = Suite("", "")
+    return Suite(
+        name=path.stem,
+        about=content.get("about", ""),
+        layout=layout,
+        metrics=tuple(content.get("metrics", defaults.metrics)),
+        settings={key: text(value) for key, value in content.get("set", {}).items()},
+        data={name: {k: text(v) for k, v in given.items()} for name, given in content.get("data", {}).items()},
+        rows=tuple(rows),
+        trials=content.get("trials", 0),
+        score=content.get("score", defaults.score),
+        ranges=content.get("range", {}),
+    )
+
+
+def _check_row(where: str, row: dict[str, Any]) -> None:
+    for key in row:
+        if key not in _ROW_KEYS:
+            raise UserError(f"{where}: unknown key {key!r}{config.nearest(key, _ROW_KEYS)}")
+    if "method" not in row:
+        raise UserError(f"{where}: no method")
+    if row.get("role", "method") not in ROLES:
+        raise UserError(f"{where}: role is {row['role']!r}: choose one of {', '.join(ROLES)}")
+    if row.get("equal_steps", "passes") not in ("passes", "rehearsal"):
+        raise UserError(f"{where}: equal_steps is {row['equal_steps']!r}: choose passes or rehearsal")

@@ -1,0 +1,369 @@
+"""The tables of a bench, for reading (`table.md`) and for a paper (`table.tex`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracecvr.bench import paper, stats
+from tracecvr.bench.document import Table, Text
+from tracecvr.bench.segments import tables as by_segment
+from tracecvr.files import read_json, write_atomically
+
+NAMES = {
+    "auc": "AUC",
+    "pr_auc": "PR-AUC",
+    "ap": "AP",
+    "nll": "NLL",
+    "ece": "ECE",
+    "ece_gdfm": "ECE (GDFM's)",
+    "mce": "MCE",
+    "pcoc": "PCOC",
+}
+ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
+BY_INTERVAL = ("auc", "pr_auc", "ap", "nll")
+"""Metrics that papers average over intervals; calibration is taken over the whole stream."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a suite with its cells, one per seed."""
+
+    facts: dict[str, Any]
+    cells: pl.DataFrame
+
+    @property
+    def name(self) -> str:
+        label, variant = self.facts["label"], self.facts["variant"]
+        return f"{label} ({variant})" if variant else str(label)
+
+    def by_seed(self, column: str) -> dict[int, float]:
+        """Where the figure is defined."""
+        pairs = zip(self.cells["seed"], self.cells[column], strict=True)
+        return {seed: value for seed, value in pairs if value is not None}
+
+    def spread(self, column: str) -> stats.Spread | None:
+        values = list(self.by_seed(column).values())
+        return stats.spread(values) if values else None
+
+    def mean(self, column: str) -> float | None:
+        found = self.spread(column)
+        return None if found is None else found.mean
+
+
+class Outcome:
+    """What a bench directory holds, ready to be tabulated: also what a report starts from."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.bench: dict[str, Any] = read_json(out / "bench.json")
+        self.suite: dict[str, Any] = self.bench["suite"]
+        self.results = pl.read_parquet(out / "results.parquet")
+        self.metrics: list[str] = self.suite["metrics"]
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Rows of the suite of which at least one cell is finished, in its order."""
+        found = []
+        for row in self.bench["rows"]:
+            cells = self.results.filter(pl.col("cell").is_in([f"{row['name']}~seed{s}" for s in self.bench["seeds"]]))
+            if len(cells):
+                found.append(Line(row, cells))
+        return found
+
+    @property
+    def missing(self) -> int:
+        """Cells that are not finished."""
+        return len(self.bench["rows"]) * len(self.bench["seeds"]) - len(self.results)
+
+    def of_role(self, role: str) -> Line | None:
+        return next((line for line in self.lines if line.facts["role"] == role), None)
+
+    def best_baseline(self, metric: str, column: str) -> Line | None:
+        """The best of the methods that are neither ours nor a bound."""
+        known = {n: line for n, line in enumerate(self.lines) if line.facts["role"] not in ("ours", "upper")}
+        means = {str(n): mean for n, line in known.items() if (mean := line.mean(column)) is not None}
+        best, _ = stats.two_best(metric, means)
+        return None if best is None else known[int(best)]
+
+    def base_of(self, line: Line) -> Line | None:
+        """The row that a row is to be compared with, if its suite names one."""
+        label = line.facts["base"]
+        return next((one for one in self.lines if label and one.facts["label"] == label and one is not line), None)
+
+    def difference(self, ours: Line, theirs: Line, metric: str, pooled: bool) -> stats.Difference | None:
+        """Paired by seed; with one seed only, over days of the stream where the metric is one over intervals."""
+        column = column_of(metric, pooled)
+        found = stats.paired(ours.by_seed(column), theirs.by_seed(column))
+        if found is None or found.n > 1 or pooled or metric not in BY_INTERVAL:
+            return found
+        return self._over_days(ours, theirs, metric) or found
+
+    def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
+        (seed,) = set(ours.cells["seed"]) & set(theirs.cells["seed"])
+        a, b = (self._intervals(line, seed) for line in (ours, theirs))
+        if a is None or b is None or not a["start"].equals(b["start"]):
+            return None
+        start, clicks = a["start"].to_numpy(), a["clicks"].to_numpy().astype(float)
+        return stats.over_days(start, clicks, _numbers(a[metric]), _numbers(b[metric]))
+
+    def _intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
+        """None where cells were cleared away and the results kept."""
+        path = self.out / "cells" / f"{line.facts['name']}~seed{seed}" / "intervals.parquet"
+        return pl.read_parquet(path) if path.is_file() else None
+
+
+def _numbers(column: pl.Series) -> stats.Floats:
+    return column.fill_null(np.nan).to_numpy()
+
+
+def column_of(metric: str, pooled: bool) -> str:
+    """The column of `results.parquet` that a table shows."""
+    return metric if pooled or metric not in BY_INTERVAL else f"interval_{metric}"
+
+
+def write(out: Path, segments: pl.DataFrame | None = None) -> None:
+    """Both tables from what a bench directory holds; with `segments`, also by segment."""
+    outcome = Outcome(out)
+    tables = LAYOUTS[outcome.suite["layout"]](outcome)
+    if segments is not None and len(segments):
+        tables += by_segment(outcome.results, segments)
+    head = [f"# {outcome.suite['name']}: {outcome.suite['about']}", "", _head(outcome)]
+    markdown = "\n\n".join(["\n".join(head), *(table.markdown() for table in tables)]) + "\n"
+    latex = "\n\n".join([f"% {_head(outcome)}", *(table.latex() for table in tables)]) + "\n"
+    for name, text in (("table.md", markdown), ("table.tex", latex)):
+        write_atomically(out / name, lambda draft, text=text: _write(draft, text))  # type: ignore[misc]
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _head(outcome: Outcome) -> str:
+    seeds = outcome.bench["seeds"]
+    clicks = max(outcome.results["clicks"], default=0)
+    told = f"{outcome.bench['data']}: {clicks:,} clicks scored; seeds {', '.join(map(str, seeds))}."
+    if len(seeds) == 1:
+        told += " One seed: there is no standard deviation, and no difference is told from the luck of a seed."
+    if outcome.missing:
+        told += f" {outcome.missing} cells are not finished."
+    return told
+
+
+# Layouts.
+
+
+def comparison(outcome: Outcome) -> list[Table]:
+    """Figures, relative improvement, and differences against the best baseline."""
+    tables = [_figures(outcome, pooled=False), _figures(outcome, pooled=True), _improvements(outcome)]
+    tables += [_differences(outcome, pooled=False)]
+    return [table for table in tables if table.rows]
+
+
+def changes(outcome: Outcome) -> list[Table]:
+    """Figures, and differences of each row against the row that it is a variant of."""
+    tables = [_figures(outcome, pooled=False), _figures(outcome, pooled=True), _differences(outcome, pooled=False)]
+    return [table for table in tables if table.rows]
+
+
+def pairs(outcome: Outcome) -> list[Table]:
+    """Each method with and without an addition, the relative change, and the mean of these."""
+    return [_pairs(outcome, pooled=False), _pairs(outcome, pooled=True), _differences(outcome, pooled=False)]
+
+
+def posterior(outcome: Outcome) -> list[Table]:
+    """Estimates for clicks still open at each age, beside the usual figures."""
+    from tracecvr.bench.posteriors import table
+
+    return [*table(outcome), _figures(outcome, pooled=True)]
+
+
+def tune(outcome: Outcome) -> list[Table]:
+    """The best trial of each method."""
+    from tracecvr.bench.tune import table
+
+    return [table(outcome)]
+
+
+LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
+    "comparison": comparison,
+    "changes": changes,
+    "pairs": pairs,
+    "posterior": posterior,
+    "tune": tune,
+}
+
+
+# Their parts.
+
+
+def _figures(outcome: Outcome, pooled: bool) -> Table:
+    theirs = {} if pooled else _paper_figures(outcome)
+    headings = ["method", *(NAMES[m] + ARROWS.get(m, "") for m in outcome.metrics), "events/click", "steps/1000 clicks"]
+    headings += [f"paper's {NAMES[m]}" for m in paper.METRICS] if theirs else []
+    how = "pooled over the stream" if pooled else "means over intervals, weighted by clicks; calibration pooled"
+    table = Table(f"Metrics, {how}", headings)
+    best = {m: _two_best(outcome, m, column_of(m, pooled)) for m in outcome.metrics}
+    for number, line in enumerate(outcome.lines):
+        row = [Text(line.name)]
+        for metric in outcome.metrics:
+            found = line.spread(column_of(metric, pooled))
+            row.append(Text(shown(found), *(best[metric][i] == number for i in (0, 1))))
+        row += [Text(f"{line.mean('events_per_click') or 0:.2f}")]
+        row += [Text(f"{1000 * (line.mean('steps_per_click') or 0):.3g}")]
+        if theirs:
+            row += [Text(f"{theirs[number][m]:.4f}" if m in theirs[number] else "") for m in paper.METRICS]
+        if line.facts["role"] == "upper":
+            table.apart.add(number)
+        table.rows.append(row)
+    if any(line.facts["role"] == "upper" for line in outcome.lines):
+        table.notes.append("Best in bold, second best underlined; upper bounds are not ranked.")
+    if theirs:
+        caveat = paper.CAVEATS.get(outcome.bench["data"], "")
+        table.notes.append(f"The paper's columns are its Table 1, not ours; {caveat}.")
+    return table
+
+
+def _improvements(outcome: Outcome) -> Table:
+    """RI on both scales, from means over seeds."""
+    upper, zeros = outcome.of_role("upper"), {r: outcome.of_role(r) for r in ("lower", "zero")}
+    scales = {"lower": "RI of {}, Pretrain = 0", "zero": "{} gap closed, Vanilla = 0"}
+    table = Table("Relative improvement: Oracle = 1", ["method"])
+    if upper is None or not any(zeros.values()):
+        return table
+    columns = [(m, zero, scales[r]) for r, zero in zeros.items() if zero for m in outcome.metrics if m in BY_INTERVAL]
+    table.headings += [title.format(NAMES[m]) for m, _, title in columns]
+    for line in outcome.lines:
+        row = [Text(line.name)]
+        for metric, zero, _ in columns:
+            value, low, high = (one.mean(column_of(metric, False)) for one in (line, zero, upper))
+            found = None if value is None or low is None or high is None else stats.improvement(value, low, high)
+            row.append(Text("n/a" if found is None else f"{round(found, 3) + 0.0:.3f}"))
+        table.rows.append(row)
+    table.notes.append(
+        "RI = (m - Pretrain) / (Oracle - Pretrain); with Vanilla as zero it is the share of the Vanilla-to-Oracle gap "
+        "that is closed. Of means over seeds; where the two ends are close, or Oracle is the worse, RI says little."
+    )
+    return table
+
+
+def _differences(outcome: Outcome, pooled: bool) -> Table:
+    """Each row against the row that it is a variant of; in a comparison, else against the best baseline."""
+    metrics = [m for m in outcome.metrics if m in ARROWS]
+    table = Table("Paired differences", ["method", "against", *(f"{NAMES[m]}{ARROWS[m]}" for m in metrics)])
+    against_best = outcome.suite["layout"] == "comparison"
+    best = {m: outcome.best_baseline(m, column_of(m, pooled)) for m in metrics} if against_best else {}
+    over = set()
+    for line in outcome.lines:
+        base, row = outcome.base_of(line), list[Text]()
+        for metric in metrics:
+            other = base or best.get(metric)
+            found = None if other is None else outcome.difference(line, other, metric, pooled)
+            over |= {found.over} if found and found.low is not None else set()
+            row.append(Text("-", False) if other is line else Text(change(found), found is not None and found.clear))
+        if base is not None or (against_best and line.facts["role"] != "upper"):
+            table.rows.append([Text(line.name), Text("best baseline" if base is None else base.name), *row])
+    if named := [f"{line.name} in {NAMES[m]}" for m, line in best.items() if line is not None]:
+        table.notes.append(f"Best baseline: {', '.join(named)}.")
+    table.notes += _how(over)
+    return table
+
+
+def _how(over: set[str]) -> list[str]:
+    told = []
+    if "seeds" in over:
+        told.append("Mean difference over seeds [95 % confidence interval by Student's t] and p, paired by seed.")
+    if "days" in over:
+        told.append(
+            "One seed: the interval is a bootstrap over days of the stream. It tells a difference from the luck of "
+            "days, not from that of seeds."
+        )
+    if told:
+        told.append("Bold: the interval excludes zero. p-values are not corrected for the number of comparisons.")
+    return told
+
+
+def _pairs(outcome: Outcome, pooled: bool) -> Table:
+    metrics = [m for m in outcome.metrics if m in ARROWS]
+    how = "pooled" if pooled else "means over intervals, weighted by clicks; calibration pooled"
+    table = Table(f"With and without, {how}", ["method"])
+    theirs = {} if pooled else paper.TABLE2.get(outcome.bench["data"], {})
+    for metric in metrics:
+        table.headings += [NAMES[metric] + ARROWS[metric], "with", "change"]
+        table.headings += ["paper's"] if theirs and metric in paper.METRICS else []
+    relative: dict[str, list[float]] = {metric: [] for metric in metrics}
+    for line in outcome.lines:
+        base = outcome.base_of(line)
+        if base is None:
+            continue
+        row = [Text(base.name)]
+        for metric in metrics:
+            a, b = base.spread(column_of(metric, pooled)), line.spread(column_of(metric, pooled))
+            ratio = None if a is None or b is None or a.mean == 0 else b.mean / a.mean - 1
+            relative[metric] += [] if ratio is None else [ratio]
+            gain = a is not None and b is not None and stats.better(metric, b.mean, a.mean)
+            row += [Text(shown(a)), Text(shown(b), bold=gain), Text("n/a" if ratio is None else f"{ratio:+.2%}")]
+            if theirs and metric in paper.METRICS:
+                row.append(Text(_paper_change(outcome.bench["data"], line.facts["method"], metric)))
+        table.rows.append(row)
+    last = [Text("mean change")]
+    for metric in metrics:
+        mean = f"{fmean(relative[metric]):+.2%}" if relative[metric] else "n/a"
+        last += [Text(""), Text(""), Text(mean)] + ([Text("")] if theirs and metric in paper.METRICS else [])
+    table.rows.append(last)
+    table.apart.add(len(table.rows) - 1)
+    table.notes.append("Bold: better with it, by the mean alone; whether that is more than noise is told below.")
+    return table
+
+
+def _paper_change(data: str, method: str, metric: str) -> str:
+    before, after = paper.table1(data, method).get(metric), paper.table2(data, method).get(metric)
+    return "" if before is None or after is None else f"{after / before - 1:+.1%}"
+
+
+def _paper_figures(outcome: Outcome) -> dict[int, dict[str, float]]:
+    """By line; empty if the log is none of the paper's. Only methods as the paper ran them have a figure of its."""
+    data = outcome.bench["data"]
+    if data not in paper.TABLE1:
+        return {}
+    plain = [not line.facts["plugins"] and not line.facts["variant"] for line in outcome.lines]
+    return {n: paper.table1(data, line.facts["method"]) if plain[n] else {} for n, line in enumerate(outcome.lines)}
+
+
+def _two_best(outcome: Outcome, metric: str, column: str) -> tuple[int | None, int | None]:
+    ranked = {str(n): line for n, line in enumerate(outcome.lines) if line.facts["role"] != "upper"}
+    means: Mapping[str, float] = {n: mean for n, line in ranked.items() if (mean := line.mean(column)) is not None}
+    first, second = stats.two_best(metric, means)
+    return None if first is None else int(first), None if second is None else int(second)
+
+
+def shown(found: stats.Spread | None) -> str:
+    """A mean with its deviation.
+
+    >>> shown(stats.Spread(0.81234, 0.00321, 3))
+    '0.8123 ± 0.0032'
+    """
+    if found is None:
+        return "n/a"
+    return f"{found.mean:.4f}" if found.sd is None else f"{found.mean:.4f} ± {found.sd:.4f}"
+
+
+def change(found: stats.Difference | None) -> str:
+    """A difference with its interval and p-value.
+
+    >>> change(stats.Difference(0.0123, 0.01, 0.0146, 0.004, 3))
+    '+0.0123 [+0.0100, +0.0146] p=0.004'
+    """
+    if found is None:
+        return "n/a"
+    if found.low is None or found.high is None or found.p is None:
+        return f"{found.mean:+.4f}"
+    p = "p<0.001" if found.p < 0.001 else f"p={found.p:.3f}"
+    return f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}] {p}"

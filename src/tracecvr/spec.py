@@ -1,0 +1,70 @@
+"""From names and settings, as the command line and suites give them, to a run that can be carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tracecvr import config, prepared, registry
+from tracecvr.clicks import ClickTable
+from tracecvr.dataset import Dataset
+from tracecvr.errors import UserError
+from tracecvr.replay import Plan
+from tracecvr.run import Spec
+
+
+def dataset_of(name: str, settings: Sequence[str]) -> Dataset:
+    """The dataset of that name with its `--data-set` options."""
+    chosen: Dataset = registry.get("dataset", name)()
+    return config.configure(chosen, config.pairs(settings, "--data-set"), "--data-set")
+
+
+def owners_of(method: str, plugins: Sequence[str]) -> dict[str, Any]:
+    """What settings are distributed to: the method, the plan and each plugin, with their defaults."""
+    owners: dict[str, Any] = {"method": registry.get("method", method)(), "plan": Plan()}
+    for name in plugins:
+        if name in owners:
+            raise UserError(f"plugin {name!r} is given twice: keep one")
+        owners[name] = registry.get("plugin", name)()
+    return owners
+
+
+def spec_of(
+    method: str,
+    plugins: Sequence[str],
+    data: str,
+    source: Path | None,
+    settings: Mapping[str, str],
+    data_settings: Sequence[str] = (),
+    seed: int = 0,
+    threads: int = 1,
+) -> Spec:
+    """A run of one method on one log; `source` is a raw log or a directory written by `prepare`."""
+    owners = owners_of(method, plugins)
+    dataset = dataset_of(data, data_settings)
+    owners = config.distribute(owners, settings, "--set")
+    ready = source is not None and ClickTable.exists(source)
+    return Spec(
+        method=owners["method"],
+        plugins=tuple(owners[name] for name in plugins),
+        data=data,
+        data_options=prepared.options_of(source, dataset, bool(data_settings))
+        if source and ready
+        else config.values(dataset),
+        open_log=lambda progress: (
+            prepared.load(source) if source and ready else prepared.prepare(dataset, source, progress)
+        ),
+        plan=owners["plan"],
+        seed=seed,
+        threads=threads,
+        source=signature(source / "table.json" if source and ready else source),
+    )
+
+
+def signature(source: Path | None) -> dict[str, Any] | None:
+    """What tells a file from another, and from itself after a change, without reading it."""
+    if source is None or not source.exists():
+        return None if source is None else {"path": str(source)}
+    facts = source.stat()
+    return {"path": str(source.resolve()), "size": facts.st_size, "mtime_ns": facts.st_mtime_ns}

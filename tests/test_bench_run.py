@@ -1,0 +1,260 @@
+"""Benches: the same results however many workers there are and however often they are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from conftest import Call
+from tracecvr.bench import results, segments, suite, tables
+from tracecvr.bench.runner import Request, State, carry_out, opened
+from tracecvr.bench.suite import Cell, Row
+from tracecvr.errors import UserError
+
+SUITE = """
+about = "small"
+metrics = ["auc", "nll", "ece"]
+[set]
+hidden = [16, 8]
+batch_size = 256
+posterior_every = 3
+[data.synthetic]
+clicks = 3000
+days = 6
+split = "3d"
+d_max = "2d"
+horizons = ["1h", "1d", "2d"]
+interval = "6h"
+[[row]]
+method = "pretrain"
+role = "lower"
+[[row]]
+method = "vanilla"
+role = "zero"
+[[row]]
+method = "trace"
+role = "ours"
+[[row]]
+method = "oracle"
+role = "upper"
+"""
+FAILS = '[[row]]\nmethod = "dfsn"\nset = {window = "9d"}\n'
+COMPARED = ("results.parquet", "posterior.parquet", "reliability.parquet", "table.md", "table.tex")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bench")
+    (out / "small.toml").write_text(SUITE)
+    (out / "fails.toml").write_text(SUITE + FAILS)
+    return out
+
+
+def request_for(folder: Path, name: str = "small", **changes: Any) -> Request:
+    return replace(Request(suite.load(str(folder / f"{name}.toml")), "synthetic"), **changes)
+
+
+def carried_out(request: Request, out: Path, workers: int = 2) -> State:
+    with opened(request, out) as bench:
+        state = carry_out(bench, workers)
+        tables.write(out)
+    return state
+
+
+def same(one: Path, other: Path) -> None:
+    a, b = (results.machine_free(pl.read_parquet(out / "results.parquet")) for out in (one, other))
+    assert a.equals(b)
+    for name in COMPARED[1:]:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> Path:
+    """By one worker, with one more row that fails."""
+    state = carried_out(request_for(folder, "fails"), folder / "undisturbed", workers=1)
+    assert len(state.done) == 4
+    return folder / "undisturbed"
+
+
+def command(folder: Path, out: Path) -> list[str]:
+    words = [sys.executable, "-m", "tracecvr.cli", "bench", str(folder / "fails.toml"), "--data", "synthetic"]
+    return [*words, "--out", str(out), "--workers", "2"]
+
+
+# What is written.
+
+
+def test_results_have_every_column_and_one_row_per_cell(undisturbed: Path) -> None:
+    found = pl.read_parquet(undisturbed / "results.parquet")
+    assert found.schema == pl.Schema(results.SCHEMA)
+    assert found["label"].to_list() == ["Pretrain", "Vanilla", "TRACE", "Oracle"]
+    assert found["role"].to_list() == ["lower", "zero", "ours", "upper"]
+    trace = found.row(2, named=True)
+    result = json.loads((undisturbed / "cells" / trace["cell"] / "result.json").read_text())
+    assert trace["auc"] == result["metrics"]["pooled"]["auc"]
+    assert trace["interval_nll"] == result["metrics"]["interval"]["nll"]
+    assert trace["steps_per_click"] == result["cost"]["steps"] / result["cost"]["clicks"]
+    assert trace["events_per_click"] == pytest.approx(3, abs=0.1)
+    assert trace["time_stream_s"] > 0
+    assert found["time_shared_warm_up_s"].to_list()[0] > 0  # the served net's start is everybody's
+    assert json.loads(trace["settings"])["hidden"] == "16,8"
+    bins = pl.read_parquet(undisturbed / "reliability.parquet")
+    assert bins.filter(pl.col("cell") == trace["cell"])["clicks"].sum() == trace["clicks"]
+    posterior = pl.read_parquet(undisturbed / "posterior.parquet")
+    assert posterior["cell"].unique().sort().to_list() == found["cell"].sort().to_list()
+
+
+def test_the_tables_say_what_there_is(undisturbed: Path) -> None:
+    text = (undisturbed / "table.md").read_text()
+    assert "| **" in text
+    assert "RI of AUC, Pretrain = 0" in text
+    assert "One seed: there is no standard deviation" in text
+    assert "1 cells are not finished" in text
+    assert "paper" not in text  # its numbers are of other logs
+
+
+def test_a_cell_that_fails_is_told_and_stops_nobody(undisturbed: Path) -> None:
+    failed = json.loads((undisturbed / "failed.json").read_text())
+    assert list(failed) == ["dfsn~window=9d~seed0"]
+    assert "expected satellite_window < window <= d_max" in failed["dfsn~window=9d~seed0"]
+    assert len(list((undisturbed / "cells").iterdir())) == 4
+
+
+def test_another_bench_in_the_directory_is_refused(folder: Path, undisturbed: Path) -> None:
+    for changes, message in (
+        ({"seeds": (1,)}, "holds another bench: seeds is"),
+        ({"settings": {"passes": "2"}}, "settings"),
+        ({"methods": ("trace",)}, "methods"),
+        ({"data_settings": ("clicks=5",)}, "data_settings"),
+        ({"suite": suite.load("quick")}, "suite"),
+    ):
+        with pytest.raises(UserError, match=message), opened(request_for(folder, "fails", **changes), undisturbed):
+            pass
+    (folder / "other").mkdir()
+    (folder / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty"), opened(request_for(folder), folder / "other"):
+        pass
+    again = request_for(folder, "fails")
+    with opened(again, undisturbed), pytest.raises(UserError, match="in use"), opened(again, undisturbed):
+        pass
+
+
+# Processes.
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
+    folder: Path, undisturbed: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker while cells run, then the parent; whoever is left of a killed parent ends by itself."""
+    out = folder / "killed"
+    process = _started(folder, out)
+    _until(lambda: bool(list(out.glob("cells/*/run.json"))))
+    before = _children(process.pid)
+    os.kill(before[-1], signal.SIGKILL)
+    _until(lambda: bool(set(_children(process.pid)) - set(before)))  # another takes over
+    workers = _children(process.pid)
+    process.kill()
+    process.wait()
+    assert len(workers) >= 2
+    _until(lambda: all(_gone(pid) for pid in workers))
+
+    assert call(*command(folder, out)[3:], "--by", "device") == 1
+    told = capsys.readouterr().out
+    assert "| Oracle |" in told
+    assert "GAUC" in told
+    assert "failed: dfsn~window=9d~seed0: satellite_window" in told
+    assert "the same command again tries the failed cells once more" in told
+    found = pl.read_parquet(out / "segments.parquet")
+    assert found.filter(pl.col("cell") == "trace~seed0")["segment"].to_list() == [0, 1, 2]
+    tables.write(out)  # without segments, as the other's
+    same(undisturbed, out)
+
+
+@pytest.mark.slow
+def test_killed_at_random_many_times(folder: Path, undisturbed: Path) -> None:
+    """Parents and workers, after any number of seconds, until the bench is done all the same."""
+    out, dice = folder / "often", random.Random(5)
+    for _ in range(12):
+        process = _started(folder, out)
+        time.sleep(dice.uniform(2, 25))
+        victims = [process.pid, *_children(process.pid)[1:]]  # the first is Python's own tracker of resources
+        os.kill(dice.choice(victims), signal.SIGKILL)
+        time.sleep(dice.uniform(0, 5))
+        workers = _children(process.pid)
+        process.kill()
+        process.wait()
+        _until(lambda workers=workers: all(_gone(pid) for pid in workers))  # type: ignore[misc]
+    subprocess.run(command(folder, out), capture_output=True, env=_one_thread(), check=False)
+    same(undisturbed, out)
+
+
+def test_a_feature_that_is_none_is_named(folder: Path, undisturbed: Path) -> None:
+    with pytest.raises(UserError, match=r"--by devise: no such feature.*did you mean 'device'"):
+        segments.write(undisturbed, undisturbed / "data", "devise")
+
+
+def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path) -> None:
+    out = folder / "stopped"
+    process = _started(folder, out, stderr=subprocess.PIPE, start_new_session=True)
+    _until(lambda: bool(list(out.glob("cells/*/.lock"))))
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told.decode().splitlines()[-1].startswith("stopped; ")
+    assert "a bench when it is started again" in told.decode()
+    assert "Traceback" not in told.decode()
+
+
+def _started(folder: Path, out: Path, **more: Any) -> subprocess.Popen[bytes]:
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": _one_thread()}
+    return subprocess.Popen(command(folder, out), **(quiet | more))
+
+
+def _one_thread() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+
+
+def _until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def _children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def _gone(pid: int) -> bool:
+    """Ended, whether or not anybody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+# What is seen meanwhile.
+
+
+def test_time_left_follows_from_the_weight_that_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = tuple(Cell(Row(name, name, name=name), 0) for name in "abcd")
+    state = State(cells, {f"{name}~seed0": weight for name, weight in zip("abcd", (1.0, 2.0, 3.0, 4.0), strict=True)})
+    monkeypatch.setattr(time, "monotonic", lambda: state.started + 60.0)
+    assert state.seconds_left() is None
+    state.done, state.before = ["a~seed0", "b~seed0"], 1.0  # a was done before this session
+    assert state.seconds_left() == pytest.approx(7 * 60 / 2)
+    state.at["c~seed0"] = ("stream", 5, 10)
+    assert state.seconds_left() == pytest.approx((7 - 3 * 0.55) * 60 / (2 + 3 * 0.55))

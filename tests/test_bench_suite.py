@@ -1,0 +1,174 @@
+"""Suites: what the built-in ones hold, how rows are made, and what is said of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracecvr import registry
+from tracecvr.bench import suite
+from tracecvr.bench.draws import drawn
+from tracecvr.bench.paper import LABELS, TABLE1, TABLE2
+from tracecvr.bench.suite import Row, rows_of
+from tracecvr.checks.subject import small_log
+from tracecvr.errors import UserError
+
+SCHEMA = small_log().schema
+NAMES = ("quick", "table1", "table2", "ablation", "calibration", "posterior", "sensitivity", "readings")
+
+
+def rows(name: str, *methods: str, **settings: str) -> tuple[Row, ...]:
+    return rows_of(suite.load(name), SCHEMA, methods, settings)
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_built_in_suite_makes_rows_that_can_be_run() -> None:
+    assert set(suite.built_in()) == {*NAMES, "warm_labels", "budget", "tune"}
+    for name in suite.built_in():
+        found = rows(name)
+        assert len({row.name for row in found}) == len(found) > 1
+        labels = {row.label for row in found}
+        assert {row.base for row in found} - {""} <= labels, name
+
+
+def test_quick_and_calibration_have_every_method() -> None:
+    for name in ("quick", "calibration"):
+        assert {row.method for row in rows(name)} == set(registry.found("method"))
+    assert set(LABELS) == set(registry.found("method"))
+
+
+def test_table1_has_the_papers_methods_and_three_vanillas() -> None:
+    found = {row.method for row in rows("table1")}
+    assert found == set(TABLE1["criteo"]) | {"vanilla_dup", "wait"}
+    roles = {row.role: row.method for row in rows("table1") if row.role != "method"}
+    assert roles == {"lower": "pretrain", "zero": "vanilla", "ours": "trace", "upper": "oracle"}
+
+
+def test_table2_pairs_the_papers_seven() -> None:
+    found = rows("table2")
+    assert {row.method for row in found if row.plugins} == set(TABLE2["criteo"])
+    assert {(row.base, row.plugins) for row in found if row.base} == {
+        (LABELS[method], ("completer",)) for method in TABLE2["criteo"]
+    }
+
+
+def test_ablation_takes_one_part_away_at_a_time() -> None:
+    assert [row.settings for row in rows("ablation")] == [{}, {"trajectory": "false"}, {"lam": "0"}, {"gate": "false"}]
+
+
+def test_sensitivity_thins_horizons_and_keeps_the_last() -> None:
+    swept = {row.variant: row.settings["horizons"] for row in rows("sensitivity") if "horizons" in row.settings}
+    assert swept["2 horizons"] == "3600,172800"
+    assert swept["6 horizons"] == "0,900,3600,21600,86400,172800"
+    assert all(ends.endswith("172800") for ends in swept.values())
+    assert "5 horizons" not in swept  # as many as the log has
+
+
+def test_budget_gives_every_method_as_many_events_as_trace() -> None:
+    found = rows("budget")
+    passes = {row.method: row.settings["passes"] for row in found if row.variant == "passes"}
+    assert passes["vanilla"] == passes["fnw"] == passes["oracle"] == "5"
+    assert passes["dfsn"] == passes["defer"] == "2"  # shown 3 times and 2 times: 5 / 3 and 5 / 2, rounded
+    assert {row.method for row in found if row.plugins == ("rehearsal",)} == set(passes)
+    assert not {"trace", "gdfm", "miss", "pretrain"} & set(passes)  # they have them already, or no stream
+    bounds = {row.settings["schedule_of"] for row in found if "schedule_of" in row.settings}
+    assert "Oracle at TRACE's moments" in {row.label for row in found}
+    covered = {frozenset(_moments(name)) for name in bounds}
+    others = set(registry.found("method")) - {"oracle", "pretrain"}
+    assert {frozenset(_moments(name)) for name in others} == covered  # each distinct schedule has its bound
+
+
+def _moments(name: str) -> tuple[object, ...]:
+    method = registry.get("method", name)()
+    method.schema = SCHEMA
+    return tuple(method.schedule())
+
+
+def test_methods_are_picked_and_settings_go_where_they_are_known() -> None:
+    found = rows("table1", "vanilla", "trace", "oracle", lam="0.3", until="5d")
+    assert [row.method for row in found] == ["vanilla", "trace", "oracle"]
+    assert [row.settings for row in found] == [{"until": "5d"}, {"lam": "0.3", "until": "5d"}, {"until": "5d"}]
+    assert [row.name for row in found] == ["vanilla", "trace", "oracle"]  # what all have is not in the name
+    with pytest.raises(UserError, match="no row of suite 'table1' has such an option"):
+        rows("table1", "vanilla", "oracle", lam="0.3")
+    with pytest.raises(UserError, match="unknown method 'vanila'"):
+        rows("table1", "vanila")
+    bounds = [row.settings.get("schedule_of") for row in rows("budget", "fnw", "oracle")]
+    assert [name for name in bounds if name] == ["fnw"]
+
+
+def test_a_comparison_takes_methods_that_it_does_not_list() -> None:
+    assert [row.method for row in rows("table1", "vanilla", "ulc")] == ["vanilla", "ulc"]
+    with pytest.raises(UserError, match="has no row of it"):
+        rows("ablation", "ulc")
+
+
+def test_a_rows_own_settings_win_then_the_users_then_tuned_ones(tmp_path: Path) -> None:
+    text = '[set]\nhidden = [8]\n[[row]]\nmethod = "trace"\nset = {lam = 1}\n'
+    mine = suite.load(written(tmp_path, text))
+    (row,) = rows_of(mine, SCHEMA, (), {"beta": "1", "lam": "2"}, {"trace": {"lam": "3", "beta": "3", "passes": "2"}})
+    assert row.settings == {"hidden": "8", "lam": "1", "beta": "1", "passes": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 1", "unknown key 'rows' .did you mean 'row'"),
+        ("layout = 'cake'\n[[row]]\nmethod = 'trace'", "layout is 'cake'"),
+        ("about = 'x'", "no \\[\\[row\\]\\]"),
+        ("[[row]]\nmethods = 'trace'", "row 1: unknown key 'methods'"),
+        ("[[row]]\nlabel = 'trace'", "row 1: no method"),
+        ("[[row]]\nmethod = 'trace'\nrole = 'king'", "role is 'king'"),
+        ("[[row]]\nmethod = 'trace'\nequal_steps = 'magic'", "equal_steps is 'magic'"),
+        ("[[row", "not readable as TOML"),
+        ("layout = 'tune'\n[[row]]\nmethod = 'trace'", "needs trials"),
+        ("[range.trace]\nlam = {low = 2, high = 1}\n[[row]]\nmethod = 'trace'", "low < high"),
+        ("[range.trace]\nlam = {low = 0, high = 1, scale = 'log'}\n[[row]]\nmethod = 'trace'", "log with low > 0"),
+        ("[range.trace]\nlam = 3\n[[row]]\nmethod = 'trace'", "expected .low, high, scale. or .choices."),
+    ],
+)
+def test_mistakes_in_a_suite_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        suite.load(written(tmp_path, text))
+
+
+def test_mistakes_in_rows_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown suite 'tabel1'.*did you mean 'table1'"):
+        suite.load("tabel1")
+    twice = suite.load(written(tmp_path, "[[row]]\nmethod = 'fnw'\n[[row]]\nmethod = 'fnw'\nlabel = 'B'"))
+    with pytest.raises(UserError, match="'FNW' and 'B' are the same run"):
+        rows_of(twice, SCHEMA)
+    typo = suite.load(written(tmp_path, "[[row]]\nmethod = 'fnw'\nset = {pases = 2}"))
+    with pytest.raises(UserError, match="unknown key 'pases'"):
+        rows_of(typo, SCHEMA)
+    unknown = suite.load(
+        written(tmp_path, "layout = 'tune'\ntrials = 2\n[range.fnw]\nlam = {choices = [1]}\n[[row]]\nmethod = 'fnw'")
+    )
+    with pytest.raises(UserError, match="fnw has no such option"):
+        rows_of(unknown, SCHEMA)
+
+
+def test_seeds_are_ranges_and_lists() -> None:
+    assert suite.seeds_of("3") == (3,)
+    for wrong in ("", "a", "1-", "4-2", "1,1", "0-2,2"):
+        with pytest.raises(UserError, match="--seeds"):
+            suite.seeds_of(wrong)
+
+
+def test_trials_are_the_same_number_for_every_method_and_start_with_its_defaults() -> None:
+    found = rows("tune", "trace", "vanilla", "defer")
+    assert [sum(row.method == m for row in found) for m in ("trace", "vanilla", "defer")] == [8, 8, 8]
+    assert all(row.settings["tuning"] == "true" for row in found)
+    ranges = suite.load("tune").ranges
+    assert drawn(ranges, "trace", 0) == {}
+    assert drawn(ranges, "trace", 3) == drawn(ranges, "trace", 3) != drawn(ranges, "trace", 4)
+    rates = [float(drawn(ranges, "trace", n)["learning_rate"]) for n in range(1, 200)]
+    assert 2e-4 <= min(rates) < 3e-4
+    assert 3.5e-3 < max(rates) <= 5e-3
+    assert 0.35 < sum(rate < 1e-3 for rate in rates) / len(rates) < 0.65  # half, on the logarithmic scale
