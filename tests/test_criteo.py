@@ -96,6 +96,15 @@ def test_conversions_before_the_click_are_dropped_and_counted(tmp_path: Path) ->
     assert table.click_id.tolist() == [0, 1, 5, 3, 2]
 
 
+def test_nothing_is_learnt_from_a_click_that_is_dropped(tmp_path: Path) -> None:
+    sound = [line(0, numbers=("0", *NUMBERS[1:])), line(DAY, numbers=("64", *NUMBERS[1:])), line(20 * DAY)]
+    expected, encoder = Criteo().prepare(write(tmp_path, sound))
+    huge = line(2 * DAY, DAY, numbers=("9999", *NUMBERS[1:]))
+    table, again = Criteo(max_bad=1).prepare(write(tmp_path, [*sound, huge]))
+    assert again == encoder
+    assert table.fingerprint == expected.fingerprint
+
+
 def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     table, encoder = Criteo().prepare(path)

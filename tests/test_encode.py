@@ -44,6 +44,25 @@ def test_bins_come_from_the_warm_up_part_and_later_values_are_clipped() -> None:
     assert encoder.encode(later)[:, 0].tolist() == [0, 0, 0, 5, 9, 9, 0]
 
 
+@given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=5), min_size=1), st.sampled_from(["linear", "log"]))
+def test_ranges_are_learnt_from_pieces_as_from_the_whole(pieces: list[list[float | None]], scale: str) -> None:
+    whole = in_pieces = Encoder((Binned("n", 10, scale=scale),))
+    frames = [pl.DataFrame({"n": piece}, {"n": pl.Float64}) for piece in pieces]
+    for frame in frames:
+        in_pieces = in_pieces.fit(frame)
+    assert in_pieces == whole.fit(pl.concat(frames))
+
+
+@pytest.mark.parametrize("size", [2**8, 2**8 + 1, 2**16, 2**16 + 1])
+def test_what_is_kept_of_a_row_gives_its_ids(size: int) -> None:
+    raw = pl.DataFrame({"c": range(size - 300, size), "n": [float(i % 7) for i in range(300)]})
+    encoder = Encoder((Modulo("c", size), Hashed("c", size), Binned("n", 5)))
+    kept = raw.select(encoder.kept())
+    fitted = encoder.fit(raw)
+    assert fitted.encode(raw)[-1, 0] == size - 1
+    assert np.array_equal(fitted.finish(kept), fitted.encode(raw))
+
+
 def test_log_bins_tell_small_counts_apart() -> None:
     warm = pl.DataFrame({"n": [0, 1, 2, 3, 100_000]})
     linear, log = (Encoder((Binned("n", 64, scale=s),)).fit(warm).encode(warm)[:, 0] for s in ("linear", "log"))
