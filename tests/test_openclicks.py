@@ -118,7 +118,7 @@ def test_a_run_writes_them_and_resumes_to_the_same_bytes(tmp_path: Path) -> None
     run(asked, tmp_path / "whole")
 
     def crash(stage: str, done: int, total: int) -> None:
-        if stage == "stream" and done == 7:
+        if stage == "stream" and done > total / 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

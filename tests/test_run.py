@@ -130,14 +130,14 @@ def test_another_seed_gives_other_scores(undisturbed: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "stop", [("warm-up: model", 1), ("warm-up: completer", 1), ("stream", 1), ("stream", 7), ("stream", 12)]
+    "stop", [("warm-up: model", 0.0), ("warm-up: completer", 0.0), ("stream", 0.0), ("stream", 0.6), ("stream", 1.0)]
 )
 @pytest.mark.parametrize("checkpoint_every", [0.0, 1e9])
 def test_a_stopped_run_resumes_to_the_same_bytes(
-    stop: tuple[str, int], checkpoint_every: float, undisturbed: Path, tmp_path: Path
+    stop: tuple[str, float], checkpoint_every: float, undisturbed: Path, tmp_path: Path
 ) -> None:
     def crash(stage: str, done: int, total: int) -> None:
-        if stage == stop[0] and done >= stop[1]:
+        if stage == stop[0] and done >= stop[1] * total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_not_used(undisturbed: Path, tmp_path: Path) -> None:
     def crash(stage: str, done: int, total: int) -> None:
-        if stage == "stream" and done == 8:
+        if stage == "stream" and done > total / 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
