@@ -13,7 +13,7 @@ from tracecvr.answers import Answers
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.clicks import Feature, Schema
 from tracecvr.config import DAY, HOUR
-from tracecvr.layers import lookup, normed_linear, project
+from tracecvr.layers import Group, lookup, normed_linear, project
 from tracecvr.method import Part
 from tracecvr.nets import MLP, Embedding, Perceptron
 from tracecvr.reveal import Reveals
@@ -70,18 +70,19 @@ def test_lookup_sums_rows_and_hands_back_their_gradients(values: int, batch: int
 def test_projection_is_the_product_of_each_block_with_tables_shared() -> None:
     rng = torch.Generator().manual_seed(0)
     table = torch.randn(7, 3, dtype=torch.float64, generator=rng, requires_grad=True)
-    weight = torch.randn(5, 12, dtype=torch.float64, generator=rng, requires_grad=True)
-    blocks = [(slice(0, 2), slice(0, 3)), (slice(2, 7), slice(3, 6)), (slice(2, 7), slice(9, 12))]
+    weight = torch.randn(5, 4 * 3 + 2, dtype=torch.float64, generator=rng, requires_grad=True)
     bias = torch.randn(5, dtype=torch.float64, generator=rng, requires_grad=True)
-    fast = project(table, weight, bias, blocks)
-    slow = torch.cat(
-        [table[rows] @ weight[:, columns].T + (bias if n == 0 else 0) for n, (rows, columns) in enumerate(blocks)]
-    )
+    groups = [
+        Group(2, torch.tensor([0, 1]), torch.tensor([2])),
+        Group(5, torch.tensor([2, 3, 4, 5, 6] * 2), torch.tensor([0, 3])),  # two features on one table
+    ]
+    columns = [weight[:, 6:9], weight[:, 0:3], weight[:, 9:12]]
+    fast = project(table, weight, bias, groups)
+    slow = torch.cat([table[:2] @ columns[0].T + bias, table[2:] @ columns[1].T, table[2:] @ columns[2].T])
     torch.testing.assert_close(fast, slow)
     grad = torch.randn(12, 5, dtype=torch.float64, generator=rng)
-    for ours, theirs in zip(
-        *(torch.autograd.grad(out, (table, weight, bias), grad) for out in (fast, slow)), strict=True
-    ):
+    inputs = (table, weight, bias)
+    for ours, theirs in zip(*(torch.autograd.grad(out, inputs, grad) for out in (fast, slow)), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

@@ -4,14 +4,21 @@ to the order of summation; the plain forms are in the tests.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Block = tuple[slice, slice]
-"""Rows of an embedding table and the columns of a layer that see them."""
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Features of one vocabulary size: their tables' rows, one after the other, and their positions in a layer."""
+
+    size: int
+    rows: Tensor  # (n * size,)
+    features: Tensor  # (n,)
 
 
 def lookup(table: Tensor, ids: Tensor) -> Tensor:
@@ -39,39 +46,52 @@ class _Lookup(torch.autograd.Function):
         return F.embedding_bag(rows, grad.contiguous(), F.pad(ends[:-1], (1, 0)), mode="sum"), None
 
 
-def project(table: Tensor, weight: Tensor, bias: Tensor, blocks: list[Block]) -> Tensor:
-    """table[rows] @ weight[:, columns].T of each block, one below the other; the first of them plus `bias`."""
-    found: Tensor = _Projection.apply(table, weight, bias, blocks)  # type: ignore[no-untyped-call]
+def project(table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group]) -> Tensor:
+    """Every feature's table rows times its columns of a layer, features one below the other as in `groups`; the first
+    feature's plus `bias`."""
+    found: Tensor = _Projection.apply(table, weight, bias, groups)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Projection(torch.autograd.Function):
-    """By hand, because autograd copies every block in and out: for 17 features that takes longer than the products."""
+    """By hand and by groups: autograd would copy every feature's block in and out, and products of 16 columns each are
+    so small that calling them takes longer than they do."""
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, blocks: list[Block]) -> Tensor:
+    def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group]) -> Tensor:
         ctx.save_for_backward(table, weight)
-        ctx.blocks = blocks
-        out = table.new_empty(sum(rows.stop - rows.start for rows, _ in blocks), len(weight))
-        parts = _cut(out, blocks)
-        for part, (rows, columns) in zip(parts, blocks, strict=True):
-            torch.mm(table[rows], weight[:, columns].t(), out=part)
-        parts[0].add_(bias)
+        ctx.groups = groups
+        out = table.new_empty(sum(len(g.rows) for g in groups), len(weight))
+        for g, part in zip(groups, out.split([len(g.rows) for g in groups]), strict=True):
+            rows, columns = _of_group(g, table, weight)
+            torch.bmm(rows, columns, out=part.view(len(rows), g.size, -1))
+        out[: groups[0].size].add_(bias)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         table, weight = ctx.saved_tensors
-        of_table, of_weight, parts = torch.zeros_like(table), torch.zeros_like(weight), _cut(grad, ctx.blocks)
-        for part, (rows, columns) in zip(parts, ctx.blocks, strict=True):
-            of_table[rows].addmm_(part, weight[:, columns])  # added, since features may share a table
-            torch.mm(part.t(), table[rows], out=of_weight[:, columns])
-        return of_table, of_weight, parts[0].sum(0), None
+        of_table, of_weight = torch.zeros_like(table), torch.zeros_like(weight)
+        by_feature = _by_feature(of_weight, table.shape[1])
+        for g, part in zip(ctx.groups, grad.split([len(g.rows) for g in ctx.groups]), strict=True):
+            rows, columns = _of_group(g, table, weight)
+            of_values = part.view(len(rows), g.size, -1)
+            of_rows = torch.bmm(of_values, columns.transpose(1, 2))
+            of_table.index_add_(0, g.rows, of_rows.flatten(0, 1))  # added, since features may share a table
+            by_feature[:, g.features] = torch.bmm(of_values.transpose(1, 2), rows).transpose(0, 1)
+        return of_table, of_weight, grad[: ctx.groups[0].size].sum(0), None
 
 
-def _cut(rows: Tensor, blocks: list[Block]) -> tuple[Tensor, ...]:
-    parts: tuple[Tensor, ...] = rows.split([of_table.stop - of_table.start for of_table, _ in blocks])
-    return parts
+def _of_group(g: Group, table: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, size, dim) and (n, dim, D)."""
+    dim = table.shape[1]
+    return table[g.rows].view(-1, g.size, dim), _by_feature(weight, dim)[:, g.features].permute(1, 2, 0)
+
+
+def _by_feature(weight: Tensor, dim: int) -> Tensor:
+    """(D, columns) to (D, features, dim), without the columns that are no feature's."""
+    features = weight.shape[1] // dim
+    return weight[:, : features * dim].view(len(weight), features, dim)
 
 
 def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
