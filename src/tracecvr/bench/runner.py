@@ -223,16 +223,19 @@ def _work_off(bench: Bench, waiting: list[Cell], workers: int, state: State, wat
 
 
 def _started(bench: Bench) -> _Worker:
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
     context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(
         _ONE_THREAD
     )  # read when a library is first imported, so it has to be there when the process starts
     try:
         process = context.Process(target=_worker, args=(theirs, bench.out, bench.data, bench.log), daemon=True)
+        # Ctrl-C is the parent's to answer. A worker inherits what is blocked, so none reaches it even while it imports.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         process.start()
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
@@ -275,7 +278,6 @@ def _listened(worker: _Worker, state: State) -> bool:
 
 def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
     """What a worker process does: cells, until there are none or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     _end_with_parent()
     while True:
         try:
