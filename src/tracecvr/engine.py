@@ -28,12 +28,10 @@ from tracecvr.files import write_atomically
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.metrics import probability
 from tracecvr.reveal import Again, Reveals, repeated
+from tracecvr.scratch import Progress, silent
 from tracecvr.seeds import generator
 from tracecvr.served import ServedLog
 from tracecvr.source import History, Source
-
-Progress = Callable[[str, int, int], None]
-"""Called with (stage, done, total) as work goes on."""
 
 Share = Callable[[Part, str, dict[str, Any], Callable[[], None]], None]
 """Called with a part, the name of its net, what its training depends on beside these, and the training itself."""
@@ -73,7 +71,7 @@ class Engine:
     def warm_up(
         self,
         history: History,
-        progress: Progress = lambda *_: None,
+        progress: Progress = silent,
         share: Share = lambda *call: call[-1](),
     ) -> None:
         """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser.
@@ -237,7 +235,7 @@ class Engine:
                 if helper.refresh is not None and start % helper.refresh < end - start:
                     history = source.history(start, "censored", max(0, start - back))
                     net = part.nets[name].requires_grad_(True)
-                    self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, lambda *_: None)
+                    self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, silent)
                     net.requires_grad_(False).zero_grad(set_to_none=True)
                     self._answers.clear()
 

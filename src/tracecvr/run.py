@@ -32,12 +32,13 @@ from tracecvr import metrics, registry
 from tracecvr.checkpoint import Checkpoints
 from tracecvr.clicks import Schema
 from tracecvr.config import restored, values
-from tracecvr.engine import Engine, Progress
+from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.files import read_json, sync, write_json, write_parquet
 from tracecvr.method import Method, Plugin
 from tracecvr.prepared import Prepared
 from tracecvr.replay import FullPlan, Plan, replay
+from tracecvr.scratch import Progress, silent
 from tracecvr.source import TableSource
 from tracecvr.warm import SharedWarmUps
 
@@ -78,7 +79,7 @@ def run(
     spec: Spec,
     out: Path,
     resume: bool = False,
-    progress: Progress = lambda *_: None,
+    progress: Progress = silent,
     checkpoint_every: float = 30.0,
     shared: Path | None = None,
 ) -> dict[str, Any]:
