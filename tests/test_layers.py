@@ -73,8 +73,8 @@ def test_projection_is_the_product_of_each_block_with_tables_shared() -> None:
     weight = torch.randn(5, 4 * 3 + 2, dtype=torch.float64, generator=rng, requires_grad=True)
     bias = torch.randn(5, dtype=torch.float64, generator=rng, requires_grad=True)
     groups = [
-        Group(2, torch.tensor([0, 1]), torch.tensor([2])),
-        Group(5, torch.tensor([2, 3, 4, 5, 6] * 2), torch.tensor([0, 3])),  # two features on one table
+        Group(2, (0,), torch.tensor([2])),
+        Group(5, (2, 2), torch.tensor([0, 3])),  # two features on one table
     ]
     columns = [weight[:, 6:9], weight[:, 0:3], weight[:, 9:12]]
     fast = project(table, weight, bias, groups)

@@ -5,6 +5,7 @@ to the order of summation; the plain forms are in the tests.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,11 +15,16 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Features of one vocabulary size: their tables' rows, one after the other, and their positions in a layer."""
+    """Features of one vocabulary size: where their tables start, and their positions in a layer."""
 
     size: int
-    rows: Tensor  # (n * size,)
+    starts: tuple[int, ...]
     features: Tensor  # (n,)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The rows of all their tables, one after the other: (n * size,)."""
+        return torch.cat([torch.arange(start, start + self.size) for start in self.starts])
 
 
 def lookup(table: Tensor, ids: Tensor) -> Tensor:
@@ -77,7 +83,8 @@ class _Projection(torch.autograd.Function):
             rows, columns = _of_group(g, table, weight)
             of_values = part.view(len(rows), g.size, -1)
             of_rows = torch.bmm(of_values, columns.transpose(1, 2))
-            of_table.index_add_(0, g.rows, of_rows.flatten(0, 1))  # added, since features may share a table
+            for start, of_feature in zip(g.starts, of_rows, strict=True):
+                of_table[start : start + g.size] += of_feature  # added, since features may share a table
             by_feature[:, g.features] = torch.bmm(of_values.transpose(1, 2), rows).transpose(0, 1)
         return of_table, of_weight, grad[: ctx.groups[0].size].sum(0), None
 

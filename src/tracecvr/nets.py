@@ -70,8 +70,7 @@ class Embedding(nn.Module):
         groups = []
         for size, together in groupby(order, key=lambda i: size_of[i]):
             features = list(together)
-            rows = torch.cat([torch.arange(size) + self.starts[self.tables[i]] for i in features])
-            groups.append(Group(size, rows, torch.tensor(features)))
+            groups.append(Group(size, tuple(self.starts[self.tables[i]] for i in features), torch.tensor(features)))
         return groups, [starts[i] for i in chosen]
 
     def _projected(self, layer: nn.Linear, groups: list[Group]) -> Tensor:
