@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
 import pytest
@@ -155,11 +155,11 @@ def test_another_bench_in_the_directory_is_refused(folder: Path, undisturbed: Pa
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
-    folder: Path, undisturbed: Path, call: Call, capsys: pytest.CaptureFixture[str]
+    folder: Path, undisturbed: Path, start: Start, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A worker while cells run, then the parent; whoever is left of a killed parent ends by itself."""
     out = folder / "killed"
-    process = _started(folder, out)
+    process = start(out)
     _until(lambda: bool(list(out.glob("cells/*/run.json"))))
     before = _children(process.pid)
     os.kill(before[-1], signal.SIGKILL)
@@ -183,11 +183,11 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_killed_at_random_many_times(folder: Path, undisturbed: Path) -> None:
+def test_killed_at_random_many_times(folder: Path, undisturbed: Path, start: Start) -> None:
     """Parents and workers, after any number of seconds, until the bench is done all the same."""
     out, dice = folder / "often", random.Random(5)
     for _ in range(12):
-        process = _started(folder, out)
+        process = start(out)
         time.sleep(dice.uniform(2, 25))
         victims = [process.pid, *_children(process.pid)[1:]]  # the first is Python's own tracker of resources
         os.kill(dice.choice(victims), signal.SIGKILL)
@@ -205,28 +205,47 @@ def test_a_feature_that_is_none_is_named(folder: Path, undisturbed: Path) -> Non
         segments.write(undisturbed, undisturbed / "data", "devise")
 
 
-def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path) -> None:
+def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path, start: Start) -> None:
     out = folder / "stopped"
-    process = _started(folder, out, stderr=subprocess.PIPE, start_new_session=True)
+    process = start(out, stderr=subprocess.PIPE, start_new_session=True)
     _until(lambda: bool(list(out.glob("cells/*/.lock"))))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 130
     assert told.decode().splitlines()[-1].startswith("stopped; ")
     assert "a bench when it is started again" in told.decode()
     assert "Traceback" not in told.decode()
 
 
-def _started(folder: Path, out: Path, **more: Any) -> subprocess.Popen[bytes]:
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": _one_thread()}
-    return subprocess.Popen(command(folder, out), **(quiet | more))
+class Start(Protocol):
+    """Starts the command in a process of its own."""
+
+    def __call__(self, out: Path, **more: Any) -> subprocess.Popen[bytes]: ...
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """What a test leaves running when it fails is ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(out: Path, **more: Any) -> subprocess.Popen[bytes]:
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": _one_thread()}
+        started.append(subprocess.Popen(command(folder, out), **(quiet | more)))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def _one_thread() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
 
 
-def _until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def _until(holds: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not come to pass"
