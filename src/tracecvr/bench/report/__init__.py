@@ -33,7 +33,7 @@ WIDE, NARROW, GAP = 1000.0, 354.0, 24.0
 
 
 def write(out: Path, pdf: bool = False) -> list[Path]:
-    """Draw the report of a bench, finished or not; with `pdf`, each figure as a PDF beside it. Returns what was written."""
+    """Draw the report of a bench, finished or not; with `pdf`, each figure as a PDF, too. Returns what was written."""
     outcome = opened(out)
     made = figures(outcome)
     page = _page(outcome, made)
@@ -86,8 +86,8 @@ def _page(outcome: Outcome, made: list[Figure]) -> str:
     template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
     return (
         template.render(
-            css=Markup((room / "page.css").read_text(encoding="utf-8")),  # noqa: S704: ours
-            js=Markup((room / "page.js").read_text(encoding="utf-8")),  # noqa: S704: ours
+            css=Markup((room / "page.css").read_text(encoding="utf-8")),
+            js=Markup((room / "page.js").read_text(encoding="utf-8")),
             bench=outcome.bench,
             suite=outcome.suite,
             clicks=max(outcome.results["clicks"], default=0),
@@ -106,13 +106,13 @@ def _page(outcome: Outcome, made: list[Figure]) -> str:
 
 
 def _drawn(figure: Figure) -> _Drawn:
-    keys = {name: number for number, (name, _) in enumerate(figure.names())}
+    keys = {name: number for number, name in enumerate(figure.names())}
     wide, narrow = (
         [svg.drawn(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
         for width, columns in ((WIDE, min(figure.columns, len(figure.panels))), (NARROW, figure.narrow_columns))
     )
-    legend = [(keys[name], name, svg.swatch(style)) for name, style in figure.names()]
-    return _Drawn(figure, wide, narrow, legend if len(legend) > 1 else [], [panel.table() for panel in figure.panels])
+    legend = [(keys[name], name, svg.swatch(style)) for name, style in figure.legend().items()]
+    return _Drawn(figure, wide, narrow, legend, [panel.table() for panel in figure.panels])
 
 
 def _tables(outcome: Outcome) -> list[Table]:

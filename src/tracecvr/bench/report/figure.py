@@ -183,10 +183,14 @@ class Figure:
     """Panels side by side on a wide screen."""
     narrow_columns: int = 1
 
-    def names(self) -> list[tuple[str, int | None]]:
-        """Series of all panels, each once, with their style: what a legend lists."""
-        found = {one.name: one.style for panel in self._charts() for one in panel.series}
-        return list(found.items())
+    def names(self) -> dict[str, int | None]:
+        """Series of all panels, each once, with their style."""
+        return {one.name: one.style for chart in self._charts() for one in chart.series}
+
+    def legend(self) -> dict[str, int | None]:
+        """Those of them that a legend has to list: there is more than one in a panel."""
+        several = {one.name for chart in self._charts() if len(chart.series) > 1 for one in chart.series}
+        return {name: style for name, style in self.names().items() if name in several}
 
     def _charts(self) -> Iterator[Chart]:
         return (panel for panel in self.panels if isinstance(panel, Chart))

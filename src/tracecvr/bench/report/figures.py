@@ -190,7 +190,7 @@ def _calibration(scene: Scene) -> Figure | None:
     panels = [_spread_bars(scene, lines, "ece", "ECE", Axis("ECE; lower is better"))]
     off = _spread_bars(scene, lines, "pcoc", "PCOC", Axis("mean prediction / mean label; 1 is right"))
     panels += [replace(off, target=1.0)] if off.bars else []
-    caption = "Expected calibration error over the whole stream (15 bins), best first, and how far rates are off in total (PCOC)."
+    caption = "Expected calibration error over the whole stream (15 bins), best first; how far rates are off in total."
     caption += " Whiskers: one standard deviation over seeds." if len(scene.outcome.bench["seeds"]) > 1 else ""
     return Figure("ece", "Calibration", caption, tuple(panels), columns=2)
 
@@ -219,8 +219,8 @@ def _reliability(scene: Scene) -> Figure | None:
         panels.append(Chart(name, *axes, (Series(name, style, x, y, area),), diagonal=True, labels=False))
     caption = (
         "Clicks in 15 equal bins of the served rate: mean prediction against the share that converted. On the diagonal "
-        "rates are right; below it they are too high. Areas of points go with clicks; bins with less than 0.05 % of all "
-        "clicks are not drawn."
+        "rates are right; below it they are too high. Areas of points go with clicks; bins with less than 0.05 % of "
+        "all clicks are not drawn."
     )
     return Figure("reliability", "Reliability", caption, tuple(panels), columns=4, narrow_columns=2) if panels else None
 
@@ -251,9 +251,9 @@ def _posterior(scene: Scene) -> Figure | None:
     ages = found["age_s"].unique().sort().to_list()
     panels = [_by_age(scene, found, shown, ages, metric) for metric in ("nll", "auc", "ece")]
     caption = (
-        f"Clicks that have not converted by an age, judged at that moment. {shown.name} in colour: by what was served at "
-        "the click (p), by that and the time that has passed, and by the whole trajectory. In grey: other rows, p with the "
-        "time that has passed."
+        f"Clicks that have not converted by an age, judged at that moment. {shown.name} in colour: by what would be "
+        "served for the click (p), by that and the time that has passed, and by the whole trajectory. In grey: other "
+        "rows, by p and the time that has passed."
     )
     return Figure("posterior", "Posterior by age", caption, tuple(panels), columns=2)
 
@@ -291,9 +291,9 @@ def _inside(scene: Scene) -> Figure | None:
     if gates:
         panels.append(_by_place(scene, "Gate of the completer", "age of the click, at least", "mean gate", gates))
     caption = (
-        "Weights: how much each observation window counts in TRACE; the less its state leaves open of the label, the more. "
-        "Gate: how far the completer is trusted at each age, the mean over training events; by construction it lies "
-        "between 0.125 and 0.39."
+        "Weights: how much each observation window counts in TRACE; the less its state leaves open of the label, the "
+        "more. Gate: how far the completer is trusted at each age, the mean over training events; by construction it "
+        "lies between 0.125 and 0.39."
     )
     return Figure("inside", "Inside TRACE and the completer", caption, tuple(panels), columns=2) if panels else None
 
@@ -339,8 +339,8 @@ def _price(scene: Scene) -> Figure | None:
         axes = Axis("events shown per click", "number", low=0.0), Axis(NAMES[metric])
         panels.append(Chart(f"{NAMES[metric]}{ARROWS[metric]}", *axes, tuple(series), scatter=True))
     caption = (
-        "Seeing a click again later is worth nearly as much as its label, so a score is to be read beside the number of "
-        "events per click that it took (passes included). A method far right is not simply better than one far left."
+        "Seeing a click again later is worth nearly as much as its label, so a score is to be read beside the number "
+        "of events per click that it took (passes included). A method far right is not simply better than one far left."
     )
     return Figure("price", "Scores and what they cost", caption, tuple(panels), columns=2)
 
@@ -361,8 +361,8 @@ def _cost(scene: Scene) -> Figure | None:
         Bars("Events", Axis("events shown per click", "number"), tuple(events)),
     )
     caption = (
-        "Warm-up (also where another cell did it) and stream, mean over seeds, on the machine that ran them. Memory is the "
-        "peak of a worker process, which carries out several cells one after the other."
+        "Warm-up (also where another cell did it) and stream, mean over seeds, on the machine that ran them. Memory is "
+        "the peak of a worker process, which carries out several cells one after the other."
     )
     return Figure("cost", "Cost", caption, panels, columns=3)
 
@@ -419,9 +419,10 @@ def _delays(log: dict[str, Any]) -> Figure:
         f"{_known_by(ages, conversion, age):.0%} within {duration(age)}" for age in (HOUR, DAY) if age < log["d_max"]
     ]
     caption = (
-        f"Of {log['conversions']:,} conversions within {duration(log['d_max'])} of their clicks, {' and '.join(first)}; "
-        "these are the positive labels known by then, while a negative label is known only at the end. The second panel: of "
-        "clicks that have not converted by an age, the share that still will. Vertical lines: horizons."
+        f"Of {log['conversions']:,} conversions within {duration(log['d_max'])} of their clicks, "
+        f"{' and '.join(first)}: so many positive labels are known by then, while a negative one is known only at the "
+        "end. The second panel: of clicks that have not converted by an age, the share that still will. Vertical "
+        "lines: horizons."
     )
     return Figure("delays", "Delays, and labels known by age", caption, (known, meaning), columns=2)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, log, sqrt
+from math import ceil, isfinite, log, sqrt
 
 from markupsafe import Markup, escape
 
@@ -18,7 +18,9 @@ LINE, LETTER = 15.0, 6.3
 
 DASHES = ("", "7 3", "", "2 3", "9 3 2 3", "", "5 2", "1 2")
 MARKERS = ("circle", "square", "diamond", "triangle", "circle", "square", "diamond", "triangle")
-_MOST_MARKERS = 16
+_BETWEEN_MARKERS = 50.0
+"""Pixels from one marker of a line to the next, at least."""
+
 _ROW = 21.0
 
 
@@ -137,14 +139,14 @@ def _chart(chart: Chart, width: float, keys: dict[str, int]) -> Markup:
     named = [one for one in chart.series if one.style is not None and one.x]
     beside = chart.labels and not chart.scatter and len(named) > 1
     right = min(10 + max(_wide(one.name) for one in named) + 8, 0.36 * width) if beside else 14.0
-    height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 230.0)
+    height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
     y_low, y_high = limits(chart.y, [y for one in chart.series for y in one.y])
     x_low, x_high = limits(chart.x, [x for one in chart.series for x in one.x], room=0.07 if chart.scatter else 0.0)
     y = _Scale(chart.y, y_low, y_high, height - 40, 30 if chart.title else 12)
     y_ticks = y.ticks(6)
     left = 14 + max((_wide(text) for _, text in y_ticks), default=0.0)
     x = _Scale(chart.x, x_low, x_high, left, width - right)
-    parts = [_axes(chart, x, y, y_ticks, width)]
+    parts = [_axes(chart, x, y, y_ticks)]
     order = sorted(chart.series, key=lambda one: (one.style is not None, -(one.style or 0)))  # ours on top
     parts += [_series(chart, one, x, y, keys[one.name]) for one in order if one.x]
     if beside:
@@ -154,7 +156,7 @@ def _chart(chart: Chart, width: float, keys: dict[str, int]) -> Markup:
     return _figure(width, height, chart.words(), *parts)
 
 
-def _axes(chart: Chart, x: _Scale, y: _Scale, y_ticks: list[tuple[float, str]], width: float) -> Markup:
+def _axes(chart: Chart, x: _Scale, y: _Scale, y_ticks: list[tuple[float, str]]) -> Markup:
     parts = [_text(0, 13, chart.title, "h")] if chart.title else []
     for value, text in y_ticks:
         parts.append(_element("path", d=f"M{_plain(x.start)} {_plain(y(value))}H{_plain(x.end)}", class_="grid"))
@@ -186,7 +188,7 @@ def _series(chart: Chart, one: Series, x: _Scale, y: _Scale, key: int) -> Markup
         points = " ".join(f"{_plain(a)},{_plain(b)}" for a, b in at)
         parts.append(_element("polyline", points=points, class_="l", stroke_dasharray=_dash(one.style)))
     if one.style is not None or chart.scatter or len(at) == 1:
-        every = 1 if one.area or chart.scatter else -(-len(at) // _MOST_MARKERS)
+        every = 1 if one.area or chart.scatter else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
         for n in range((len(at) - 1) % every, len(at), every):
             told = f"{one.name}, {chart.x.shown(one.x[n])}: {chart.y.shown(one.y[n])}"
             if one.area:
@@ -201,7 +203,7 @@ def _names(named: Sequence[Series], x: _Scale, y: _Scale, keys: dict[str, int], 
     """Names beside the lines' ends, moved apart where they would overlap."""
     wanted = sorted((min(max(y(one.y[-1]), y.end), y.start), one.name, one) for one in named)
     parts = []
-    for at, (_, _, one) in zip(apart([w[0] for w in wanted], y.end, y.start), wanted, strict=True):
+    for at, (_, _, one) in zip(apart([w[0] for w in wanted], y.start), wanted, strict=True):
         end = x(one.x[-1]), min(max(y(one.y[-1]), y.end), y.start)
         lead = f"M{_plain(end[0] + 4)} {_plain(end[1])}L{_plain(x.end + 8)} {_plain(at)}"
         name = _text(x.end + 11, at + 4, _cut(one.name, letters), "n")
@@ -219,7 +221,7 @@ def _point_names(series: Sequence[Series], x: _Scale, y: _Scale, keys: dict[str,
     taken = [(a - 4, b - 4, a + 4, b + 4) for a, b in points]
     parts = []
     for one in sorted((one for one in series if one.style is not None), key=lambda one: one.style or 0):
-        a, b, wide = x(one.x[-1]), y(one.y[-1]), _wide(one.name)
+        a, b, wide = x(one.x[-1]), y(one.y[-1]), 1.12 * _wide(one.name)
         places = [(a + 8, b + 4), (a - 8 - wide, b + 4), (a - wide / 2, b - 9), (a - wide / 2, b + 18)]
         for left, base in places:
             box = (left, base - 11, left + wide, base + 3)
@@ -236,12 +238,12 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def apart(wanted: Sequence[float], low: float, high: float, gap: float = LINE - 1) -> list[float]:
-    """Rising positions moved so that none is closer than `gap` to the next, inside [low, high] if there is room.
+def apart(wanted: Sequence[float], high: float, gap: float = LINE - 1) -> list[float]:
+    """Rising positions moved so that none is closer than `gap` to the next, and none is above `high`.
 
-    >>> apart([10, 12, 50], 0, 60, 10)
+    >>> apart([10, 12, 50], 60, 10)
     [10, 20, 50]
-    >>> apart([55, 58], 0, 60, 10)
+    >>> apart([55, 58], 60, 10)
     [50.0, 60.0]
     """
     found = list(wanted)
@@ -284,9 +286,9 @@ def _bars(panel: Bars, width: float) -> Markup:
     for value, text in scale.ticks(max(2, min(int((scale.end - left) / 64), 6))):
         parts.append(_element("path", d=f"M{_plain(scale(value))} {_plain(top)}V{_plain(foot)}", class_="grid"))
         parts.append(_text(scale(value), foot + 14, text, "t", "middle"))
+    parts.append(_element("path", d=f"M{_plain(scale(0.0))} {_plain(top)}V{_plain(foot)}", class_="axis"))
     for number, bar in enumerate(panel.bars):
         parts.append(_bar(panel, bar, scale, top + row * number + (LINE if above else 0.0), above, width))
-    parts.append(_element("path", d=f"M{_plain(scale(0.0))} {_plain(top)}V{_plain(foot)}", class_="axis"))
     if panel.target is not None and low <= panel.target <= high:
         parts.append(_element("path", d=f"M{_plain(scale(panel.target))} {_plain(top)}V{_plain(foot)}", class_="rule"))
     parts.append(_text((left + scale.end) / 2, foot + 31, panel.axis.label, "a", "middle"))

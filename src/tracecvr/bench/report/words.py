@@ -69,8 +69,8 @@ def _against_best(outcome: Outcome, ours: Line, metric: str) -> Sentence | None:
     found = outcome.difference(ours, other, metric, pooled=False)
     rank = _rank(outcome, ours, metric, column)
     verdict, words = verdict_of(metric, found, len(outcome.bench["seeds"]))
-    text = f"{NAMES[metric]}: {ours.name} has {mine:.4f}, {rank}; the best baseline, {other.name}, has {theirs:.4f}. {words}"
-    return Sentence(verdict, text)
+    figures = f"{ours.name} has {mine:.4f}, {rank}; the best baseline, {other.name}, has {theirs:.4f}"
+    return Sentence(verdict, f"{NAMES[metric]}: {figures}. {words}")
 
 
 def _rank(outcome: Outcome, ours: Line, metric: str, column: str) -> str:
@@ -140,8 +140,8 @@ def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
     times = sorted(_seconds(line) for line in others)
     return Sentence(
         "fact",
-        f"Cost: {ours.name} is shown {mine:.2f} events per click (the other methods {shown[0]:.2f} to {shown[-1]:.2f}) and "
-        f"takes {duration(mine_s)} per run (the others {duration(times[0])} to {duration(times[-1])}).",
+        f"Cost: {ours.name} is shown {mine:.2f} events per click (the other methods {shown[0]:.2f} to {shown[-1]:.2f}) "
+        f"and takes {duration(mine_s)} per run (the others {duration(times[0])} to {duration(times[-1])}).",
     )
 
 
@@ -214,7 +214,8 @@ def _ages_won(ours: Line, mine: pl.DataFrame, metric: str, other: str) -> Senten
     won = [age for age in ages if stats.better(metric, by[age, "posterior"], by[age, other])]
     verdict = "better" if ages and len(won) == len(ages) else "worse" if not won else "open"
     which = f" ({_listed([duration(age) for age in won])})" if won and len(won) < len(ages) else ""
-    text = f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {words[other]} at {len(won)} of {len(ages)} ages{which}."
+    text = f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {words[other]}"
+    text += f" at {len(won)} of {len(ages)} ages{which}, by the mean."
     return Sentence(verdict, text)
 
 
