@@ -36,7 +36,8 @@ class Scene:
         found = {by_role[role]: line for role in by_role if (line := self.outcome.of_role(role)) is not None}
         taken = {line.facts["name"] for line in found.values()}
         rest = self._ranked([line for line in self.outcome.lines if line.facts["name"] not in taken])
-        found |= dict(zip([style for style in range(STYLES) if style not in found], rest, strict=False))
+        free = [style for style in range(1, STYLES) if style not in found]  # 0 is ours or nobody's
+        found |= dict(zip(free, rest, strict=False))
         return sorted(found.items(), key=lambda one: one[0])
 
     def _ranked(self, lines: Sequence[Line]) -> list[Line]:
@@ -51,11 +52,10 @@ class Scene:
 
     @cached_property
     def reference(self) -> Line | None:
-        """What others are held against over time: Vanilla, else the row that others are variants of, else ours."""
-        lines = self.outcome.lines
-        bases = [base for line in lines if (base := self.outcome.base_of(line)) is not None]
-        common = max(bases, key=lambda base: sum(base is other for other in bases)) if bases else None
-        return self.outcome.of_role("zero") or common or self.outcome.of_role("ours")
+        """What others are held against over time: Vanilla, else ours, else the row that most are variants of."""
+        bases = [base for line in self.outcome.lines if (base := self.outcome.base_of(line)) is not None]
+        common = next((base for base in bases if sum(base is other for other in bases) > len(bases) / 2), None)
+        return self.outcome.of_role("zero") or self.outcome.of_role("ours") or common
 
 
 def figures(outcome: Outcome) -> list[Figure]:

@@ -11,7 +11,7 @@ from tracecvr.bench.report.svg import limits
 from tracecvr.errors import UserError
 from tracecvr.files import write_atomically
 
-COLOURS = ("#c94f00", "#1d1f21", "#2078b4", "#8a7400", "#a83f82", "#007f61", "#6a51c8", "#8c564b")
+COLOURS = ("#bf4a00", "#1d1f21", "#2078b4", "#8a7400", "#a83f82", "#007f61", "#6a51c8", "#8c564b")
 _GREY, _BAR, _SOFT = "#b4b7bc", "#8b93a0", "#5b6067"
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), "-", ":", "-.", "-", (0, (4, 1.5)), (0, (1, 1.5)))
 _MARKERS = "osD^osD^"
@@ -30,26 +30,31 @@ def save(figures: Sequence[Figure], folder: Path) -> list[Path]:
     """One file per figure; the same figures give the same bytes."""
     try:
         import matplotlib as mpl
-        from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise UserError("PDF figures need matplotlib: pip install 'tracecvr[figures]'") from None
     folder.mkdir(exist_ok=True)
     written = []
     with mpl.rc_context(_FIXED):
         for figure in figures:
-            columns = min(figure.columns, len(figure.panels))
-            rows = -(-len(figure.panels) // columns)
-            canvas = Canvas(figsize=(_WIDTH, sum(_heights(figure, columns))), layout="constrained")
-            places = canvas.subplots(rows, columns, squeeze=False, height_ratios=_heights(figure, columns)).flat
-            for place in places:
-                place.set_visible(False)
-            for panel, place in zip(figure.panels, places, strict=False):
-                place.set_visible(True)
-                _draw(panel, place)
-            path = folder / f"{figure.key}.pdf"
+            path, canvas = folder / f"{figure.key}.pdf", drawn(figure)
             write_atomically(path, lambda draft, c=canvas: c.savefig(draft, format="pdf", metadata=_NO_DATE))  # type: ignore[misc]
             written.append(path)
     return written
+
+
+def drawn(figure: Figure) -> Any:
+    """A figure of matplotlib with an axes for each panel."""
+    from matplotlib.figure import Figure as Canvas
+
+    columns = min(figure.columns, len(figure.panels))
+    heights = _heights(figure, columns)
+    canvas = Canvas(figsize=(_WIDTH, sum(heights)), layout="constrained")
+    places = list(canvas.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat)
+    for panel, place in zip(figure.panels, places, strict=False):
+        _draw(panel, place, most_ticks=3 if columns > 2 else 6)
+    for place in places[len(figure.panels) :]:
+        place.remove()
+    return canvas
 
 
 def _heights(figure: Figure, columns: int) -> list[float]:
@@ -59,12 +64,12 @@ def _heights(figure: Figure, columns: int) -> list[float]:
     return [max(each[n : n + columns]) for n in range(0, len(each), columns)]
 
 
-def _draw(panel: Panel, place: Any) -> None:
+def _draw(panel: Panel, place: Any, most_ticks: int) -> None:
     place.set_title(panel.title, loc="left", fontsize=8, fontweight="bold")
     if isinstance(panel, Bars):
         _bars(panel, place)
     else:
-        _chart(panel, place)
+        _chart(panel, place, most_ticks)
 
 
 def _bars(panel: Bars, place: Any) -> None:
@@ -84,7 +89,7 @@ def _bars(panel: Bars, place: Any) -> None:
     place.set_xlabel(panel.axis.label)
 
 
-def _chart(chart: Chart, place: Any) -> None:
+def _chart(chart: Chart, place: Any, most_ticks: int) -> None:
     for one in sorted(chart.series, key=lambda one: one.style is not None):
         _line(chart, one, place)
     if chart.x.unit == "age":
@@ -97,7 +102,7 @@ def _chart(chart: Chart, place: Any) -> None:
         (place.set_xticks, chart.x, x_low, x_high),
         (place.set_yticks, chart.y, y_low, y_high),
     ):
-        ticks = axis.ticks(low, high, 6)
+        ticks = axis.ticks(low, high, most_ticks)
         set_ticks([at for at, _ in ticks], [text for _, text in ticks])
     if chart.diagonal:
         place.plot([0, x_high], [0, x_high], color=_SOFT, linewidth=0.7, linestyle=":")
@@ -106,7 +111,7 @@ def _chart(chart: Chart, place: Any) -> None:
     for at, _ in chart.rules:
         place.axvline(at, color=_SOFT, linewidth=0.5, linestyle=":")
     if len([one for one in chart.series if one.style is not None]) > 1:
-        place.legend(fontsize=6, frameon=False)
+        place.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _line(chart: Chart, one: Series, place: Any) -> None:

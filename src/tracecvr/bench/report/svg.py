@@ -13,8 +13,8 @@ from markupsafe import Markup, escape
 
 from tracecvr.bench.report.figure import STYLES, Axis, Bar, Bars, Chart, Panel, Series
 
-LINE, LETTER = 15.0, 6.3
-"""Height of a line of text, and the mean width of its letters."""
+LINE = 15.0
+"""Height of a line of text."""
 
 DASHES = ("", "7 3", "", "2 3", "9 3 2 3", "", "5 2", "1 2")
 MARKERS = ("circle", "square", "diamond", "triangle", "circle", "square", "diamond", "triangle")
@@ -138,7 +138,9 @@ def limits(axis: Axis, values: Sequence[float], room: float = 0.04) -> tuple[flo
 def _chart(chart: Chart, width: float, keys: dict[str, int]) -> Markup:
     named = [one for one in chart.series if one.style is not None and one.x]
     beside = chart.labels and not chart.scatter and len(named) > 1
-    right = min(10 + max(_wide(one.name) for one in named) + 8, 0.36 * width) if beside else 14.0
+    room = min(max((_wide(one.name) for one in named), default=0.0), 0.3 * width)
+    beside = beside and len({_cut(one.name, room) for one in named}) == len(named)  # else the legend has to do
+    right = room + 18 if beside else 14.0
     height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
     y_low, y_high = limits(chart.y, [y for one in chart.series for y in one.y])
     x_low, x_high = limits(chart.x, [x for one in chart.series for x in one.x], room=0.07 if chart.scatter else 0.0)
@@ -150,14 +152,14 @@ def _chart(chart: Chart, width: float, keys: dict[str, int]) -> Markup:
     order = sorted(chart.series, key=lambda one: (one.style is not None, -(one.style or 0)))  # ours on top
     parts += [_series(chart, one, x, y, keys[one.name]) for one in order if one.x]
     if beside:
-        parts.append(_names(named, x, y, keys, int((right - 18) / LETTER)))
+        parts.append(_names(named, x, y, keys, room))
     if chart.scatter:
         parts.append(_point_names(chart.series, x, y, keys, width))
     return _figure(width, height, chart.words(), *parts)
 
 
 def _axes(chart: Chart, x: _Scale, y: _Scale, y_ticks: list[tuple[float, str]]) -> Markup:
-    parts = [_text(0, 13, chart.title, "h")] if chart.title else []
+    parts = [_text(0, 13, _cut(chart.title, 1.05 * x.end), "h")] if chart.title else []
     for value, text in y_ticks:
         parts.append(_element("path", d=f"M{_plain(x.start)} {_plain(y(value))}H{_plain(x.end)}", class_="grid"))
         parts.append(_text(x.start - 6, y(value) + 4, text, "t", "end"))
@@ -177,7 +179,7 @@ def _axes(chart: Chart, x: _Scale, y: _Scale, y_ticks: list[tuple[float, str]]) 
         if x.low <= at <= x.high:
             parts.append(_element("path", d=f"M{_plain(x(at))} {_plain(y.start)}V{_plain(y.end)}", class_="rule"))
             before = x(at) + _wide(text) + 6 > x.end
-            parts.append(_text(x(at) + (-4 if before else 4), y.end + 9, text, "t", "end" if before else None))
+            parts.append(_text(x(at) + (-4 if before else 4), y.start - 7, text, "t", "end" if before else None))
     return Markup("").join(parts)
 
 
@@ -199,14 +201,14 @@ def _series(chart: Chart, one: Series, x: _Scale, y: _Scale, key: int) -> Markup
     return _element("g", *parts, class_=_class(one.style), data_k=key)
 
 
-def _names(named: Sequence[Series], x: _Scale, y: _Scale, keys: dict[str, int], letters: int) -> Markup:
+def _names(named: Sequence[Series], x: _Scale, y: _Scale, keys: dict[str, int], room: float) -> Markup:
     """Names beside the lines' ends, moved apart where they would overlap."""
     wanted = sorted((min(max(y(one.y[-1]), y.end), y.start), one.name, one) for one in named)
     parts = []
     for at, (_, _, one) in zip(apart([w[0] for w in wanted], y.start), wanted, strict=True):
         end = x(one.x[-1]), min(max(y(one.y[-1]), y.end), y.start)
         lead = f"M{_plain(end[0] + 4)} {_plain(end[1])}L{_plain(x.end + 8)} {_plain(at)}"
-        name = _text(x.end + 11, at + 4, _cut(one.name, letters), "n")
+        name = _text(x.end + 11, at + 4, _cut(one.name, room), "n")
         parts.append(
             _element(
                 "g", _element("path", d=lead, class_="lead"), name, class_=_class(one.style), data_k=keys[one.name]
@@ -257,11 +259,21 @@ def apart(wanted: Sequence[float], high: float, gap: float = LINE - 1) -> list[f
 
 
 def _wide(text: str) -> float:
-    return LETTER * len(text)
+    """About how many pixels a text takes; rather too many, since fonts differ."""
+    return sum(8.4 if c.isupper() or c in "mw+=%…" else 4.2 if c in "ijlrtf.,:;'()[]| " else 7.2 for c in text)
 
 
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: max(letters - 1, 1)].rstrip() + "…"
+def _cut(text: str, room: float) -> str:
+    """A text, or as much of it as there is room for.
+
+    >>> _cut("short", 40), _cut("a long one", 40)
+    ('short', 'a lon…')
+    """
+    if _wide(text) <= room:
+        return text
+    while text and _wide(text + "…") > room:
+        text = text[:-1]
+    return text.rstrip() + "…"
 
 
 # Bars.
@@ -298,7 +310,7 @@ def _bars(panel: Bars, width: float) -> Markup:
 def _bar(panel: Bars, bar: Bar, scale: _Scale, top: float, above: bool, width: float) -> Markup:
     middle = top + _ROW / 2
     name = (
-        _text(4, top - 1, _cut(bar.name, int(width / LETTER)), "n")
+        _text(4, top - 1, _cut(bar.name, width - 8), "n")
         if above
         else _text(scale.start - 7, middle + 4, bar.name, "n", "end")
     )
