@@ -4,16 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint install clean
+.PHONY: demo test test-slow browser lint install clean
 
 demo: install  ## TRACE beside Pretrain, Vanilla and Oracle on the embedded synthetic log
 	$(BIN)/tracecvr demo --out runs/demo
 
 test: install lint  ## lint, types and the whole fast suite
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not browser"
 
 test-slow: install  ## the tests that take minutes, and those on real logs
 	$(BIN)/pytest -m slow
+
+browser: install  ## the report in a real browser: chromium from PATH, or Debian's package if we may install it
+	command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || { echo "make browser needs chromium: install it, or run this as root on Debian" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[browser,figures]"
+	$(BIN)/pytest -m browser
 
 lint: install
 	$(BIN)/ruff check .

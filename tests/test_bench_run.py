@@ -176,6 +176,8 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
     assert "GAUC" in told
     assert "failed: dfsn~window=9d~seed0: satellite_window" in told
     assert "the same command again tries the failed cells once more" in told
+    assert f"report: {out / 'report.html'}" in told
+    assert "GAUC" in (out / "report.html").read_text()
     found = pl.read_parquet(out / "segments.parquet")
     assert found.filter(pl.col("cell") == "trace~seed0")["segment"].to_list() == [0, 1, 2]
     tables.write(out)  # without segments, as the other's

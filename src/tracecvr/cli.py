@@ -133,8 +133,8 @@ def bench(
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
 ) -> None:
-    """Run a suite of methods and write tables with statistics. Suites: quick, table1, table2, ablation, calibration,
-    posterior, sensitivity, readings, warm_labels, budget, tune."""
+    """Run a suite of methods; write tables with statistics and a report. Suites: quick, table1, table2, ablation,
+    calibration, posterior, sensitivity, readings, warm_labels, budget, tune."""
     from tracecvr import config
     from tracecvr.bench import command
     from tracecvr.bench import suite as suites
@@ -152,6 +152,37 @@ def bench(
     )
     if not command.bench(request, out, workers or _cores(), by):
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    bench: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a bench, finished or not.")],
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Each figure as DIR/figures/NAME.pdf, too; needs matplotlib.")
+    ] = False,
+) -> None:
+    """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
+    from tracecvr.bench import report as reports
+
+    for path in reports.write(bench, pdf):
+        typer.echo(f"written: {path}")
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="DIR1", help="A bench, before.")],
+    second: Annotated[Path, typer.Argument(metavar="DIR2", help="A bench of the same suite and dataset, after.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what changed from one bench to another, figure by figure, and whether it is more than noise."""
+    from tracecvr import show
+    from tracecvr.bench import compare as comparing
+
+    found = comparing.compare(first, second)
+    if as_json:
+        typer.echo(json.dumps([change.to_json() for change in found.changes], indent=2))
+    else:
+        show.changes(found, comparing.told(found, (str(first), str(second))))
 
 
 @app.command()

@@ -177,6 +177,10 @@ class Engine:
         """The options of the method and of all its plugins, with what defaults came to."""
         return {name: part.in_force() for name, part in self._parts.items()}
 
+    def report(self) -> dict[str, Any]:
+        """What the method and its plugins have to show of themselves; parts without a word left out."""
+        return {name: told for name, part in self._parts.items() if (told := part.report())}
+
     @property
     def clipped(self) -> int:
         """How many importance weights were outside their range."""

@@ -87,6 +87,10 @@ class Part:
         """The options, with what defaults came to."""
         return values(self)
 
+    def report(self) -> dict[str, Any]:
+        """What a reader of the results may want to see of this part, ready for JSON; nothing by default."""
+        return {}
+
     def after_warm_up(self) -> None:
         """Make what starts from trained nets: when warm-up ends, and before a state is loaded, which then fills it."""
 

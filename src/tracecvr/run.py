@@ -4,6 +4,7 @@ run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
 result.json      metrics, cost, configuration, versions
 intervals.parquet, scores.parquet, encoder.json
+internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
 posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
 """
 
@@ -220,6 +221,7 @@ class _Run:
             judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
             history = self.source.history(plan.split, plan.warm_labels)
             write_parquet(self.out / "posterior.parquet", open_clicks.evaluated(judged, len(plan), history))
+        write_json(self.out / "internals.json", self.engine.report())
         counts = table.counts | {
             "conversions": int(table.label.sum()),
             "warm_up": int(first),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from inspect import getdoc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.table import Table
 
 from tracecvr import checks, config, registry
 from tracecvr.checks import Outcome
+
+if TYPE_CHECKING:
+    from tracecvr.bench.compare import Comparison
 
 MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
 
@@ -47,6 +50,23 @@ def _row(result: dict[str, Any]) -> list[str]:
     events = cost["reveals"] / max(cost["clicks"], 1)
     name = "+".join([result["method"], *result["plugins"]])
     return [name, *figures, _figure(pooled["pcoc"], 3), f"{events:.2f}", f"{seconds:.0f} s"]
+
+
+def changes(found: Comparison, lines: Sequence[str]) -> None:
+    """One row per figure of two benches, then the rest in lines."""
+    from tracecvr.bench.tables import ARROWS, NAMES, change
+
+    out = console()
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("row", "metric", "before", "after", "difference", "judged by", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("row", "judged by", "verdict") else "right")
+    for one in found.changes:
+        name = NAMES[one.metric] + ARROWS.get(one.metric, "")
+        figures = f"{one.before:.4f}", f"{one.after:.4f}", change(one.found).replace("[", "\\[")
+        table.add_row(one.row.replace("[", "\\["), name, *figures, one.by, one.verdict)
+    out.print(table)
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def _figure(value: float | None, digits: int = 4) -> str:

@@ -7,13 +7,16 @@ A *suite* (TOML, `suites/` or a file of yours) lists *rows*: a method with plugi
 DIR/bench.json        what this bench is: suite (whole), data, seeds, settings, rows; another one is refused
 DIR/data/             the log, prepared once (absent if --source was prepared already)
 DIR/warm/             warm-ups that cells share, by key; removed when all cells are done
-DIR/cells/NAME/       one run each: result.json, intervals.parquet, scores.parquet, [posterior.parquet], ...
+DIR/cells/NAME/       one run each: result.json, intervals.parquet, scores.parquet, internals.json, ...
 DIR/failed.json       {cell: message} of cells that failed; absent if none did
 DIR/results.parquet   one row per finished cell, in the suite's order, then by seed
 DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out
 DIR/posterior.parquet posteriors of open clicks by age, if the suite asks for them: one row per cell, age and estimate
 DIR/segments.parquet  with --by FEATURE: one row per cell and segment
 DIR/table.md, table.tex
+DIR/log.json          delays and daily rates of the log, sums only: see `curves`
+DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf]` draws it again
+DIR/figures/          with --pdf: each figure of the report as a PDF
 DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned
 ```
 
@@ -47,5 +50,6 @@ Columns that start with `time_` or `memory_` depend on the machine. All others a
 workers and however often the bench was killed.
 
 Rooms: `suite` (TOML to cells), `runner` (processes), `live` (what is seen meanwhile), `results` (cells to
-results.parquet), `stats`, `tables`, `segments`, `tune`, `paper` (the paper's own numbers), `command` (all of it).
+results.parquet), `stats`, `tables`, `segments`, `tune`, `paper` (the paper's own numbers), `curves` (the log itself),
+`report`, `compare` (two benches), `command` (all of it).
 """

@@ -6,18 +6,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tracecvr.bench import live, segments, tables, tune
+from tracecvr.bench import curves, live, report, segments, tables, tune
 from tracecvr.bench.runner import Request, carry_out, opened
 
 
 def bench(request: Request, out: Path, workers: int, by: str | None = None) -> bool:
-    """Carry a bench out, or the rest of it, and write its tables; False if a cell failed."""
+    """Carry a bench out, or the rest of it, and write its tables and its report; False if a cell failed."""
     with opened(request, out) as held, live.Board(Console(stderr=True)) as board:
+        curves.write(out, held.log)
         state = carry_out(held, workers, board)
         found = None if by is None else segments.write(out, held.log, by)
         if request.suite.layout == "tune":
             tune.write(out)
         tables.write(out, found)
+        report.write(out)
     console = Console(highlight=False, soft_wrap=True)
     console.print((out / "table.md").read_text(encoding="utf-8"), markup=False)
     for name, message in state.failed.items():
@@ -25,4 +27,5 @@ def bench(request: Request, out: Path, workers: int, by: str | None = None) -> b
     if state.failed:
         console.print("the same command again tries the failed cells once more", markup=False)
     console.print(f"results: {out / 'results.parquet'}  tables: {out / 'table.md'}, {out / 'table.tex'}", markup=False)
+    console.print(f"report: {out / 'report.html'}", markup=False)
     return not state.failed

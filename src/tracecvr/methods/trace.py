@@ -76,6 +76,13 @@ class Trace(TrajectoryAware):
             raise UserError("trace weighs its windows by warm-up history: call warm_up first")
         return window_weights(self.counts["cells"], self.beta).float()
 
+    def report(self) -> dict[str, Any]:
+        """`eta`: each window's weight as a share of all, by where the window ends."""
+        if not self.trajectory:
+            return {}
+        share = self.eta().double() / self.eta().double().sum()
+        return {"eta": {"end_s": list(self.ends), "share": share.tolist()}}
+
     # Training.
 
     def posterior(self, b: Reveals) -> Tensor:

@@ -69,8 +69,32 @@ class Completer(Plugin):
         trust = method.uncertain(b).to(posterior.dtype)
         if self.gate:
             trust = trust * self.sg(reliability(posterior, target, visible.mean(1)))
+            self._count(trust, visible)
         pull = cross_entropy(posterior, torch.sigmoid(self.sg(target)))
         return (trust * pull).sum() / trust.sum().clamp_min(1e-6)
+
+    def _count(self, trust: Tensor, visible: Tensor) -> None:
+        """Sum the gate of clicks that are pulled, by how many windows of them have been seen."""
+        seen = visible.sum(1).long()
+        found = torch.zeros(2, len(self.ends) + 1, dtype=torch.float64)
+        found[0].index_add_(0, seen, trust.double())
+        found[1].index_add_(0, seen, (trust > 0).double())
+        self.counts["gate"] = self.counts.get("gate", torch.zeros_like(found)) + found
+
+    def report(self) -> dict[str, Any]:
+        """`gate`: its mean over training events, by the age from which on that many windows have been seen."""
+        if "gate" not in self.counts:
+            return {}
+        total, events = self.counts["gate"].tolist()
+        ages = [0, *self.ends]
+        known = [n for n, count in enumerate(events) if count]
+        return {
+            "gate": {
+                "age_s": [ages[n] for n in known],
+                "mean": [total[n] / events[n] for n in known],
+                "events": [int(events[n]) for n in known],
+            }
+        }
 
 
 def reliability(posterior: Tensor, target: Tensor, visible: Tensor) -> Tensor:

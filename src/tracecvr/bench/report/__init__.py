@@ -1,0 +1,172 @@
+"""`report.html`: what a bench found, in one file that opens without a network.
+
+Figures are SVG, drawn here: small, printable, light or dark with the page, and readable without the script, which adds
+nothing but a switch of the theme and highlighting. A chart library's script alone would be ten times the page.
+
+Rooms: `figure` (what a figure is), `figures` (a bench to figures), `words` (a bench to sentences), `svg`, `pdf`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from tracecvr.bench import results, segments
+from tracecvr.bench.document import Table
+from tracecvr.bench.report import svg
+from tracecvr.bench.report.figure import Figure
+from tracecvr.bench.report.figures import figures
+from tracecvr.bench.report.words import summary
+from tracecvr.bench.suite import Cell, Row
+from tracecvr.bench.tables import LAYOUTS, Outcome
+from tracecvr.errors import UserError
+from tracecvr.files import read_json, write_atomically
+
+WIDE, NARROW, GAP = 1000.0, 354.0, 24.0
+"""Widths that panels are drawn for: the text column on a large screen and on a phone, and what is between panels."""
+
+
+def write(out: Path, pdf: bool = False) -> list[Path]:
+    """Draw the report of a bench, finished or not; with `pdf`, each figure as a PDF, too. Returns what was written."""
+    outcome = opened(out)
+    made = figures(outcome)
+    page = _page(outcome, made)
+    write_atomically(out / "report.html", lambda draft: _write(draft, page))
+    written = [out / "report.html"]
+    if pdf:
+        from tracecvr.bench.report.pdf import save  # matplotlib is an extra
+
+        written += save(made, out / "figures")
+    return written
+
+
+def opened(out: Path) -> Outcome:
+    """What a bench directory holds by now; cells that were finished since its results were written are gathered."""
+    if not (out / "bench.json").is_file():
+        raise UserError(f"{out}: no bench.json: give the directory that `tracecvr bench` wrote as --out")
+    bench = read_json(out / "bench.json")
+    cells = [
+        Cell(Row(**row | {"plugins": tuple(row["plugins"])}), seed) for row in bench["rows"] for seed in bench["seeds"]
+    ]
+    path = out / "results.parquet"
+    known = set(pl.read_parquet(path, columns=["cell"])["cell"]) if path.is_file() else None
+    if known is None or any(cell.name not in known and results.finished(out / "cells" / cell.name) for cell in cells):
+        results.write(out, cells)
+    return Outcome(out)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+# The page.
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A figure with its drawings."""
+
+    figure: Figure
+    wide: list[Markup]
+    narrow: list[Markup]
+    legend: list[tuple[int, str, Markup]]
+    tables: list[Table]
+
+
+def _page(outcome: Outcome, made: list[Figure]) -> str:
+    room = resources.files(__name__)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    ours = outcome.of_role("ours")
+    template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
+    return (
+        template.render(
+            css=Markup((room / "page.css").read_text(encoding="utf-8")),
+            js=Markup((room / "page.js").read_text(encoding="utf-8")),
+            bench=outcome.bench,
+            suite=outcome.suite,
+            clicks=max(outcome.results["clicks"], default=0),
+            conversions=max(outcome.results["conversions"], default=0),
+            cells=len(outcome.results),
+            ours="" if ours is None else ours.name,
+            sentences=summary(outcome),
+            unfinished=_unfinished(outcome),
+            tables=_tables(outcome),
+            drawn=[_drawn(figure) for figure in made],
+            facts=_facts(outcome),
+            command=_command(outcome.bench),
+        )
+        + "\n"
+    )
+
+
+def _drawn(figure: Figure) -> _Drawn:
+    keys = {name: number for number, name in enumerate(figure.names())}
+    wide, narrow = (
+        [svg.drawn(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
+        for width, columns in ((WIDE, min(figure.columns, len(figure.panels))), (NARROW, figure.narrow_columns))
+    )
+    legend = [(keys[name], name, svg.swatch(style)) for name, style in figure.legend().items()]
+    return _Drawn(figure, wide, narrow, legend, [panel.table() for panel in figure.panels])
+
+
+def _tables(outcome: Outcome) -> list[Table]:
+    made = [table for table in LAYOUTS[outcome.suite["layout"]](outcome) if table.rows] if outcome.lines else []
+    path = outcome.out / "segments.parquet"
+    found = pl.read_parquet(path) if path.is_file() else pl.DataFrame()
+    return made + (segments.tables(outcome.results, found) if len(found) and outcome.lines else [])
+
+
+def _unfinished(outcome: Outcome) -> list[tuple[str, str]]:
+    """Cells without a result, and why."""
+    path, done = outcome.out / "failed.json", set(outcome.results["cell"])
+    failed: dict[str, str] = read_json(path) if path.is_file() else {}
+    names = [f"{row['name']}~seed{seed}" for row in outcome.bench["rows"] for seed in outcome.bench["seeds"]]
+    return [(name, failed.get(name, "not finished")) for name in names if name not in done]
+
+
+def _facts(outcome: Outcome) -> dict[str, str]:
+    """What a reader needs to judge the figures by, or to repeat them."""
+    bench = outcome.bench
+    facts = {
+        "data": bench["data"],
+        "fingerprint of the log": bench["fingerprint"],
+        "options of the log": _settings(bench["data_options"]),
+        "seeds": ", ".join(map(str, bench["seeds"])),
+        "settings of all rows": _settings(outcome.suite["settings"] | bench["settings"]) or "the methods' defaults",
+        "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
+    }
+    if len(outcome.results):
+        path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
+        result: dict[str, Any] = read_json(path) if path.is_file() else {}
+        facts |= {"versions": _settings(result["versions"], " ")} if result else {}
+    if (outcome.out / "log.json").is_file():
+        log = read_json(outcome.out / "log.json")
+        facts["rows of the log"] = _settings({name: f"{count:,}" for name, count in log["counts"].items()}, " ")
+        facts |= {f"note {n}": note for n, note in enumerate(log["notes"], start=1)}
+    return facts
+
+
+def _settings(found: dict[str, Any], sign: str = "=") -> str:
+    return ", ".join(f"{key}{sign}{_value(value)}" for key, value in found.items())
+
+
+def _value(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _command(bench: dict[str, Any]) -> str:
+    """The command that the bench was made by, but for paths."""
+    words = [f"tracecvr bench {bench['suite']['name']} --data {bench['data']}"]
+    words += [f"--seeds {','.join(map(str, bench['seeds']))}"] if bench["seeds"] != [0] else []
+    words += [f"--methods {','.join(bench['methods'])}"] if bench["methods"] else []
+    words += [f"--data-set {pair}" for pair in bench["data_settings"]]
+    words += [f"--set {key}={value}" for key, value in bench["settings"].items()]
+    words += ["--source ..."] if bench["source"] else []
+    words += ["--tuned ..."] if bench["tuned"] else []
+    return " ".join([*words, "--out ..."])

@@ -1,0 +1,196 @@
+"""Figures as data: what is drawn, said in words and put into a table, whether as SVG in a page or as PDF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, floor, log10
+
+from tracecvr.bench.document import Table, Text
+from tracecvr.bench.live import duration
+from tracecvr.config import DAY, HOUR, MINUTE
+
+STYLES = 8
+"""So many methods stand out, by colour, dash and marker; what a style looks like is up to who draws it."""
+
+_AGES = (1, 10, *(n * MINUTE for n in (1, 10)), HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`unit` is number, percent, count, age (seconds, on a log scale), or places: ticks with a text each."""
+
+    label: str
+    unit: str = "number"
+    low: float | None = None
+    high: float | None = None
+    places: tuple[str, ...] = ()
+    """Of places alone: the text at 0, 1, 2, ..."""
+
+    def shown(self, value: float | None, step: float | None = None) -> str:
+        """A value of the axis in words; for a tick, with the digits that steps call for."""
+        if value is None:
+            return "n/a"
+        if self.unit == "places":
+            return self.places[round(value)]
+        if self.unit == "age":
+            return duration(value) if value >= 1 else "0 s"
+        if self.unit == "percent":
+            return f"{value:.{_digits(step * 100) if step else 1}%}"
+        if self.unit == "count":
+            return f"{value:,.0f}" if step is None or step >= 1 else f"{value:,.{_digits(step)}f}"
+        return f"{value:.{4 if step is None else _digits(step)}f}"
+
+    def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
+        """At most so many round values between two, with their texts."""
+        if self.unit == "places":
+            every = ceil(len(self.places) / max(most, 1))
+            return [(n, text) for n, text in enumerate(self.places) if n % every == 0]
+        if self.unit == "age":
+            inside = [age for age in _AGES if low <= age <= high]
+            every = ceil(len(inside) / max(most, 1))
+            return [(age, self.shown(age)) for age in inside[::-1][::every][::-1]]
+        step = _step((high - low) / max(most, 1))
+        if self.unit == "count":
+            step = max(step, 1.0) if high - low > 1 else step
+        values = [n * step for n in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+        return [(value, self.shown(value + 0.0, step)) for value in values]
+
+
+def _step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is no less.
+
+    >>> _step(0.03), _step(7)
+    (0.05, 10.0)
+    """
+    if least <= 0:
+        return 1.0
+    power = 10.0 ** floor(log10(least))
+    return next(step for times in (1, 2, 5, 10) if (step := times * power) >= least * (1 - 1e-9))
+
+
+def _digits(step: float) -> int:
+    return max(0, -floor(log10(step) + 1e-9))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, or only its points. `style` is one of STYLES, or None for one of the many in the background."""
+
+    name: str
+    style: int | None
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    area: tuple[float, ...] = ()
+    """How large points are drawn, from 0 to 1; all alike if empty."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over an axis; `scatter` draws points alone. `rules` are vertical lines with a text each."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    rules: tuple[tuple[float, str], ...] = ()
+    level: float | None = None
+    """A horizontal line that values are to be held against."""
+    diagonal: bool = False
+    scatter: bool = False
+    labels: bool = True
+    """Whether names stand beside the lines' ends."""
+
+    def table(self) -> Table:
+        """All that is drawn, as figures."""
+        if self.scatter:
+            made = Table(self.title, ["", self.x.label, self.y.label])
+            for one in self.series:
+                for x, y in zip(one.x, one.y, strict=True):
+                    made.rows.append([Text(one.name), Text(self.x.shown(x)), Text(self.y.shown(y))])
+            return made
+        made = Table(self.title, [self.x.label, *(one.name for one in self.series)])
+        known = [dict(zip(one.x, one.y, strict=True)) for one in self.series]
+        for x in sorted({x for one in self.series for x in one.x}):
+            made.rows.append([Text(self.x.shown(x)), *(Text(self.y.shown(at.get(x))) for at in known)])
+        return made
+
+    def words(self) -> str:
+        """What somebody who cannot see it is told: what is drawn, and where it begins and ends."""
+        kind = "Points" if self.scatter else "Lines"
+        told = [f"{kind} of {self.y.label} by {self.x.label}{f', {self.title}' if self.title else ''}."]
+        for one in self.series:
+            if one.style is not None and one.x:
+                first, last = (f"{self.y.shown(one.y[n])} at {self.x.shown(one.x[n])}" for n in (0, -1))
+                told.append(f"{one.name}: {first}." if len(one.x) == 1 else f"{one.name}: {first}, {last}.")
+        rest = sum(one.style is None for one in self.series)
+        return " ".join([*told, f"{rest} more in grey."] if rest else told)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure with its interval, if it has one; `sure` is drawn solid, others hollow."""
+
+    name: str
+    value: float | None
+    style: int | None = None
+    low: float | None = None
+    high: float | None = None
+    sure: bool = True
+    text: str = ""
+    """What stands beside it: the value, unless told."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars from zero, one below the other."""
+
+    title: str
+    axis: Axis
+    bars: tuple[Bar, ...]
+    interval: str = ""
+    """What low and high are."""
+    target: float | None = None
+    """Where a bar should end."""
+
+    def table(self) -> Table:
+        """All that is drawn, as figures."""
+        bounded = any(bar.low is not None for bar in self.bars)
+        made = Table(self.title, ["", self.axis.label, *([f"{self.interval}, from", "to"] if bounded else [])])
+        for bar in self.bars:
+            ends = [Text(self.axis.shown(end)) for end in (bar.low, bar.high)] if bounded else []
+            made.rows.append([Text(bar.name), Text(self.axis.shown(bar.value)), *ends])
+        return made
+
+    def words(self) -> str:
+        """Every bar in words."""
+        each = [f"{bar.name} {self.axis.shown(bar.value)}" for bar in self.bars]
+        return f"Bars of {self.axis.label}: {', '.join(each)}."
+
+
+Panel = Chart | Bars
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that belong together. `key` names its file and its place in the page."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    columns: int = 1
+    """Panels side by side on a wide screen."""
+    narrow_columns: int = 1
+
+    def names(self) -> dict[str, int | None]:
+        """Series of all panels, each once, with their style."""
+        return {one.name: one.style for chart in self._charts() for one in chart.series}
+
+    def legend(self) -> dict[str, int | None]:
+        """Those of them that a legend has to list: there is more than one in a panel."""
+        several = {one.name for chart in self._charts() if len(chart.series) > 1 for one in chart.series}
+        return {name: style for name, style in self.names().items() if name in several}
+
+    def _charts(self) -> Iterator[Chart]:
+        return (panel for panel in self.panels if isinstance(panel, Chart))

@@ -1,0 +1,241 @@
+"""The outcome of a bench in sentences, from its statistics: also where a baseline is the better one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracecvr.bench import stats, tune
+from tracecvr.bench.live import duration
+from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of
+
+_MOST_ROWS = 6
+"""Rows of a suite that get a sentence each; of more, only sums are told."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """`verdict` is better, worse, open (not told from noise) or fact: what a mark beside the sentence says."""
+
+    verdict: str
+    text: str
+
+
+def summary(outcome: Outcome) -> list[Sentence]:
+    """What a reader should know who reads nothing else."""
+    told = {
+        "comparison": _comparison,
+        "changes": _changes,
+        "pairs": _changes,
+        "posterior": _posterior,
+        "tune": _tuned,
+    }[outcome.suite["layout"]](outcome)
+    return told + _caveats(outcome)
+
+
+def _caveats(outcome: Outcome) -> list[Sentence]:
+    told = []
+    if len(outcome.bench["seeds"]) == 1 and outcome.lines:
+        told.append(
+            "One seed: nothing here tells a difference from the luck of a seed. Intervals, where there are any, are "
+            "over days of the stream. Run it with --seeds 0-2 or more to know."
+        )
+    return [Sentence("fact", text) for text in told]
+
+
+# A comparison: ours against the best of the others, metric by metric.
+
+
+def _comparison(outcome: Outcome) -> list[Sentence]:
+    ours = outcome.of_role("ours")
+    if ours is None:
+        return [Sentence("fact", "No row of ours (TRACE) is finished, so nothing is compared with it.")]
+    told = [_against_best(outcome, ours, metric) for metric in _directed(outcome)]
+    return [one for one in (*told, _gap_closed(outcome, ours), _cost(outcome, ours)) if one is not None]
+
+
+def _directed(outcome: Outcome) -> list[str]:
+    return [metric for metric in outcome.metrics if metric in ARROWS]
+
+
+def _against_best(outcome: Outcome, ours: Line, metric: str) -> Sentence | None:
+    column = column_of(metric, pooled=False)
+    other, mine = outcome.best_baseline(metric, column), ours.mean(column)
+    theirs = None if other is None else other.mean(column)
+    if other is None or mine is None or theirs is None:
+        return None
+    found = outcome.difference(ours, other, metric, pooled=False)
+    rank = _rank(outcome, ours, metric, column)
+    verdict, words = verdict_of(metric, found, len(outcome.bench["seeds"]))
+    figures = f"{ours.name} has {mine:.4f}, {rank}; the best baseline, {other.name}, has {theirs:.4f}"
+    return Sentence(verdict, f"{NAMES[metric]}: {figures}. {words}")
+
+
+def _rank(outcome: Outcome, ours: Line, metric: str, column: str) -> str:
+    """Among all that are no upper bound."""
+    means = [line.mean(column) for line in outcome.lines if line.facts["role"] != "upper" and line is not ours]
+    mine, known = ours.mean(column), [mean for mean in means if mean is not None]
+    assert mine is not None
+    ahead = sum(stats.better(metric, mean, mine) for mean in known)
+    return f"{_ordinal(ahead + 1)} of {len(known) + 1}"
+
+
+def _ordinal(n: int) -> str:
+    """The 1st, 2nd, ...
+
+    >>> [_ordinal(n) for n in (1, 2, 3, 4, 11, 22)]
+    ['1st', '2nd', '3rd', '4th', '11th', '22nd']
+    """
+    last = {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{'th' if 10 < n % 100 < 14 else last}"
+
+
+def verdict_of(metric: str, found: stats.Difference | None, seeds: int) -> tuple[str, str]:
+    """better, worse or open, and the sentence that says so."""
+    if found is None:
+        return "open", "They share no seed, so they cannot be compared."
+    if found.mean == 0:
+        return "open", "They are equal."
+    word = "better" if stats.better(metric, found.mean, 0.0) else "worse"
+    size = f"{word.capitalize()} by {abs(found.mean):.4f}"
+    if found.low is None or found.high is None or found.p is None:
+        return "open", f"{size} on one seed, which cannot be told from luck."
+    p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
+    low, high = sorted((abs(found.low), abs(found.high)))
+    over = f"{seeds} seeds" if found.over == "seeds" else f"{found.n} days of one seed"
+    if found.clear:
+        return word, f"{size} (95 % interval {low:.4f} to {high:.4f}, {p}): more than the luck of {over}."
+    return (
+        "open",
+        f"{size}, but the interval includes zero ({found.low:+.4f} to {found.high:+.4f}, {p}): not told from noise.",
+    )
+
+
+def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
+    zero, upper = outcome.of_role("zero"), outcome.of_role("upper")
+    if zero is None or upper is None:
+        return None
+    parts = []
+    for metric in _directed(outcome):
+        column = column_of(metric, pooled=False)
+        value, low, high = (line.mean(column) for line in (ours, zero, upper))
+        if metric not in BY_INTERVAL or value is None or low is None or high is None:
+            continue
+        closed = stats.improvement(value, low, high) if stats.better(metric, high, low) else None
+        if closed is not None:
+            parts.append(f"{closed:.0%} in {NAMES[metric]}")
+    if not parts:
+        return None
+    return Sentence("fact", f"Of the gap from {zero.name} to {upper.name}, {ours.name} closes {_listed(parts)}.")
+
+
+def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
+    others = [line for line in outcome.lines if line is not ours and line.facts["role"] == "method"]
+    mine, mine_s = ours.mean("shown_per_click"), _seconds(ours)
+    if not others or not mine:
+        return None
+    shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
+    times = sorted(_seconds(line) for line in others)
+    return Sentence(
+        "fact",
+        f"Cost: {ours.name} is shown {mine:.2f} events per click (the other methods {shown[0]:.2f} to {shown[-1]:.2f}) "
+        f"and takes {duration(mine_s)} per run (the others {duration(times[0])} to {duration(times[-1])}).",
+    )
+
+
+def _seconds(line: Line) -> float:
+    return sum(line.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream"))
+
+
+# Rows against the row that each is a variant of.
+
+
+def _changes(outcome: Outcome) -> list[Sentence]:
+    pairs = [(line, base) for line in outcome.lines if (base := outcome.base_of(line)) is not None]
+    if not pairs:
+        return [Sentence("fact", "No row is finished together with the row that it is compared with.")]
+    if len(pairs) > _MOST_ROWS:
+        return [_counted(outcome, pairs, metric) for metric in _directed(outcome)]
+    return [_change(outcome, line, base) for line, base in pairs]
+
+
+def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
+    """One row in all metrics; the mark goes by the first of them that is clear."""
+    parts, verdicts = [], []
+    for metric in _directed(outcome):
+        found = outcome.difference(line, base, metric, pooled=False)
+        if found is None:
+            continue
+        verdicts.append(verdict_of(metric, found, len(outcome.bench["seeds"]))[0])
+        parts.append(
+            f"{NAMES[metric]} {found.mean:+.4f} ({verdicts[-1] if verdicts[-1] != 'open' else 'within noise'})"
+        )
+    mark = next((verdict for verdict in verdicts if verdict != "open"), "open")
+    if {"better", "worse"} <= set(verdicts):
+        mark = "open"
+    return Sentence(mark, f"{line.name} against {base.name}: {_listed(parts) or 'no seed in common'}.")
+
+
+def _counted(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
+    verdicts, up = [], 0
+    for line, base in pairs:
+        found = outcome.difference(line, base, metric, pooled=False)
+        verdicts.append(verdict_of(metric, found, len(outcome.bench["seeds"]))[0])
+        up += found is not None and stats.better(metric, found.mean, 0.0)
+    good, bad = verdicts.count("better"), verdicts.count("worse")
+    text = (
+        f"{NAMES[metric]}: {up} of {len(pairs)} rows are better than the row that they are compared with, by the mean; "
+        f"beyond noise, {good} are better and {bad} worse."
+    )
+    return Sentence("better" if good and not bad else "worse" if bad and not good else "open", text)
+
+
+# Open clicks, and tuning.
+
+
+def _posterior(outcome: Outcome) -> list[Sentence]:
+    path, ours = outcome.out / "posterior.parquet", outcome.of_role("ours")
+    if ours is None or not path.is_file():
+        return [Sentence("fact", "No posterior of ours (TRACE) is finished.")]
+    mine = pl.read_parquet(path).filter(pl.col("cell").is_in(ours.cells["cell"].to_list()))
+    return [
+        _ages_won(ours, mine, metric, other) for metric in ("nll", "auc", "ece") for other in ("survival", "static")
+    ]
+
+
+def _ages_won(ours: Line, mine: pl.DataFrame, metric: str, other: str) -> Sentence:
+    """At how many ages the trajectory's estimate is the better one, by the mean over seeds."""
+    words = {"survival": "the rate with survival alone", "static": "the served rate"}
+    means = mine.group_by("age_s", "estimate").agg(pl.col(metric).mean()).drop_nulls()
+    by = {(age, estimate): value for age, estimate, value in means.iter_rows()}
+    ages = sorted({age for age, _ in by if (age, "posterior") in by and (age, other) in by})
+    won = [age for age in ages if stats.better(metric, by[age, "posterior"], by[age, other])]
+    verdict = "better" if ages and len(won) == len(ages) else "worse" if not won else "open"
+    which = f" ({_listed([duration(age) for age in won])})" if won and len(won) < len(ages) else ""
+    text = f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {words[other]}"
+    text += f" at {len(won)} of {len(ages)} ages{which}, by the mean."
+    return Sentence(verdict, text)
+
+
+def _tuned(outcome: Outcome) -> list[Sentence]:
+    metric, best = outcome.suite["score"], tune.best(outcome)
+    gained = [line for line in best.values() if tune.chosen(outcome, line)]
+    return [
+        Sentence(
+            "fact",
+            f"Tuning changed {len(gained)} of {len(best)} methods; for the others no trial beat the defaults in "
+            f"{NAMES[metric]} on the end of the warm-up part. The best of several trials is flattered by its choice: "
+            "what tuning is worth is told by another suite run with --tuned.",
+        )
+    ]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """With commas and an and.
+
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
