@@ -139,15 +139,6 @@ def test_embeddings_through_a_layer_whatever_is_projected(batch: int) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_frozen_nets_projection_is_made_anew_when_its_weights_change() -> None:
-    embedding, layer = Embedding(SCHEMA, 3).requires_grad_(False), nn.Linear(4 * 3 + 3, 6).requires_grad_(False)
-    x = torch.stack([torch.randint(f.size, (50,), dtype=torch.int32) for f in SCHEMA.features], dim=1)
-    for weight in (embedding.table.weight, layer.weight, layer.bias, None):
-        torch.testing.assert_close(embedding.linear(x, layer), plain_linear(embedding, x, layer))
-        if weight is not None:
-            weight.copy_(torch.randn_like(weight))
-
-
 def test_a_perceptron_without_hidden_layers_is_one_layer() -> None:
     net, inputs = Perceptron(3, (), 2), torch.randn(5, 3)
     torch.testing.assert_close(net(inputs), net[0](inputs))

@@ -40,7 +40,7 @@ def test_a_repeated_event_is_the_one_that_it_repeats() -> None:
 
 
 def _facts(events: Reveals) -> Counter[tuple[object, ...]]:
-    columns = [column for f in fields(events) if (column := getattr(events, f.name)) is not None]
+    columns = [column for f in fields(events) if isinstance(column := getattr(events, f.name), torch.Tensor)]
     return Counter(zip(*(c.tolist() if c.dim() == 1 else map(tuple, c.tolist()) for c in columns), strict=True))
 
 

@@ -21,7 +21,7 @@ def check_warm_up_learns(subject: Subject) -> None:
     """After warm-up, clicks never seen are scored better than by the warm-up part's mean rate."""
     table = small_log(clicks=20_000)
     plan = plan_for(table, warm_labels="mature")
-    engine, source = subject.warmed(table, plan, warm_epochs=4, learning_rate=0.01)
+    engine, source = subject.warmed(table, plan, warm_epochs=4, learning_rate=0.005)
     split = int(np.searchsorted(table.click_ts, table.schema.split))
     rate = table.label[:split].mean()
     later = source.clicks(table.schema.split, table.schema.split + DAY)
