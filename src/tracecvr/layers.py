@@ -35,7 +35,7 @@ def lookup(table: Tensor, ids: Tensor) -> Tensor:
 
 class _Lookup(torch.autograd.Function):
     """Forward is torch's bag of rows. Backward is one, too: sorted by id, what reaches a table row is a bag of rows of
-    the gradient. Some eight times faster than torch's own, sort included, which is stable to fix the order of summation."""
+    the gradient. Some eight times faster than torch's own, sort included; the sort is stable to fix the summation."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, ids: Tensor) -> Tensor:
