@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from multiprocessing.connection import Connection, wait
@@ -249,7 +249,8 @@ def _hand_out(worker: _Worker, queue: list[Cell], state: State) -> None:
     if queue:
         worker.cell = queue.pop(0)
         state.at[worker.cell.name] = ("start", 0, 1)
-        worker.pipe.send(worker.cell)
+        with suppress(OSError):  # killed a moment ago: its end is heard of next
+            worker.pipe.send(worker.cell)
 
 
 def _listened(worker: _Worker, state: State) -> bool:
