@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 
 from conftest import Call
-from tracecvr.bench import results, segments, suite, tables
+from tracecvr.bench import results, reuse, segments, suite, tables
 from tracecvr.bench.runner import Request, State, carry_out, opened
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.errors import UserError
@@ -149,6 +149,21 @@ def test_another_bench_in_the_directory_is_refused(folder: Path, undisturbed: Pa
     again = request_for(folder, "fails")
     with opened(again, undisturbed), pytest.raises(UserError, match="in use"), opened(again, undisturbed):
         pass
+
+
+def test_cells_of_another_bench_are_taken_over_if_they_are_the_same_runs(folder: Path, undisturbed: Path) -> None:
+    """By what is run, not by its name; another seed or setting is another run."""
+    renamed = SUITE.replace('method = "trace"', 'method = "trace"\nlabel = "Ours"')
+    (folder / "renamed.toml").write_text(renamed + '[[row]]\nmethod = "trace"\nset = {lam = 0.2}\n')
+    request = request_for(folder, "renamed", seeds=(0, 1))
+    with opened(request, folder / "reused") as bench:
+        assert reuse.take_over(bench, [undisturbed]) == 4
+        assert reuse.take_over(bench, [undisturbed]) == 0
+        found = results.gather(bench.out, bench.cells)
+    assert found["label"].to_list() == ["Pretrain", "Vanilla", "Ours", "Oracle"]
+    assert found["nll"].to_list() == pl.read_parquet(undisturbed / "results.parquet")["nll"].to_list()
+    with pytest.raises(UserError, match="holds no bench"):
+        reuse.take_over(bench, [folder])
 
 
 # Processes.

@@ -131,6 +131,9 @@ def bench(
     data_set: DataSettings = None,
     tuned: Annotated[Path | None, typer.Option("--tuned", help="tuned.toml of the suite `tune`.")] = None,
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option("--reuse", metavar="DIR", help="A bench to take cells from that are the same.")
+    ] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. Suites: quick, table1, table2, ablation,
@@ -150,7 +153,7 @@ def bench(
         seeds=suites.seeds_of(seeds),
         tuned=suites.tuned_of(tuned),
     )
-    if not command.bench(request, out, workers or _cores(), by):
+    if not command.bench(request, out, workers or _cores(), by, reuse or ()):
         raise typer.Exit(1)
 
 

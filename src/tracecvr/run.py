@@ -10,7 +10,6 @@ posterior.parquet  if the plan asks for it: how well clicks that were still open
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import resource
@@ -35,7 +34,7 @@ from tracecvr.clicks import Schema
 from tracecvr.config import restored, values
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
-from tracecvr.files import read_json, sync, write_json, write_parquet
+from tracecvr.files import locked, read_json, sync, write_json, write_parquet
 from tracecvr.method import Method, Plugin
 from tracecvr.prepared import Prepared
 from tracecvr.replay import FullPlan, Plan, replay
@@ -298,11 +297,7 @@ def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None
     """Hold a run directory for one process, once it is known to be this run's or nobody's."""
     created, locked_before = not out.exists(), (out / ".lock").exists()
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{out} is in use by another process: wait for it, or choose another --out") from None
+    with locked(out):
         try:
             _check_directory(out, identity, resume)
             yield

@@ -49,7 +49,7 @@ and references, for whoever draws it; `document.Table` is what tables are made o
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers and however often the bench was killed.
 
-Rooms: `suite` (TOML to cells), `runner` (processes), `live` (what is seen meanwhile), `results` (cells to
-results.parquet), `stats`, `tables`, `segments`, `tune`, `paper` (the paper's own numbers), `curves` (the log itself),
-`report`, `compare` (two benches), `command` (all of it).
+Rooms: `suite` (TOML to cells), `runner` (processes), `reuse` (cells of other benches), `live` (what is seen meanwhile),
+`results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`, `paper` (the paper's own numbers), `curves`
+(the log itself), `report`, `compare` (two benches), `command` (all of it).
 """

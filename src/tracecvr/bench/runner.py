@@ -6,7 +6,6 @@ what comes out does not depend on how many workers there are. Workers end when t
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import multiprocessing
 import os
@@ -28,9 +27,9 @@ from tracecvr.bench import results
 from tracecvr.bench.suite import Cell, Row, Suite, rows_of
 from tracecvr.clicks import ClickTable, Schema, read_manifest
 from tracecvr.errors import UserError
-from tracecvr.files import read_json, write_json
+from tracecvr.files import locked, read_json, write_json
 from tracecvr.plugins.rehearsal import events_per_idle_click
-from tracecvr.run import refuse_if_other, run
+from tracecvr.run import Spec, refuse_if_other, run
 from tracecvr.spec import dataset_of, signature, spec_of
 
 _TELL_S = 0.2
@@ -94,11 +93,7 @@ class Bench:
 def opened(request: Request, out: Path) -> Iterator[Bench]:
     """Hold a bench directory, with its log prepared and `bench.json` written, or known to be this bench's."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{out} is in use by another process: wait for it, or choose another --out") from None
+    with locked(out):
         yield _opened(request, out)
 
 
@@ -133,7 +128,7 @@ def _opened(request: Request, out: Path) -> Bench:
     asked = _asked(request)
     if begun:
         refuse_if_other(asked, read_json(out / "bench.json"), str(out), "bench")
-    for draft in filter(_is_draft, out.iterdir()):  # of a process that was killed while it wrote
+    for draft in filter(_is_draft, (*out.iterdir(), *(out / "cells").glob("*"))):  # of a process killed while it wrote
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
     manifest = read_manifest(log)
@@ -226,9 +221,7 @@ def _started(bench: Bench) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(
-        _ONE_THREAD
-    )  # read when a library is first imported, so it has to be there when the process starts
+    os.environ.update(_ONE_THREAD)  # read when a library is imported, so it has to be there when the process starts
     try:
         process = context.Process(target=_worker, args=(theirs, bench.out, bench.data, bench.log), daemon=True)
         # Ctrl-C is the parent's to answer. A worker inherits what is blocked, so none reaches it even while it imports.
@@ -288,11 +281,15 @@ def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
         pipe.send(_outcome(cell, out, data, log, _Teller(pipe)))
 
 
-def _outcome(cell: Cell, out: Path, data: str, log: Path, tell: _Teller) -> tuple[str, str]:
+def spec_of_cell(cell: Cell, data: str, log: Path) -> Spec:
+    """The run that a cell is."""
     row = cell.row
+    return spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
+
+
+def _outcome(cell: Cell, out: Path, data: str, log: Path, tell: _Teller) -> tuple[str, str]:
     try:
-        spec = spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
-        run(spec, out / "cells" / cell.name, resume=True, progress=tell, shared=out / "warm")
+        run(spec_of_cell(cell, data, log), out / "cells" / cell.name, resume=True, progress=tell, shared=out / "warm")
     except UserError as error:
         return "failed", str(error)
     except Exception as error:
