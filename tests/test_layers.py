@@ -15,7 +15,7 @@ from tracecvr.clicks import Feature, Schema
 from tracecvr.config import DAY, HOUR
 from tracecvr.layers import Group, lookup, normed_linear, project
 from tracecvr.method import Part
-from tracecvr.nets import MLP, Embedding, Perceptron
+from tracecvr.nets import MLP, Embedding, Perceptron, freeze, thaw
 from tracecvr.reveal import Reveals
 from tracecvr.source import TableSource
 
@@ -100,10 +100,27 @@ def test_normalisation_folded_into_the_next_layer(batch: int, training: bool, se
     grad, inputs, found = torch.randn(batch, 3, dtype=torch.float64), [h, *norm.parameters(), *linear.parameters()], []
     for form in (normed_linear, plain_normed_linear):
         norm.load_state_dict(start)
-        out = form(h, norm, linear)
+        out = form(h.clone(), norm, linear)  # the fast one overwrites it
         found.append([out, *torch.autograd.grad(out, inputs, grad), *(b.clone() for b in norm.buffers())])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_frozen_net_keeps_its_projection_until_it_is_said_to_have_changed() -> None:
+    net, x = MLP(SCHEMA, 1, (8, 8), 3).double(), torch.randint(2, (50, 5), dtype=torch.int32)
+    freeze(net)
+    before = net(x)
+    assert net.embedding.projected
+    adam = torch.optim.Adam(thaw(net).parameters(), lr=0.1, fused=True)
+    net(x).sum().backward()
+    adam.step()
+    assert not torch.allclose(freeze(net)(x), before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Embedding, "linear", plain_linear)
+        slow = net(x)
+    torch.testing.assert_close(net(x), slow)
+    net.load_state_dict({name: torch.zeros_like(value) for name, value in net.state_dict().items()})
+    assert not freeze(net)(x).any()
 
 
 SCHEMA = Schema(

@@ -27,6 +27,7 @@ from tracecvr.errors import UserError
 from tracecvr.files import write_atomically
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.metrics import probability
+from tracecvr.nets import freeze, thaw
 from tracecvr.reveal import Again, Reveals, repeated
 from tracecvr.scratch import Progress, silent
 from tracecvr.seeds import generator
@@ -64,6 +65,7 @@ class Engine:
         self._logs = ServedLog()
         self._answers: dict[str, Answers] = {}
         self._main.eval()
+        self._modules = list(self._main.modules())
         self._optimiser = self._adam(self._main)
 
     # Learning.
@@ -97,14 +99,16 @@ class Engine:
             self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
         self._refresh(source, start, end)
         events = self._logs.given_back(self.events(source, start, end))
+        if not len(events):
+            return 0
         events = self._answered(events, source, start, end)
-        self._main.train()
-        for turn in range(self.method.passes if len(events) else 0):
+        self._train(True)
+        for turn in range(self.method.passes):
             rng = generator(self.seed, "tick", start, turn)
             shuffled = events.take(torch.from_numpy(rng.permutation(len(events))))
             for first in range(0, len(events), self.method.batch_size):
                 self._learn(shuffled.take(slice(first, first + self.method.batch_size), rng), start)
-        self._main.eval()
+        self._train(False)
         self.reveals += len(events)
         return len(events)
 
@@ -211,6 +215,11 @@ class Engine:
     def _parts(self) -> dict[str, Part]:
         return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
 
+    def _train(self, on: bool) -> None:
+        # `nn.Module.train` walks the tree anew each time, which takes longer than the arithmetic of a small tick.
+        for module in self._modules:
+            module.training = on
+
     def _refuse_doubles(self, plugins: tuple[Plugin, ...]) -> None:
         names = [plugin.name for plugin in self.plugins]
         for name in names:
@@ -238,15 +247,13 @@ class Engine:
             for name, helper in part.helpers().items():
                 if helper.refresh is not None and start % helper.refresh < end - start:
                     history = source.history(start, "censored", max(0, start - back))
-                    net = part.nets[name].requires_grad_(True)
+                    net = thaw(part.nets[name])
                     self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, silent)
-                    net.requires_grad_(False).zero_grad(set_to_none=True)
+                    freeze(net)
                     self._answers.clear()
 
     def _answered(self, events: Reveals, source: Source, start: int, end: int) -> Reveals:
         """The events with what frozen nets say of their clicks, asked once per click."""
-        if not len(events):
-            return events
         found: dict[str, Tensor] = {}
         for part in self._parts.values():
             for name in (name for name in part.per_click if name in part.nets):
@@ -310,7 +317,7 @@ class Engine:
     def _start_stream(self) -> None:
         for part in self._parts.values():
             for name in part.helpers():
-                part.nets[name].eval().requires_grad_(False).zero_grad(set_to_none=True)
+                freeze(part.nets[name])
         self._main.eval()
         self._optimiser = self._adam(self._main)
         self._answers.clear()

@@ -29,6 +29,8 @@ class Group:
 
 def lookup(table: Tensor, ids: Tensor) -> Tensor:
     """Sums of table rows: (V, D) and ids (B, n) to (B, D)."""
+    if not (table.requires_grad and torch.is_grad_enabled()):
+        return F.embedding_bag(ids, table, mode="sum")
     found: Tensor = _Lookup.apply(table, ids)  # type: ignore[no-untyped-call]
     return found
 
@@ -65,22 +67,23 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group]) -> Tensor:
-        ctx.save_for_backward(table, weight)
+        gathered = [_of_group(g, table, weight) for g in groups]
+        ctx.save_for_backward(table, weight, *(tensor for pair in gathered for tensor in pair))
         ctx.groups = groups
         out = table.new_empty(sum(len(g.rows) for g in groups), len(weight))
-        for g, part in zip(groups, out.split([len(g.rows) for g in groups]), strict=True):
-            rows, columns = _of_group(g, table, weight)
+        parts = out.split([len(g.rows) for g in groups])
+        for g, (rows, columns), part in zip(groups, gathered, parts, strict=True):
             torch.bmm(rows, columns, out=part.view(len(rows), g.size, -1))
         out[: groups[0].size].add_(bias)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        table, weight = ctx.saved_tensors
+        table, weight, *gathered = ctx.saved_tensors
         of_table, of_weight = torch.zeros_like(table), torch.zeros_like(weight)
         by_feature = _by_feature(of_weight, table.shape[1])
-        for g, part in zip(ctx.groups, grad.split([len(g.rows) for g in ctx.groups]), strict=True):
-            rows, columns = _of_group(g, table, weight)
+        parts = grad.split([len(g.rows) for g in ctx.groups])
+        for g, rows, columns, part in zip(ctx.groups, gathered[::2], gathered[1::2], parts, strict=True):
             of_values = part.view(len(rows), g.size, -1)
             of_rows = torch.bmm(of_values, columns.transpose(1, 2))
             for start, of_feature in zip(g.starts, of_rows, strict=True):
@@ -102,12 +105,22 @@ def _by_feature(weight: Tensor, dim: int) -> Tensor:
 
 
 def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
-    """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves."""
+    """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves. `h` is
+    overwritten: half of what a ReLU costs is memory for its result."""
     if len(h) < norm.num_features:
-        plain: Tensor = linear(norm(F.relu(h)))
-        return plain
+        return F.linear(_normed(F.relu(h, inplace=True), norm), linear.weight, linear.bias)
     out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
     return out
+
+
+def _normed(r: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+    """`norm(r)` without the calls around it: for a handful of rows they take longer than the arithmetic."""
+    assert norm.momentum is not None
+    assert norm.num_batches_tracked is not None
+    if norm.training:
+        norm.num_batches_tracked.add_(1)
+    mean, var = norm.running_mean, norm.running_var
+    return F.batch_norm(r, mean, var, norm.weight, norm.bias, norm.training, norm.momentum, norm.eps)
 
 
 class _NormedLinear(torch.autograd.Function):
@@ -119,7 +132,7 @@ class _NormedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, h: Tensor, norm: nn.BatchNorm1d, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
-        r = h.relu()
+        r = h.detach().relu_()
         mean, variance = _statistics(norm, r)
         inverse = (variance + norm.eps).rsqrt()
         scale = gamma * inverse

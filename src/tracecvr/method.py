@@ -6,6 +6,7 @@ A method says *when* a click is shown (`schedule`), *which helper nets* are warm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -309,7 +310,7 @@ def cross_entropy(logit: Tensor, target: Tensor) -> Tensor:
 
 def entropy_bits(logit: Tensor) -> Tensor:
     """The entropy, in bits, of a Bernoulli variable given by its logit."""
-    return cross_entropy(logit, torch.sigmoid(logit)) / torch.log(torch.tensor(2.0, dtype=logit.dtype))
+    return cross_entropy(logit, torch.sigmoid(logit)) / math.log(2)
 
 
 def mean_over(values: Tensor, mask: Tensor) -> Tensor:

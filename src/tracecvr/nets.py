@@ -28,6 +28,7 @@ class Embedding(nn.Module):
         # (Oracle on criteo_search: AUC .775 and NLL .278 with it, .788 and .272 with this).
         nn.init.normal_(self.table.weight, std=0.01)
         self._groups: dict[tuple[int, ...], tuple[list[Group], list[int]]] = {}
+        self.projected: dict[tuple[nn.Linear, tuple[int, ...]], Tensor] | None = None  # of a frozen net: see `freeze`
         self.starts = list(accumulate(self.sizes, initial=0))[:-1]
         self.tables = [list(schema.tables).index(schema.features[j].table) for j in self.embedded]
 
@@ -59,8 +60,14 @@ class Embedding(nn.Module):
         if key not in self._groups:
             self._groups[key] = self._grouped(chosen)
         groups, starts = self._groups[key]
-        values = project(self.table.weight, layer.weight, layer.bias, groups)
-        return lookup(values, self._ids(x, chosen, starts))
+        return lookup(self._projection(layer, key, groups), self._ids(x, chosen, starts))
+
+    def _projection(self, layer: nn.Linear, chosen: tuple[int, ...], groups: list[Group]) -> Tensor:
+        if self.projected is None:
+            return project(self.table.weight, layer.weight, layer.bias, groups)
+        if (layer, chosen) not in self.projected:
+            self.projected[layer, chosen] = project(self.table.weight, layer.weight, layer.bias, groups)
+        return self.projected[layer, chosen]
 
     def _grouped(self, chosen: list[int]) -> tuple[list[Group], list[int]]:
         """The chosen features by size of their vocabulary, and where each one's values start in that order."""
@@ -85,6 +92,25 @@ class Embedding(nn.Module):
             ids = self._ids(x, chosen, [self.starts[self.tables[i]] for i in chosen])
             parts.insert(0, lookup(self.table.weight, ids.reshape(-1, 1)).view(len(x), len(chosen) * self.dim))
         return parts
+
+
+def freeze(net: nn.Module) -> nn.Module:
+    """Stop a net from learning, and let it keep what follows from its weights alone. Whoever changes these says so, by
+    `thaw` or by freezing it again: torch does not tell (a fused optimiser leaves no trace in a tensor's version)."""
+    net.eval().requires_grad_(False).zero_grad(set_to_none=True)
+    return _remembering(net, True)
+
+
+def thaw(net: nn.Module) -> nn.Module:
+    """Let a frozen net learn again."""
+    return _remembering(net.requires_grad_(True), False)
+
+
+def _remembering(net: nn.Module, on: bool) -> nn.Module:
+    for module in net.modules():
+        if isinstance(module, Embedding):
+            module.projected = {} if on else None
+    return net
 
 
 class Perceptron(nn.Sequential):

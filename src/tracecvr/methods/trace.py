@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class Trace(TrajectoryAware):
     entropy: str | None = option(None, "actions a window's entropy is taken of; by reading", choices=("pay", "joint"))
     completer_hidden: tuple[int, ...] | None = option(None, "hidden sizes of the completer; by reading", low=1)
 
+    _eta: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
+
     def schedule(self) -> Schedule:
         # Horizons that end early leave the outcome to be told: a click is shown once more when it is final.
         last = () if self.ends[-1] == self.schema.d_max else (After(self.schema.d_max),)
@@ -74,7 +76,10 @@ class Trace(TrajectoryAware):
         """The weight of each window, up to a factor that cancels: (H,)."""
         if "cells" not in self.counts:
             raise UserError("trace weighs its windows by warm-up history: call warm_up first")
-        return window_weights(self.counts["cells"], self.beta).float()
+        cells = self.counts["cells"]  # counts are replaced, never changed: the stream's stay those of history
+        if self._eta is None or self._eta[0] is not cells:
+            self._eta = cells, window_weights(cells, self.beta).float()
+        return self._eta[1]
 
     def report(self) -> dict[str, Any]:
         """`eta`: each window's weight as a share of all, by where the window ends."""

@@ -63,22 +63,21 @@ class Completer(Plugin):
         return super().warm_up_depends_on(name)
 
     def loss(self, method: Method, b: Reveals) -> Tensor:
-        state, visible = b.trajectory(self.ends)
-        posterior = method.posterior(b)
-        target = self.frozen("completer", b.x, state, visible)
-        trust = method.uncertain(b).to(posterior.dtype)
+        pulled = method.uncertain(b).nonzero()[:, 0]
+        state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
+        posterior = method.posterior(b)[pulled]
+        target = self.frozen("completer", b.x[pulled], state, visible)
+        trust = torch.ones_like(target)
         if self.gate:
-            trust = trust * self.sg(reliability(posterior, target, visible.mean(1)))
+            trust = self.sg(reliability(posterior, target, visible.mean(1)))
             self._count(trust, visible)
         pull = cross_entropy(posterior, torch.sigmoid(self.sg(target)))
         return (trust * pull).sum() / trust.sum().clamp_min(1e-6)
 
     def _count(self, trust: Tensor, visible: Tensor) -> None:
         """Sum the gate of clicks that are pulled, by how many windows of them have been seen."""
-        seen = visible.sum(1).long()
-        found = torch.zeros(2, len(self.ends) + 1, dtype=torch.float64)
-        found[0].index_add_(0, seen, trust.double())
-        found[1].index_add_(0, seen, (trust > 0).double())
+        seen, sizes = visible.sum(1).long(), len(self.ends) + 1
+        found = torch.stack([torch.bincount(seen, trust.double(), sizes), torch.bincount(seen, minlength=sizes)])
         self.counts["gate"] = self.counts.get("gate", torch.zeros_like(found)) + found
 
     def report(self) -> dict[str, Any]:
