@@ -152,9 +152,11 @@ def overhead(bench: Bench) -> Iterator[Figure]:
     """An interval with one click and six events."""
     size, smoke = bench.size, bench.size.loose > 1
     given = {"intervals": size.intervals, "before": size.past, "threads": bench.threads}
-    seconds = call("steps", "overhead", **given, processor=smoke)
-    how = f"one click and six events, after {size.past:,} clicks; median of {len(seconds)}{PROCESSOR if smoke else ''}"
-    yield bench.figure("overhead of an interval", 1e3 * median(seconds), "ms", 5.0, how)
+    found = call("steps", "overhead", **given, processor=smoke)
+    where = f"after {size.past:,} clicks; median of {size.intervals}{PROCESSOR if smoke else ''}"
+    how = f"one click and six events, without their optimiser step, {where}"
+    yield bench.figure("overhead of an interval", 1e3 * median(found["overhead_s"]), "ms", 5.0, how)
+    yield bench.figure("such an interval with its step", 1e3 * median(found["whole_s"]), "ms", None, where)
 
 
 def whole_run(bench: Bench) -> Iterator[Figure]:

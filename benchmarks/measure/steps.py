@@ -10,6 +10,7 @@ import torch
 
 from measure import paper
 from measure.machine import Peak
+from tracecvr.reveal import Reveals
 
 _SCORED = 3
 """Batches scored between two ticks, about an hour's clicks: whatever a net prepares anew after a tick is in it."""
@@ -40,10 +41,23 @@ def updates(rounds: int, threads: int, hourly: int = paper.HOURLY) -> dict[str, 
     }
 
 
-def overhead(intervals: int, before: int, threads: int, processor: bool = False) -> list[float]:
-    """Seconds, of the wall or of the processor, of each interval with one click and six events, through `replay`."""
+def overhead(intervals: int, before: int, threads: int, processor: bool = False) -> dict[str, list[float]]:
+    """Seconds, of the wall or of the processor, of each interval with one click and six events, through `replay`: the
+    whole of it, and without its one optimiser step, which belongs to the events."""
     now = time.thread_time if processor else time.perf_counter
     torch.set_num_threads(threads)
     stream = paper.Stream("trace", paper.sparse(paper.STEADY + intervals, before))
-    clock = [now() for _ in islice(stream.replayed(), paper.STEADY - 1, None)]
-    return [end - start for start, end in pairwise(clock)]
+    learn, steps = stream.engine._learn, [0.0]
+
+    def timed(b: Reveals, start: int) -> None:
+        since = now()
+        learn(b, start)
+        steps[-1] += now() - since
+
+    stream.engine._learn = timed  # type: ignore[method-assign]
+    clock = []
+    for _ in islice(stream.replayed(), paper.STEADY - 1, None):
+        clock.append(now())
+        steps.append(0.0)
+    whole = [end - start for start, end in pairwise(clock)]
+    return {"whole_s": whole, "overhead_s": [w - s for w, s in zip(whole, steps[1:-1], strict=True)]}
