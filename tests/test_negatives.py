@@ -25,7 +25,8 @@ def sampled(table: ClickTable, kept: float, seed: int = 5) -> ClickTable:
     """The log without so many of its clicks that never convert."""
     stay = table.label | (np.random.default_rng(seed).random(len(table)) < kept)
     columns = {name: column[stay] for name, column in table.columns.items()}
-    return ClickTable(**columns, schema=replace(table.schema, negatives_kept=kept))
+    schema = replace(table.schema, negatives_kept=kept)
+    return replace(table, **columns, schema=schema)  # type: ignore[arg-type]
 
 
 @given(st.floats(0.01, 1))

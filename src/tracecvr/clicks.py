@@ -59,8 +59,8 @@ class Schema:
     `observed_until` is where labels end: only clicks whose d_max ends before it are scored. `window` is the single
     observation window this log's delays call for, if the methods' own defaults do not suit it. `embedding_dim` and
     `estimator_hidden` are the net sizes the field uses for this log. `notes` declare what a reader of the results has
-    to know (imputed times, for example). `negatives_kept` is the share of clicks without a conversion that are in the log,
-    where the others were left out of it: what is served and measured is corrected for it.
+    to know (imputed times, for example). `negatives_kept` is the share of the clicks without a conversion that are in
+    the log, where the others were left out of it: what is served and measured is corrected for that.
     """
 
     dataset: str
@@ -118,8 +118,8 @@ class Schema:
 class ClickTable:
     """Clicks sorted by (click_ts, click_id). `truth` holds columns only a generator knows; no learner is given it.
 
-    `undone_ts` is when the conversion was taken back (a refund), if the log tells: the conversion counts up to then. What
-    happens later than d_max after the click changes nothing.
+    `undone_ts` is when the conversion was taken back (a refund), if the log tells: the conversion counts up to then.
+    What happens later than d_max after the click changes nothing.
     """
 
     x: Ids  # (N, F)

@@ -32,8 +32,8 @@ class RawLog:
     recipe left out on purpose: it is reported, and unlike `dropped` not held against the log.
 
     `click_id` is the number of the row, unless the reader gives one. `undone`, if the reader gives it, is when the
-    conversion was taken back. Of clicks of the same second with the same `digest`, if the reader gives that, all but the
-    first are dropped as duplicates.
+    conversion was taken back. Of clicks of the same second with the same `digest`, if the reader gives that, all but
+    the first are dropped as duplicates.
     """
 
     frame: pl.DataFrame

@@ -57,7 +57,7 @@ def evaluate(
 
 
 def population_weight(label: Labels, negatives_kept: float) -> Floats | None:
-    """How many clicks each one stands for where only a share of those without a conversion was kept; None if all were."""
+    """How many clicks each stands for, where only a share of those without a conversion was kept; None if all were."""
     return None if negatives_kept == 1 else np.where(label, 1.0, 1.0 / negatives_kept)
 
 

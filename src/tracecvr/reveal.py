@@ -125,8 +125,8 @@ def reveal(
     truth: bool = False,
     undone_ts: Ints | None = None,
 ) -> Reveals:
-    """What was known of each click at its clock; with `truth`, the final outcome too. A conversion that is taken back is
-    not shown from then on, but it has happened: its final delay stays."""
+    """What was known of each click at its clock; with `truth`, the final outcome too. A conversion that is taken back
+    is not shown from then on, but it has happened: its final delay stays."""
     known = seen_ts <= clock[:, None]
     if undone_ts is not None:
         known[:, 0] &= ~taken_back(undone_ts, click_ts, clock, d_max)
