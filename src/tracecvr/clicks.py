@@ -33,6 +33,9 @@ NEVER = int(np.iinfo(np.int64).max)
 LEARNERS = ("x", "click_ts", "click_id", "action_ts")
 """The columns that learners see."""
 
+OPTIONAL = ("undone_ts",)
+"""Columns of the same kind that most logs do not have."""
+
 TRUTH = "truth."
 """What the names of columns begin with that only a generator knows."""
 
@@ -56,7 +59,8 @@ class Schema:
     `observed_until` is where labels end: only clicks whose d_max ends before it are scored. `window` is the single
     observation window this log's delays call for, if the methods' own defaults do not suit it. `embedding_dim` and
     `estimator_hidden` are the net sizes the field uses for this log. `notes` declare what a reader of the results has
-    to know (imputed times, for example).
+    to know (imputed times, for example). `negatives_kept` is the share of the clicks without a conversion that are in
+    the log, where the others were left out of it: what is served and measured is corrected for that.
     """
 
     dataset: str
@@ -71,8 +75,13 @@ class Schema:
     estimator_hidden: tuple[int, ...] = (128, 128, 128)
     window: int | None = None
     notes: tuple[str, ...] = ()
+    negatives_kept: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.negatives_kept <= 1:
+            raise UserError(
+                f"negatives_kept = {self.negatives_kept:g}: give the share that was kept, above 0 and up to 1"
+            )
         if not self.horizons or list(self.horizons) != sorted(set(self.horizons)) or self.horizons[0] < 0:
             raise UserError(f"horizons {self.horizons}: give distinct durations in rising order")
         if self.horizons[-1] > self.d_max:
@@ -93,7 +102,10 @@ class Schema:
         return json.dumps(self.to_json(), sort_keys=True)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        content = asdict(self)
+        if self.negatives_kept == 1:  # said only where it matters: other tables keep their fingerprints
+            del content["negatives_kept"]
+        return content
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
@@ -104,7 +116,11 @@ class Schema:
 
 @dataclass(frozen=True, eq=False)
 class ClickTable:
-    """Clicks sorted by (click_ts, click_id). `truth` holds columns only a generator knows; no learner is given it."""
+    """Clicks sorted by (click_ts, click_id). `truth` holds columns only a generator knows; no learner is given it.
+
+    `undone_ts` is when the conversion was taken back (a refund), if the log tells: the conversion counts up to then.
+    What happens later than d_max after the click changes nothing.
+    """
 
     x: Ids  # (N, F)
     click_ts: Ints  # (N,)
@@ -113,6 +129,7 @@ class ClickTable:
     schema: Schema
     counts: dict[str, int] = field(default_factory=dict)
     truth: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    undone_ts: Ints | None = None  # (N,), NEVER where it stands
 
     def __len__(self) -> int:
         return len(self.click_ts)
@@ -124,23 +141,32 @@ class ClickTable:
 
     @cached_property
     def label(self) -> npt.NDArray[np.bool_]:
-        """The final label of each click: converted within d_max."""
+        """The final label of each click: converted within d_max, and not taken back within it."""
         at = self.action_ts[:, 0]
         converted: npt.NDArray[np.bool_] = (at != NEVER) & (at - self.click_ts <= self.schema.d_max)
+        if self.undone_ts is not None:
+            converted &= self.undone_ts > self.click_ts + self.schema.d_max
         return converted
+
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Every column that a learner can see, by name."""
+        found = {name: getattr(self, name) for name in (*LEARNERS, *OPTIONAL)}
+        return {name: column for name, column in found.items() if column is not None}
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the schema and every column a learner can see."""
-        return storage.fingerprint(self.schema.text, (storage.contents(getattr(self, name)) for name in LEARNERS))
+        return storage.fingerprint(self.schema.text, map(storage.contents, self.columns.values()))
 
     @classmethod
     def assembled(cls, columns: storage.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
         """The table of columns that were appended block by block."""
         whole = columns.finished()
         truth = {name.removeprefix(TRUTH): column for name, column in whole.items() if name.startswith(TRUTH)}
-        table = cls(**{name: whole[name] for name in LEARNERS}, schema=schema, counts=counts, truth=truth)
-        return table._known_as(storage.fingerprint(schema.text, map(columns.contents, LEARNERS)))
+        ours = [name for name in (*LEARNERS, *OPTIONAL) if name in whole]
+        table = cls(**{name: whole[name] for name in ours}, schema=schema, counts=counts, truth=truth)
+        return table._known_as(storage.fingerprint(schema.text, map(columns.contents, ours)))
 
     def save(self, path: Path) -> None:
         """Write the table to a new directory, complete or not at all."""
@@ -152,7 +178,7 @@ class ClickTable:
         truth = {f"{TRUTH}{name}": column for name, column in self.truth.items()}
         with Scratch(folder) as scratch:
             files = storage.InFiles(scratch, folder)
-            files.append({name: getattr(self, name) for name in LEARNERS} | truth)
+            files.append(self.columns | truth)
             files.finished()
 
     def describe(self, folder: Path, facts: dict[str, Any] | None = None) -> None:
@@ -171,10 +197,12 @@ class ClickTable:
     def load(cls, path: Path) -> ClickTable:
         """Memory-map a saved table, once its columns are known to be those that were written."""
         manifest = read_manifest(path)
-        columns = {name: storage.mapped(path / f"{name}.npy") for name in LEARNERS}
+        # An optional column that is lost is noticed, too: the fingerprint is another without it.
+        ours = [*LEARNERS, *(name for name in OPTIONAL if (path / f"{name}.npy").exists())]
+        columns = {name: storage.mapped(path / f"{name}.npy") for name in ours}
         truth = {name: storage.mapped(path / f"{TRUTH}{name}.npy") for name in manifest["truth"]}
         schema = Schema.from_json(manifest["schema"])
-        found = storage.fingerprint(schema.text, (storage.contents_of(path / f"{name}.npy") for name in LEARNERS))
+        found = storage.fingerprint(schema.text, (storage.contents_of(path / f"{name}.npy") for name in ours))
         if found != manifest["fingerprint"]:
             raise UserError(f"{path}: the columns are not those that were written; prepare the table again")
         return cls(**columns, schema=schema, counts=manifest["counts"], truth=truth)._known_as(found)

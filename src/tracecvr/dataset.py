@@ -31,8 +31,9 @@ class RawLog:
     when absent), the raw feature columns, and whatever the reader had to drop, counted by reason. `counts` tells what a
     recipe left out on purpose: it is reported, and unlike `dropped` not held against the log.
 
-    `click_id` is the number of the row, unless the reader gives one. Of clicks of the same second with the same
-    `digest`, if the reader gives that, all but the first are dropped as duplicates.
+    `click_id` is the number of the row, unless the reader gives one. `undone`, if the reader gives it, is when the
+    conversion was taken back. Of clicks of the same second with the same `digest`, if the reader gives that, all but
+    the first are dropped as duplicates.
     """
 
     frame: pl.DataFrame
@@ -78,17 +79,25 @@ class Dataset:
         self, source: Path | None, scratch: Scratch | None = None, folder: Path | None = None
     ) -> tuple[ClickTable, Encoder]:
         """Read, clean, sort and encode; the columns are written to `folder` as they are made, if one is given."""
-        if self.needs_source and source is None:
-            raise UserError(f"dataset {self.name!r} reads a file: give it with --source FILE")
-        if not self.needs_source and source is not None:
-            raise UserError(f"{source}: not a table written by `tracecvr prepare`, and {self.name!r} reads no raw file")
+        self.check_source(source)
         with scratch or Scratch() as room:
             preparation = _Preparation(self, str(source or self.name), room)
             for part in self.parts(source, room):
                 preparation.add(part)
             return preparation.table(folder), preparation.encoder
 
-    def schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
+    def check_source(self, source: Path | None) -> None:
+        """Refuse a source where none is read, and its absence where one is."""
+        if self.needs_source and source is None:
+            raise UserError(f"dataset {self.name!r} reads a file: give it with --source FILE")
+        if not self.needs_source and source is not None:
+            raise UserError(f"{source}: not a table written by `tracecvr prepare`, and {self.name!r} reads no raw file")
+
+    def files(self, source: Path | None) -> tuple[Path, ...]:
+        """Every file that a log is made from: a run is another one if they change."""
+        return () if source is None else (source,)
+
+    def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
         """What the log consists of and how it is to be replayed."""
         return Schema(
             dataset=self.name,
@@ -112,13 +121,13 @@ class _Preparation:
     def __init__(self, dataset: Dataset, where: str, scratch: Scratch) -> None:
         self.dataset, self.where, self.scratch = dataset, where, scratch
         self.encoder = Encoder(dataset.columns())
-        dataset.schema(self.encoder)  # what cannot be is refused before anything is read
-        scratch.row_bytes = 4 * len(self.encoder.columns) + 8 * (2 + len(dataset.actions))
+        self.actions = dataset.table_schema(self.encoder).actions  # what cannot be is refused before anything is read
+        scratch.row_bytes = 4 * len(self.encoder.columns) + 8 * (2 + len(self.actions))
         self.log = RawLog(pl.DataFrame(), rows=0)
         self.sorter = ClickSorter(scratch)
         self.first, self.last = NEVER, -1
         self.bad = {"conversion_before_click": 0}
-        self.early = (pl.col(dataset.actions[0]) < pl.col("click_ts")).fill_null(False)
+        self.early = (pl.col(self.actions[0]) < pl.col("click_ts")).fill_null(False)
 
     def add(self, part: RawLog) -> None:
         """Check the clicks of a part, learn from those before the split, and keep of them what the table needs."""
@@ -129,8 +138,8 @@ class _Preparation:
         for clicks in frame.iter_slices(_BLOCK):
             self._check_times(clicks)
             self._learn(clicks.filter(~self.early))
-            kept = ["click_ts", "click_id", *self.dataset.actions, *part.truth]
-            kept += ["digest"] if "digest" in frame.columns else []
+            kept = ["click_ts", "click_id", *self.actions, *part.truth]
+            kept += [name for name in ("digest", "undone") if name in frame.columns]
             self.sorter.add(clicks.select(*kept, *self.encoder.kept()))
         log.rows += part.rows
         log.dropped, log.counts = _added(log.dropped, part.dropped), _added(log.counts, part.counts)
@@ -151,7 +160,7 @@ class _Preparation:
         self._check_bad()
         dropped = {f"dropped_{reason}": n for reason, n in self._dropped().items()}
         counts = {"rows": self.log.rows, "clicks": clicks} | self.log.counts | dropped
-        return ClickTable.assembled(columns, self.dataset.schema(self.encoder, self.log.notes), counts)
+        return ClickTable.assembled(columns, self.dataset.table_schema(self.encoder, self.log.notes), counts)
 
     def _learn(self, sound: pl.DataFrame) -> None:
         if len(sound):
@@ -172,18 +181,20 @@ class _Preparation:
         return rows.filter(~flags) if flags.any() else rows
 
     def _block(self, rows: pl.DataFrame) -> dict[str, Array]:
-        actions = pl.col(self.dataset.actions).cast(pl.Int64).fill_null(NEVER)
+        actions = pl.col(self.actions).cast(pl.Int64).fill_null(NEVER)
         block: dict[str, Array] = {
             "x": self.encoder.finish(rows),
             "click_ts": rows["click_ts"].to_numpy().astype(np.int64, copy=False),
             "click_id": rows["click_id"].to_numpy().astype(np.int64, copy=False),
             "action_ts": rows.select(actions).to_numpy(order="c"),
         }
+        if "undone" in rows.columns:
+            block["undone_ts"] = rows["undone"].cast(pl.Int64).fill_null(NEVER).to_numpy()
         return block | {f"{TRUTH}{name}": rows[name].to_numpy() for name in self.log.truth}
 
     def _check_times(self, clicks: pl.DataFrame) -> None:
         self.bad["conversion_before_click"] += clicks.select(self.early.sum()).item()
-        for name in ("click_ts", *self.dataset.actions):
+        for name in ("click_ts", *self.actions):
             negative = clicks.filter(pl.col(name) < 0)
             if len(negative):
                 row = negative["click_id"][0] + 1

@@ -329,7 +329,10 @@ class Engine:
                 found.append(ask(block).float().numpy())
         for part in self._parts.values():
             part.forget()
+        # Clicks without a conversion that were left out of the log had no part in learning: odds are theirs to lower.
         answers = np.concatenate(found)
+        if self.schema.negatives_kept != 1:
+            answers += np.float32(np.log(self.schema.negatives_kept))
         if not np.isfinite(answers).all():
             raise UserError(f"{self.method.name}: the model's scores are not finite; try a lower learning_rate")
         return answers

@@ -34,24 +34,31 @@ class Metrics:
     pcoc: float | None
 
 
-def evaluate(log_odds: npt.NDArray[np.floating[Any]], label: Labels) -> Metrics:
-    """All metrics of one set of clicks (at least one)."""
+def evaluate(
+    log_odds: npt.NDArray[np.floating[Any]], label: Labels, weight: npt.NDArray[np.float64] | None = None
+) -> Metrics:
+    """All metrics of one set of clicks (at least one); a click counts as often as its weight says, once by default."""
     s = np.asarray(log_odds, dtype=np.float64)
     p = probability(s)
     positives = int(label.sum())
-    auc, pr_auc, ap = _ranking(s, label, positives)
-    errors, weights = _bin_errors(p, label, bins=15, midpoint=False)
-    gdfm_errors, _ = _bin_errors(p, label, bins=10, midpoint=True)
+    auc, pr_auc, ap = _ranking(s, label, positives, weight)
+    errors, weights = _bin_errors(p, label, bins=15, midpoint=False, weight=weight)
+    gdfm_errors, _ = _bin_errors(p, label, bins=10, midpoint=True, weight=weight)
     return Metrics(
         auc=auc,
         pr_auc=pr_auc,
         ap=ap,
-        nll=float(nll(s, label).mean()),
+        nll=_mean(nll(s, label), weight),
         ece=float(errors @ weights),
         ece_gdfm=float(gdfm_errors.mean()),
         mce=float(errors.max()),
-        pcoc=float(p.mean() / label.mean()) if positives else None,
+        pcoc=_mean(p, weight) / _mean(label, weight) if positives else None,
     )
+
+
+def population_weight(label: Labels, negatives_kept: float) -> Floats | None:
+    """How many clicks each stands for, where only a share of those without a conversion was kept; None if all were."""
+    return None if negatives_kept == 1 else np.where(label, 1.0, 1.0 / negatives_kept)
 
 
 def probability(log_odds: npt.NDArray[np.floating[Any]]) -> Floats:
@@ -66,7 +73,7 @@ def nll(log_odds: Floats, label: Labels) -> Floats:
     return np.logaddexp(0.0, np.where(label, -log_odds, log_odds))
 
 
-def average(parts: Sequence[Metrics], clicks: Sequence[int]) -> dict[str, Any]:
+def average(parts: Sequence[Metrics], clicks: Sequence[float]) -> dict[str, Any]:
     """Interval metrics weighted by clicks; intervals that leave one undefined are skipped for it and counted."""
     summary: dict[str, Any] = {}
     skipped: dict[str, int] = {}
@@ -83,24 +90,32 @@ def as_dict(metrics: Metrics) -> dict[str, float | None]:
     return asdict(metrics)
 
 
-def _ranking(s: Floats, label: Labels, positives: int) -> tuple[float | None, float | None, float | None]:
+def _mean(values: npt.NDArray[Any], weight: Floats | None) -> float:
+    return float(values.mean() if weight is None else np.average(values, weights=weight))
+
+
+def _ranking(
+    s: Floats, label: Labels, positives: int, weight: Floats | None
+) -> tuple[float | None, float | None, float | None]:
     if positives == 0:
         return None, None, None
     from sklearn import metrics as sk  # 1.7 s to import: only when something is evaluated
 
-    precision, recall, _ = sk.precision_recall_curve(label, s)
-    pr_auc, ap = float(sk.auc(recall, precision)), float(sk.average_precision_score(label, s))
+    precision, recall, _ = sk.precision_recall_curve(label, s, sample_weight=weight)
+    pr_auc = float(sk.auc(recall, precision))
+    ap = float(sk.average_precision_score(label, s, sample_weight=weight))
     if positives == len(label):
         return None, pr_auc, ap
-    return float(sk.roc_auc_score(label, s)), pr_auc, ap
+    return float(sk.roc_auc_score(label, s, sample_weight=weight)), pr_auc, ap
 
 
-def _bin_errors(p: Floats, label: Labels, bins: int, midpoint: bool) -> tuple[Floats, Floats]:
+def _bin_errors(p: Floats, label: Labels, bins: int, midpoint: bool, weight: Floats | None) -> tuple[Floats, Floats]:
     """|mean label - predicted| of each non-empty equal-width bin, and its share of the clicks."""
     which = np.minimum((p * bins).astype(np.int64), bins - 1)
-    count = np.bincount(which, minlength=bins)
+    one: Any = 1 if weight is None else weight
+    count = np.bincount(which, weight, minlength=bins)
     used = count > 0
-    rate = np.bincount(which, weights=label, minlength=bins)[used] / count[used]
-    mean = np.bincount(which, weights=p, minlength=bins)[used] / count[used]
+    rate = np.bincount(which, weights=one * label, minlength=bins)[used] / count[used]
+    mean = np.bincount(which, weights=one * p, minlength=bins)[used] / count[used]
     predicted = (np.flatnonzero(used) + 0.5) / bins if midpoint else mean
-    return np.abs(rate - predicted), count[used] / len(p)
+    return np.abs(rate - predicted), count[used] / count.sum()

@@ -71,7 +71,8 @@ class OpenClicks:
             survival = static + np.log(survives(history, seconds))
             for estimate, log_odds in zip(ESTIMATES, (posterior, static, survival), strict=True):
                 facts = {"age_s": seconds, "estimate": estimate, "clicks": int(mine.sum())}
-                found = metrics.as_dict(metrics.evaluate(log_odds, label[mine]))
+                weight = metrics.population_weight(label[mine], self.source.schema.negatives_kept)
+                found = metrics.as_dict(metrics.evaluate(log_odds, label[mine], weight))
                 rows.append(facts | {"conversions": int(label[mine].sum())} | found)
         texts = {"age_s": pl.Int64, "estimate": pl.String, "clicks": pl.Int64, "conversions": pl.Int64}
         return pl.DataFrame(rows, texts | dict.fromkeys(metrics.Metrics.__dataclass_fields__, pl.Float64))

@@ -123,12 +123,19 @@ def reveal(
     row: Ints,
     trigger: npt.NDArray[np.int64] | None = None,
     truth: bool = False,
+    undone_ts: Ints | None = None,
 ) -> Reveals:
-    """What was known of each click at its clock; with `truth`, the final outcome too."""
+    """What was known of each click at its clock; with `truth`, the final outcome too. A conversion that is taken back
+    is not shown from then on, but it has happened: its final delay stays."""
     known = seen_ts <= clock[:, None]
+    if undone_ts is not None:
+        known[:, 0] &= ~taken_back(undone_ts, click_ts, clock, d_max)
     delay = np.where(action_ts == NEVER, NEVER, action_ts - click_ts[:, None])
     age = np.where(known, delay, NEVER)
     elapsed = clock - click_ts
+    final = delay[:, 0] <= d_max
+    if undone_ts is not None:
+        final &= ~taken_back(undone_ts, click_ts, click_ts + d_max, d_max)
     return Reveals(
         row=torch.from_numpy(row),
         x=torch.from_numpy(np.ascontiguousarray(x)),
@@ -138,6 +145,13 @@ def reveal(
         age=torch.from_numpy(age),
         converted=torch.from_numpy(age[:, 0] <= d_max),
         mature=torch.from_numpy(elapsed >= d_max),
-        truth=torch.from_numpy((delay[:, 0] <= d_max).astype(np.float32)) if truth else None,
+        truth=torch.from_numpy(final.astype(np.float32)) if truth else None,
         delay=torch.from_numpy(delay) if truth else None,
     )
+
+
+def taken_back(undone_ts: Ints, click_ts: Ints, clock: Ints, d_max: int) -> npt.NDArray[np.bool_]:
+    """Whether each conversion has been taken back by a clock: in its own second it is. Labels are final after d_max, so
+    that later than that nothing is taken back."""
+    gone: npt.NDArray[np.bool_] = undone_ts <= np.minimum(clock, click_ts + d_max)
+    return gone

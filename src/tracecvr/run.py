@@ -204,7 +204,8 @@ class _Run:
         log_odds = np.fromfile(self.served, dtype=np.float32)
         label = np.asarray(table.label[first:last])
         edges = np.searchsorted(table.click_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until]) - first
-        per_interval, summary = _by_interval(log_odds, label, plan, edges)
+        weight = metrics.population_weight(label, table.schema.negatives_kept)
+        per_interval, summary = _by_interval(log_odds, label, weight, plan, edges)
         scores = pl.DataFrame(
             {
                 "click_id": table.click_id[first:last],
@@ -212,6 +213,7 @@ class _Run:
                 "log_odds": log_odds,
                 "label": label,
             }
+            | ({} if weight is None else {"weight": weight})
         )
         self.log.encoder.save(self.out / "encoder.json")
         write_parquet(self.out / "intervals.parquet", per_interval)
@@ -240,7 +242,7 @@ class _Run:
             "seed": self.spec.seed,
             "threads": self.spec.threads,
             "config": identity["config"] | {"in_force": self.engine.in_force()},
-            "metrics": {"interval": summary, "pooled": metrics.as_dict(metrics.evaluate(log_odds, label))},
+            "metrics": {"interval": summary, "pooled": metrics.as_dict(metrics.evaluate(log_odds, label, weight))},
             "cost": self.cost
             | {
                 "clicks": int(last - first),
@@ -271,16 +273,21 @@ class _Run:
 
 
 def _by_interval(
-    log_odds: npt.NDArray[np.float32], label: npt.NDArray[np.bool_], plan: FullPlan, edges: npt.NDArray[np.int64]
+    log_odds: npt.NDArray[np.float32],
+    label: npt.NDArray[np.bool_],
+    weight: npt.NDArray[np.float64] | None,
+    plan: FullPlan,
+    edges: npt.NDArray[np.int64],
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Metrics of each interval that has clicks, as a table and as means weighted by clicks."""
-    rows, parts, clicks = [], [], []
+    rows, parts, stands_for = [], [], []
     for number, (first, last) in enumerate(pairwise(edges)):
         if first == last:
             continue
-        found = metrics.evaluate(log_odds[first:last], label[first:last])
+        mine = None if weight is None else weight[first:last]
+        found = metrics.evaluate(log_odds[first:last], label[first:last], mine)
         parts.append(found)
-        clicks.append(int(last - first))
+        stands_for.append(int(last - first) if mine is None else float(mine.sum()))
         facts = {
             "start": plan.bounds(number)[0],
             "clicks": int(last - first),
@@ -289,7 +296,7 @@ def _by_interval(
         rows.append(facts | metrics.as_dict(found))
     schema = {"start": pl.Int64, "clicks": pl.Int64, "conversions": pl.Int64}
     names = [name for name in rows[0] if name not in schema]
-    return pl.DataFrame(rows, schema | dict.fromkeys(names, pl.Float64)), metrics.average(parts, clicks)
+    return pl.DataFrame(rows, schema | dict.fromkeys(names, pl.Float64)), metrics.average(parts, stands_for)
 
 
 @contextmanager

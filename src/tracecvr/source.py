@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tracecvr.clicks import NEVER, ClickTable, Ints, Schema
-from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal
+from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal, taken_back
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +112,7 @@ class TableSource:
         row = np.arange(first, last, dtype=np.int64)
         fire = self.table.click_ts[first:last] + trigger.seconds
         if trigger.seen is not None:
-            converted = self.table.label[first:last] & (self.table.seen_ts[first:last, 0] <= fire)
+            converted = self._converted(row, fire)
             row, fire = row[converted == trigger.seen], fire[converted == trigger.seen]
         return row, fire, fire
 
@@ -122,7 +123,16 @@ class TableSource:
         wait = fire - table.click_ts[row]
         delay = table.action_ts[row, trigger.action] - table.click_ts[row]
         keep = (wait > trigger.later_than) & (delay <= table.schema.d_max)
+        if trigger.action == 0 and table.undone_ts is not None:  # taken back in the same second: nobody was told
+            keep &= self._converted(row, fire)
         return row[keep], fire[keep], fire[keep]
+
+    def _converted(self, row: Ints, clock: Ints) -> npt.NDArray[np.bool_]:
+        """Whether a conversion within d_max is known at a clock, and still stands."""
+        t, d_max = self.table, self.table.schema.d_max
+        delay = t.action_ts[row, 0] - t.click_ts[row]
+        known: npt.NDArray[np.bool_] = (delay <= d_max) & (t.seen_ts[row, 0] <= clock)
+        return known if t.undone_ts is None else known & ~taken_back(t.undone_ts[row], t.click_ts[row], clock, d_max)
 
     def _seen_between(self, action: int, start: int, end: int) -> Ints:
         if action not in self._by_seen:
@@ -136,9 +146,9 @@ class TableSource:
 
     def _reveal(self, row: Ints, clock: Ints, trigger: Ints | None = None, truth: bool = False) -> Reveals:
         t = self.table
-        return reveal(
-            t.x[row], t.click_ts[row], t.action_ts[row], t.seen_ts[row], clock, t.schema.d_max, row, trigger, truth
-        )
+        undone = None if t.undone_ts is None else t.undone_ts[row]
+        seen_ts, d_max = t.seen_ts[row], t.schema.d_max
+        return reveal(t.x[row], t.click_ts[row], t.action_ts[row], seen_ts, clock, d_max, row, trigger, truth, undone)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,11 +173,12 @@ class TableHistory:
         table = self.source.table
         mature = table.click_ts[row] + table.schema.d_max
         action_ts = table.action_ts[row]
+        undone = None if table.undone_ts is None else table.undone_ts[row]
         clock = mature
         if self.censored:
             clock = np.minimum(mature, self.end - 1)  # what comes at the end itself is the next interval's
             action_ts = np.where(table.seen_ts[row] <= clock[:, None], action_ts, NEVER)
-        events = reveal(
-            table.x[row], table.click_ts[row], action_ts, action_ts, clock, table.schema.d_max, row, truth=True
-        )
+            undone = None if undone is None else np.where(undone <= clock, undone, NEVER)
+        x, click_ts, d_max = table.x[row], table.click_ts[row], table.schema.d_max
+        events = reveal(x, click_ts, action_ts, action_ts, clock, d_max, row, truth=True, undone_ts=undone)
         return replace(events, span=torch.from_numpy(self.end - table.click_ts[row]), rng=rng)

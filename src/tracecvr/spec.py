@@ -58,13 +58,18 @@ def spec_of(
         plan=owners["plan"],
         seed=seed,
         threads=threads,
-        source=signature(source / "table.json" if source and ready else source),
+        source=signature((source / "table.json",) if source and ready else dataset.files(source)),
     )
 
 
-def signature(source: Path | None) -> dict[str, Any] | None:
-    """What tells a file from another, and from itself after a change, without reading it."""
-    if source is None or not source.exists():
-        return None if source is None else {"path": str(source)}
-    facts = source.stat()
-    return {"path": str(source.resolve()), "size": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+def signature(files: Sequence[Path]) -> dict[str, Any] | None:
+    """What tells files from others, and from themselves after a change, without reading them."""
+    facts = [_facts(path) for path in files]
+    return (facts[0] if len(facts) == 1 else {"files": facts}) if facts else None
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {"path": str(path)}
+    found = path.stat()
+    return {"path": str(path.resolve()), "size": found.st_size, "mtime_ns": found.st_mtime_ns}

@@ -72,18 +72,19 @@ def _finished(out: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
 
 def _bins(cell: Cell, folder: Path) -> pl.DataFrame:
     """A reliability diagram's bins of predictions, those without clicks left out."""
-    scores = pl.read_parquet(folder / "scores.parquet", columns=["log_odds", "label"])
+    scores = pl.read_parquet(folder / "scores.parquet")
     p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
+    weight = scores["weight"].to_numpy() if "weight" in scores.columns else np.ones(len(p))
     which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
-    used = np.unique(which)
+    used, clicks = np.unique(which), np.bincount(which, weight, minlength=BINS)
     return pl.DataFrame(
         {
             "cell": [cell.name] * len(used),
             "low": used / BINS,
             "high": (used + 1) / BINS,
-            "clicks": np.bincount(which, minlength=BINS)[used],
+            "clicks": np.round(clicks)[used].astype(np.int64),
             "conversions": np.bincount(which, weights=label, minlength=BINS)[used].astype(np.int64),
-            "mean_prediction": np.bincount(which, weights=p, minlength=BINS)[used] / np.bincount(which)[used],
+            "mean_prediction": np.bincount(which, weights=weight * p, minlength=BINS)[used] / clicks[used],
         },
         _NO_BINS.schema,
     )

@@ -142,7 +142,8 @@ def _opened(request: Request, out: Path) -> Bench:
     if begun:
         refuse_if_other(facts, read_json(out / "bench.json"), str(out), "bench")
     else:
-        write_json(out / "bench.json", asked | facts | {"source": signature(request.source)})
+        source = signature(() if request.source is None else (request.source,))
+        write_json(out / "bench.json", asked | facts | {"source": source})
     (out / "cells").mkdir(exist_ok=True)
     cells = tuple(Cell(row, seed) for row in rows for seed in request.seeds)
     return Bench(out, cells, request.data, log, schema)

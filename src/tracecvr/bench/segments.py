@@ -16,20 +16,22 @@ from tracecvr.files import read_json, write_parquet
 from tracecvr.metrics import nll, probability
 
 
-def by_segment(segment: Any, log_odds: Any, label: Any) -> pl.DataFrame:
-    """Clicks, conversions, AUC, NLL, mean prediction and PCOC of each segment; AUC is null where there is one class."""
+def by_segment(segment: Any, log_odds: Any, label: Any, weight: Any = 1.0) -> pl.DataFrame:
+    """Clicks, conversions, AUC, NLL, mean prediction and PCOC of each segment; AUC is null where there is one class. A
+    click counts as often as its weight says."""
     s = np.asarray(log_odds, dtype=np.float64)
     frame = pl.DataFrame(
         {"segment": segment, "s": s, "y": np.asarray(label, bool), "p": probability(s), "loss": nll(s, label)}
-    )
+    ).with_columns(pl.lit(weight).alias("w"))
     ranked = frame.with_columns(pl.col("s").rank("average").over("segment").alias("rank"))
-    positive, negative = pl.col("conversions"), pl.col("clicks") - pl.col("conversions")
+    positive, negative = pl.col("conversions"), pl.col("rows") - pl.col("conversions")
     grouped = ranked.group_by("segment").agg(
-        pl.len().cast(pl.Int64).alias("clicks"),
+        pl.len().cast(pl.Int64).alias("rows"),
+        pl.col("w").sum().round().cast(pl.Int64).alias("clicks"),
         pl.col("y").sum().cast(pl.Int64).alias("conversions"),
         pl.col("rank").filter("y").sum().alias("ranks"),
-        pl.col("loss").mean().alias("nll"),
-        pl.col("p").mean().alias("mean_prediction"),
+        ((pl.col("loss") * pl.col("w")).sum() / pl.col("w").sum()).alias("nll"),
+        ((pl.col("p") * pl.col("w")).sum() / pl.col("w").sum()).alias("mean_prediction"),
     )
     auc = (pl.col("ranks") - positive * (positive + 1) / 2) / (positive * negative)
     return (
@@ -66,7 +68,8 @@ def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
         plan = read_json(folder / "result.json")["plan"]
         first, last = np.searchsorted(table.click_ts, (plan["split"], plan["until"]))
         scores = pl.read_parquet(folder / "scores.parquet")
-        found = by_segment(column[first:last], scores["log_odds"].to_numpy(), scores["label"].to_numpy())
+        weight = scores["weight"] if "weight" in scores.columns else 1.0
+        found = by_segment(column[first:last], scores["log_odds"].to_numpy(), scores["label"].to_numpy(), weight)
         parts.append(found.select(pl.lit(cell).alias("cell"), pl.lit(feature).alias("by"), pl.all()))
     frame = pl.concat(parts) if parts else pl.DataFrame({"cell": []})
     write_parquet(out / "segments.parquet", frame)

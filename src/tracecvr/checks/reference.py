@@ -18,6 +18,7 @@ class _Click:
     click_ts: int
     x: Ids
     action_ts: list[int]
+    undone_ts: int = NEVER
 
 
 @dataclass
@@ -33,6 +34,9 @@ class EventByEvent:
             self.clicks.append(_Click(int(table.click_ts[row]), table.x[row], [NEVER] * len(self.schema.actions)))
         for row, action in np.argwhere((table.seen_ts >= start) & (table.seen_ts < end)):
             self.clicks[row].action_ts[action] = int(table.action_ts[row, action])
+        if table.undone_ts is not None:
+            for row in np.flatnonzero((table.undone_ts >= start) & (table.undone_ts < end)):
+                self.clicks[row].undone_ts = int(table.undone_ts[row])
 
     def reveals(self, schedule: Schedule, start: int, end: int) -> Reveals:
         """Events that fire in [start, end)."""
@@ -59,6 +63,7 @@ class EventByEvent:
             d_max=self.schema.d_max,
             row=np.array(rows, np.int64),
             trigger=np.array([number for _, _, number, _ in events], np.int64),
+            undone_ts=np.array([self.clicks[r].undone_ts for r in rows], np.int64),
         )
 
     def _fires(self, trigger: Trigger, click: _Click) -> tuple[int, int] | None:
@@ -69,10 +74,12 @@ class EventByEvent:
         if isinstance(trigger, On):
             at = click.action_ts[trigger.action]
             wait = at - click.click_ts
-            return (at, at) if at != NEVER and trigger.later_than < wait <= self.schema.d_max else None
+            told = trigger.action > 0 or at < click.undone_ts
+            return (at, at) if at != NEVER and told and trigger.later_than < wait <= self.schema.d_max else None
         return self._fires_after(trigger, click)
 
     def _fires_after(self, trigger: After, click: _Click) -> tuple[int, int] | None:
         at = click.click_ts + trigger.seconds
-        converted = click.action_ts[0] <= at and click.action_ts[0] - click.click_ts <= self.schema.d_max
+        final = click.click_ts + self.schema.d_max
+        converted = click.action_ts[0] <= min(at, final) and not click.undone_ts <= min(at, final)
         return None if trigger.seen is not None and trigger.seen != converted else (at, at)
