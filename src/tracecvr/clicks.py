@@ -33,7 +33,7 @@ NEVER = int(np.iinfo(np.int64).max)
 LEARNERS = ("x", "click_ts", "click_id", "action_ts")
 """The columns that learners see."""
 
-OPTIONAL = ("undone_ts",)
+OPTIONAL = ("undone_ts", "seen_ts", "came_ts")
 """Columns of the same kind that most logs do not have."""
 
 TRUTH = "truth."
@@ -116,7 +116,8 @@ class Schema:
 
 @dataclass(frozen=True, eq=False)
 class ClickTable:
-    """Clicks sorted by (click_ts, click_id). `truth` holds columns only a generator knows; no learner is given it.
+    """Clicks sorted by (came_ts, click_ts, click_id). `truth` holds columns only a generator knows; no learner is given
+    it. Clicks and actions are known when they happen, unless the log was kept live and tells otherwise.
 
     `undone_ts` is when the conversion was taken back (a refund), if the log tells: the conversion counts up to then.
     What happens later than d_max after the click changes nothing.
@@ -130,14 +131,20 @@ class ClickTable:
     counts: dict[str, int] = field(default_factory=dict)
     truth: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     undone_ts: Ints | None = None  # (N,), NEVER where it stands
+    seen_ts: Ints = None  # type: ignore[assignment]  # (N, K), when each action became known: by default, as it happened
+    came_ts: Ints = None  # type: ignore[assignment]  # (N,), the same of each click
+
+    def __post_init__(self) -> None:
+        for name, default in self._as_it_happened.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
 
     def __len__(self) -> int:
         return len(self.click_ts)
 
     @property
-    def seen_ts(self) -> Ints:
-        """When each action became known: in a table, when it happened."""
-        return self.action_ts
+    def _as_it_happened(self) -> dict[str, Ints]:
+        return {"seen_ts": self.action_ts, "came_ts": self.click_ts}
 
     @cached_property
     def label(self) -> npt.NDArray[np.bool_]:
@@ -152,7 +159,8 @@ class ClickTable:
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """Every column that a learner can see, by name."""
         found = {name: getattr(self, name) for name in (*LEARNERS, *OPTIONAL)}
-        return {name: column for name, column in found.items() if column is not None}
+        absent = {"undone_ts": None} | self._as_it_happened
+        return {name: column for name, column in found.items() if name not in absent or column is not absent[name]}
 
     @cached_property
     def fingerprint(self) -> str:

@@ -49,7 +49,7 @@ class Plan:
             )
         last = min(int(table.click_ts[-1]), schema.observed_until - schema.d_max) + 1
         until = last if self.until is None else min(self.until, last)
-        if np.searchsorted(table.click_ts, split) == np.searchsorted(table.click_ts, max(until, split)):
+        if np.searchsorted(table.came_ts, split) == np.searchsorted(table.came_ts, max(until, split)):
             raise UserError(
                 f"split = {split} s leaves no stream: clicks that can be scored end at {last - 1} s"
                 + ("" if self.until is None else f", and the replay ends at until = {self.until} s")
@@ -61,7 +61,7 @@ class Plan:
         end, first = table.schema.split, int(table.click_ts[0])
         split = first + round(0.7 * (end - first)) if self.split is None else self.split
         until = min(end, end if self.until is None else self.until)
-        rows = np.searchsorted(table.click_ts, (split, max(until, split)))
+        rows = np.searchsorted(table.came_ts, (split, max(until, split)))
         if not first < split < end or rows[0] == rows[1]:
             raise UserError(
                 f"split = {split} s leaves nothing to tune on: the warm-up part runs from {first} to {end} s"

@@ -124,6 +124,7 @@ def reveal(
     trigger: npt.NDArray[np.int64] | None = None,
     truth: bool = False,
     undone_ts: Ints | None = None,
+    came_ts: Ints | None = None,
 ) -> Reveals:
     """What was known of each click at its clock; with `truth`, the final outcome too. A conversion that is taken back
     is not shown from then on, but it has happened: its final delay stays."""
@@ -139,7 +140,7 @@ def reveal(
     return Reveals(
         row=torch.from_numpy(row),
         x=torch.from_numpy(np.ascontiguousarray(x)),
-        came=torch.from_numpy(click_ts),
+        came=torch.from_numpy(click_ts if came_ts is None else came_ts),
         elapsed=torch.from_numpy(elapsed),
         trigger=torch.from_numpy(np.zeros_like(row) if trigger is None else trigger),
         age=torch.from_numpy(age),

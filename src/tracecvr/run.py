@@ -168,7 +168,7 @@ class _Run:
 
     def _stream(self, first: int) -> None:
         clock, saved = time.monotonic(), time.monotonic()
-        start, end = np.searchsorted(self.log.table.click_ts, (self.plan.split, self.plan.until))
+        start, end = np.searchsorted(self.log.table.came_ts, (self.plan.split, self.plan.until))
         clicks = self.served.stat().st_size // 4
         with self.served.open("ab") as served, self.judged.open("ab") as judged:
             for done in replay(self.engine, self.source, self.plan, first):
@@ -200,10 +200,10 @@ class _Run:
     def _finish(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Evaluate what was served and write the results, `result.json` last."""
         table, plan = self.log.table, self.plan
-        first, last = np.searchsorted(table.click_ts, (plan.split, plan.until))
+        first, last = np.searchsorted(table.came_ts, (plan.split, plan.until))
         log_odds = np.fromfile(self.served, dtype=np.float32)
         label = np.asarray(table.label[first:last])
-        edges = np.searchsorted(table.click_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until]) - first
+        edges = np.searchsorted(table.came_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until]) - first
         weight = metrics.population_weight(label, table.schema.negatives_kept)
         per_interval, summary = _by_interval(log_odds, label, weight, plan, edges)
         scores = pl.DataFrame(

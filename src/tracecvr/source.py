@@ -46,7 +46,7 @@ class Source(Protocol):
     def schema(self) -> Schema: ...
 
     def clicks(self, start: int, end: int) -> Clicks:
-        """Clicks with start <= click_ts < end; their rows are consecutive."""
+        """Clicks that became known in [start, end): as a rule, that happened in it. Their rows are consecutive."""
         ...
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
@@ -59,10 +59,14 @@ class Source(Protocol):
 
 
 class TableSource:
-    """A prepared table as a source."""
+    """A prepared table as a source. `first_row` is what its first row is called outside: not 0 if rows before it have
+    been dropped."""
+
+    first_row = 0
 
     def __init__(self, table: ClickTable) -> None:
         self.table = table
+        self.late = np.empty(0, np.int64) if table.came_ts is table.click_ts else _late(table)
         self._by_seen: dict[int, tuple[Ints, Ints]] = {}
 
     @property
@@ -72,7 +76,7 @@ class TableSource:
     def clicks(self, start: int, end: int) -> Clicks:
         first, last = self._between(start, end)
         x = torch.from_numpy(np.array(self.table.x[first:last]))
-        return Clicks(np.arange(first, last, dtype=np.int64), x)
+        return Clicks(np.arange(first, last, dtype=np.int64) + self.first_row, x)
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
         fired = [self._fire(trigger, start, end) for trigger in schedule]
@@ -95,7 +99,7 @@ class TableSource:
         return TableHistory(self, first, last, end, censored=labels == "censored")
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
-        first, last = np.searchsorted(self.table.click_ts, (start, end))
+        first, last = np.searchsorted(self.table.came_ts, (start, end))
         return int(first), int(last)
 
     def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints, Ints]:
@@ -111,10 +115,19 @@ class TableSource:
         first, last = self._between(start - trigger.seconds, end - trigger.seconds)
         row = np.arange(first, last, dtype=np.int64)
         fire = self.table.click_ts[first:last] + trigger.seconds
+        if len(self.late):
+            row, fire = self._with_late(trigger.seconds, row, fire, start, end)
         if trigger.seen is not None:
             converted = self._converted(row, fire)
             row, fire = row[converted == trigger.seen], fire[converted == trigger.seen]
         return row, fire, fire
+
+    def _with_late(self, seconds: int, row: Ints, fire: Ints, start: int, end: int) -> tuple[Ints, Ints]:
+        """Clicks that came late are not where their time says; what is overdue by then fires when they come."""
+        t, late = self.table, self.late
+        due = np.maximum(t.click_ts[late] + seconds, t.came_ts[late])
+        now, on_time = (start <= due) & (due < end), t.came_ts[row] == t.click_ts[row]
+        return np.concatenate([row[on_time], late[now]]), np.concatenate([fire[on_time], due[now]])
 
     def _fire_on(self, trigger: On, start: int, end: int) -> tuple[Ints, Ints, Ints]:
         table = self.table
@@ -147,8 +160,19 @@ class TableSource:
     def _reveal(self, row: Ints, clock: Ints, trigger: Ints | None = None, truth: bool = False) -> Reveals:
         t = self.table
         undone = None if t.undone_ts is None else t.undone_ts[row]
-        seen_ts, d_max = t.seen_ts[row], t.schema.d_max
-        return reveal(t.x[row], t.click_ts[row], t.action_ts[row], seen_ts, clock, d_max, row, trigger, truth, undone)
+        return reveal(
+            x=t.x[row],
+            click_ts=t.click_ts[row],
+            action_ts=t.action_ts[row],
+            seen_ts=t.seen_ts[row],
+            clock=clock,
+            d_max=t.schema.d_max,
+            row=row + self.first_row,
+            trigger=trigger,
+            truth=truth,
+            undone_ts=undone,
+            came_ts=t.came_ts[row],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +203,20 @@ class TableHistory:
             clock = np.minimum(mature, self.end - 1)  # what comes at the end itself is the next interval's
             action_ts = np.where(table.seen_ts[row] <= clock[:, None], action_ts, NEVER)
             undone = None if undone is None else np.where(undone <= clock, undone, NEVER)
-        x, click_ts, d_max = table.x[row], table.click_ts[row], table.schema.d_max
-        events = reveal(x, click_ts, action_ts, action_ts, clock, d_max, row, truth=True, undone_ts=undone)
+        events = reveal(
+            x=table.x[row],
+            click_ts=table.click_ts[row],
+            action_ts=action_ts,
+            seen_ts=action_ts,
+            clock=clock,
+            d_max=table.schema.d_max,
+            row=row + self.source.first_row,
+            truth=True,
+            undone_ts=undone,
+            came_ts=table.came_ts[row],
+        )
         return replace(events, span=torch.from_numpy(self.end - table.click_ts[row]), rng=rng)
+
+
+def _late(table: ClickTable) -> Ints:
+    return np.flatnonzero(table.came_ts != table.click_ts)

@@ -66,7 +66,7 @@ def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
     for cell in pl.read_parquet(out / "results.parquet")["cell"]:
         folder = out / "cells" / cell
         plan = read_json(folder / "result.json")["plan"]
-        first, last = np.searchsorted(table.click_ts, (plan["split"], plan["until"]))
+        first, last = np.searchsorted(table.came_ts, (plan["split"], plan["until"]))
         scores = pl.read_parquet(folder / "scores.parquet")
         weight = scores["weight"] if "weight" in scores.columns else 1.0
         found = by_segment(column[first:last], scores["log_odds"].to_numpy(), scores["label"].to_numpy(), weight)
