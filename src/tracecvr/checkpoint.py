@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +12,44 @@ from tracecvr.files import read_json, sha256, write_json
 
 
 class Checkpoints:
-    """The checkpoints of one run: `N.safetensors` (state) and `N.json` (manifest, written last)."""
+    """The checkpoints of one run: `N.safetensors` (state) and `N.json` (manifest, written last). The newest `keep` of
+    them are kept."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, keep: int = 1) -> None:
+        self.folder, self.keep = folder, keep
 
-    def save(self, engine: Engine, number: int, facts: dict[str, Any]) -> None:
-        """Write the state after `number` intervals, then remove older checkpoints."""
+    def save(self, engine: Engine, number: int, facts: dict[str, Any], pinned: Collection[int] = ()) -> None:
+        """Write the state after `number` intervals, then remove older checkpoints that are neither new nor pinned."""
         self.folder.mkdir(exist_ok=True)
         weights, manifest = self._paths(number)
         manifest.unlink(missing_ok=True)
         engine.snapshot(weights)
         write_json(manifest, {"format": 1, "intervals": number, "sha256": sha256(weights)} | facts)
+        newest = sorted({path.stem for path in self.folder.glob("*.json")}, reverse=True)[: self.keep]
+        kept = {weights.stem, *newest, *(self._paths(n)[0].stem for n in pinned)}
         for path in self.folder.iterdir():
-            if path not in (weights, manifest):
+            if path.stem not in kept and path.suffix in (".json", ".safetensors"):
                 path.unlink()
 
     def latest(self) -> dict[str, Any] | None:
         """The manifest of the newest checkpoint that is whole."""
-        for path in sorted(self.folder.glob("*.json"), reverse=True):
+        return next((manifest for manifest in reversed(self.manifests()) if self.whole(manifest)), None)
+
+    def manifests(self) -> list[dict[str, Any]]:
+        """Of every checkpoint, oldest first; whether its state is whole is another question."""
+        found = []
+        for path in sorted(self.folder.glob("*.json")):
             try:
                 manifest: dict[str, Any] = read_json(path)
-                weights, _ = self._paths(manifest["intervals"])
-                if weights.exists() and sha256(weights) == manifest["sha256"]:
-                    return manifest
+                if self._paths(manifest["intervals"])[0].exists():
+                    found.append(manifest)
             except (UserError, KeyError):
                 continue
-        return None
+        return found
+
+    def whole(self, manifest: dict[str, Any]) -> bool:
+        """Whether the state is what the manifest says."""
+        return sha256(self._paths(manifest["intervals"])[0]) == manifest.get("sha256")
 
     def restore(self, engine: Engine, manifest: dict[str, Any]) -> None:
         """Put an engine of the same configuration where the checkpoint was taken."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tracecvr.answers import Answers
 from tracecvr.clicks import Schema
-from tracecvr.errors import UserError
+from tracecvr.errors import DivergedError, UserError
 from tracecvr.files import write_atomically
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.metrics import probability
@@ -186,6 +186,16 @@ class Engine:
         return {name: told for name, part in self._parts.items() if (told := part.report())}
 
     @property
+    def memory(self) -> int:
+        """How many seconds after it came a click may still be asked for: by its last event, or by a refresh."""
+        refreshed = any(h.refresh is not None for part in self._parts.values() for h in part.helpers().values())
+        return max(self._memory, self._back if refreshed else 0)
+
+    @property
+    def _back(self) -> int:
+        return max(self.schema.d_max, self.schema.split)
+
+    @property
     def clipped(self) -> int:
         """How many importance weights were outside their range."""
         return sum(int(part.counts.get("clipped", 0)) for part in self._parts.values())
@@ -242,11 +252,10 @@ class Engine:
         """
         if not self.steps:
             return  # fresh from warm-up
-        back = max(self.schema.d_max, self.schema.split)
         for part in self._parts.values():
             for name, helper in part.helpers().items():
                 if helper.refresh is not None and start % helper.refresh < end - start:
-                    history = source.history(start, "censored", max(0, start - back))
+                    history = source.history(start, "censored", max(0, start - self._back))
                     net = thaw(part.nets[name])
                     self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, silent)
                     freeze(net)
@@ -307,7 +316,9 @@ class Engine:
 
     def _step(self, optimiser: torch.optim.Optimizer, loss: Tensor, where: str) -> None:
         if not torch.isfinite(loss):
-            raise UserError(f"{self.method.name}: the loss is {loss.item()} in the {where}; try a lower learning_rate")
+            raise DivergedError(
+                f"{self.method.name}: the loss is {loss.item()} in the {where}; try a lower learning_rate"
+            )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -334,7 +345,7 @@ class Engine:
         if self.schema.negatives_kept != 1:
             answers += np.float32(np.log(self.schema.negatives_kept))
         if not np.isfinite(answers).all():
-            raise UserError(f"{self.method.name}: the model's scores are not finite; try a lower learning_rate")
+            raise DivergedError(f"{self.method.name}: the model's scores are not finite; try a lower learning_rate")
         return answers
 
     @contextmanager

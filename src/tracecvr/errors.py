@@ -3,3 +3,7 @@
 
 class UserError(Exception):
     """Bad input: the message says what is wrong, where, and what to do about it."""
+
+
+class DivergedError(UserError):
+    """Training left the finite numbers: a user's learning rate, as a rule; a live learner undoes the tick."""

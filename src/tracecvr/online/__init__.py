@@ -1,0 +1,25 @@
+"""The live learner: late events in, a better model out, nothing ever lost. An extra: `pip install tracecvr[online]`.
+
+A *store* is a directory with everything that one live model is:
+
+```
+STORE/store.json        what it learns with and from: method, options, schema, intervals, allowed lateness
+STORE/base/             the prepared log that it starts from: clicks before the split are its warm-up
+STORE/events.db         the event log (SQLite): an event is accepted once it is in here, on disk
+STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
+STORE/serving.json      which version serves
+STORE/served.f32        log-odds that clicks of the stream were served, by row
+STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
+```
+
+Whoever ingests and whoever learns are different processes that share nothing but the store. Time is the events' own.
+Intervals follow each other from the split on; one is closed when the watermark, the newest time less the allowed
+lateness, has passed its end, and that it was closed is written in the log, in the transaction that closed it. An event
+that comes later becomes known at the start of the first interval that is still open: `seen = max(ts, closed_until)` is
+the one rule from which everything about lateness follows, and it is written beside the event, so that a replay of the
+log needs no clock.
+
+Rooms: `events` (from JSON to rows), `eventlog` (the database), `ledger` (the live twin of `TableSource`), `learner`
+(ticks and their guard), `versions` (snapshots, what serves), `vitals` (live metrics), `archive` (compaction and
+erasure), `relive` (replay of what ran), `store` (the directory), `feed` (a dataset as events).
+"""

@@ -1,0 +1,232 @@
+"""The event log: append-only, on disk before it answers, each event once.
+
+SQLite in WAL mode with synchronous=FULL: a transaction that has returned survives the loss of power. Any number of
+processes may write and read; SQLite lets one write at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from tracecvr.errors import UserError
+from tracecvr.online.events import CLICK, Event
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events(
+  pos INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of acceptance
+  event TEXT NOT NULL UNIQUE,    -- what makes it the same event
+  kind INTEGER NOT NULL,
+  click INTEGER NOT NULL,
+  ts INTEGER NOT NULL,           -- when it happened
+  seen INTEGER NOT NULL,         -- when it became known: max(ts, end of the last closed interval)
+  user TEXT,
+  body TEXT                      -- of a click: raw features, a JSON list; NULL once erased
+);
+CREATE INDEX IF NOT EXISTS events_seen ON events(seen);
+CREATE INDEX IF NOT EXISTS events_user ON events(user) WHERE user IS NOT NULL;
+CREATE TABLE IF NOT EXISTS closings(number INTEGER PRIMARY KEY, pos INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS aside(pos INTEGER PRIMARY KEY, reason TEXT, event TEXT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS erasures(pos INTEGER NOT NULL, interval INTEGER, clicks INTEGER, actions INTEGER);
+"""
+
+_INSERT = "INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, seen) VALUES(?, ?, ?, ?, ?, ?, max(?4, ?7))"
+_COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
+_RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How time is divided: intervals from the split on, and what counts as late or as the future."""
+
+    split: int
+    interval: int
+    lateness: int
+    d_max: int
+    skew: int = 60
+    """How far ahead of the clock an event may be dated before it is taken to be wrong about the time."""
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """Start and end of an interval."""
+        start = self.split + number * self.interval
+        return start, start + self.interval
+
+    def closed(self, watermark: int) -> int:
+        """How many intervals have ended by then."""
+        return max(0, (watermark - self.split) // self.interval)
+
+
+@dataclass
+class Receipt:
+    """What became of a batch. All of it is on disk; `duplicates` were there before."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """Of the accepted: `late`, `future` and `out_of_window` ones, too."""
+
+
+class EventLog:
+    """One connection to the log of a store."""
+
+    def __init__(self, path: Path, grid: Grid, clock: Callable[[], float] = time.time) -> None:
+        self.path, self.grid, self.clock = path, grid, clock
+        with self._errors("be opened"):
+            self._db = apsw.Connection(str(path))
+            self._db.set_busy_timeout(60_000)
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+                self._db.execute(f"PRAGMA {pragma}")
+            if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'erasures'"):
+                self._db.execute(_SCHEMA)
+
+    def close(self) -> None:
+        self._db.close()
+
+    # Writing.
+
+    def append(self, events: Sequence[Event]) -> Receipt:
+        """Accept a batch, all of it or none: when this returns, it is on disk. Then close what is over."""
+        receipt = Receipt()
+        with self._transaction():
+            closed_until = self.grid.bounds(self.closed())[0]
+            before, changes = self.position(), self._db.total_changes()
+            self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
+            receipt.accepted = self._db.total_changes() - changes
+            receipt.duplicates = len(events) - receipt.accepted
+            fresh = list(events) if not receipt.duplicates else self._without_duplicates(events, before)
+            clock = self._clock()
+            ahead = clock + self.grid.skew
+            receipt.counts.update(self._tallied(fresh, closed_until, ahead))
+            self._count({"duplicates": receipt.duplicates, **receipt.counts})
+            newest = max((event.ts for event in fresh if event.ts <= ahead), default=None)
+            if newest is not None:
+                self._close(newest - self.grid.lateness)
+        return receipt
+
+    def close_until(self, time: int) -> int:
+        """Close every interval that ends by a time, whatever the watermark says; how many are closed now."""
+        with self._transaction():
+            self._close(time)
+            return self.closed()
+
+    def _close(self, watermark: int) -> None:
+        self._db.execute(_RAISE, ("watermark", watermark))
+        first, last = self.closed(), self.grid.closed(watermark)
+        position = self.position()
+        for number in range(first, last):
+            self._db.execute("INSERT INTO closings(number, pos) VALUES(?, ?)", (number, position))
+
+    def _clock(self) -> int:
+        """The clock, which never goes back: a wrong one must not turn into the future what was accepted already."""
+        self._db.execute(_RAISE, ("clock", int(self.clock())))
+        return int(self.facts()["clock"])
+
+    def _tallied(self, fresh: Sequence[Event], closed_until: int, ahead: int) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for event in fresh:
+            found["clicks" if event.kind == CLICK else "actions"] += 1
+            found["late"] += event.ts < closed_until
+            found["future"] += event.ts > ahead
+            found["out_of_window"] += event.kind == CLICK and closed_until - event.ts > self.grid.d_max
+        return found
+
+    def _without_duplicates(self, events: Sequence[Event], before: int) -> list[Event]:
+        """The events that were new; of the others, those are set aside that contradict what is there."""
+        fresh: dict[str, Event] = {}
+        for event in events:
+            row = self._rows("SELECT pos, kind, click, ts, user, body FROM events WHERE event = ?", (event.event,))[0]
+            if row[0] > before and event.event not in fresh:
+                fresh[event.event] = event
+            elif tuple(row[1:]) != event[1:]:
+                reason = "another event of the same id was there before"
+                self._db.execute(
+                    "INSERT INTO aside(reason, event, content) VALUES(?, ?, ?)", (reason, event.event, repr(event[1:]))
+                )
+                self._count({"conflicts": 1})
+        return list(fresh.values())
+
+    def _count(self, counts: dict[str, int]) -> None:
+        self._db.executemany(_COUNT, [(name, n) for name, n in counts.items() if n])
+
+    def record(self, number: int, content: dict[str, Any]) -> None:
+        """What came of learning an interval; said again after a crash, it is the same."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO ticks VALUES(?, ?)", (number, json.dumps(content)))
+
+    # Reading.
+
+    def ticks(self, last: int = -1) -> list[tuple[int, dict[str, Any]]]:
+        """What came of learning the last intervals, oldest first; of all by default."""
+        found = self._rows("SELECT number, content FROM ticks ORDER BY number DESC LIMIT ?", (last,))
+        return [(number, json.loads(content)) for number, content in reversed(found)]
+
+    def closed(self) -> int:
+        """How many intervals are closed."""
+        return int(self._one("SELECT coalesce(max(number) + 1, 0) FROM closings"))
+
+    def position(self, number: int | None = None) -> int:
+        """How far the log has come: now, or when an interval was closed."""
+        if number is None:
+            return int(self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence"))
+        return int(self._one("SELECT pos FROM closings WHERE number = ?", (number,)))
+
+    def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
+        """(kind, click, ts, seen, body) of what became known in [start, end): clicks first, in their order."""
+        return self._rows(
+            "SELECT kind, click, ts, seen, body FROM events WHERE seen >= ? AND seen < ? "
+            "ORDER BY kind > 0, seen, ts, click",
+            (start, end),
+        )
+
+    def facts(self) -> dict[str, int]:
+        """Counts of what was accepted, the watermark and the clock."""
+        return dict(self._rows("SELECT name, value FROM facts"))
+
+    # Inside.
+
+    def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        with self._errors("be read"):
+            return self._db.execute(query, values).get
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._errors("be read"):
+            return self._db.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._errors("be written"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            if self._db_broken(error):
+                advice = "restore the store from a copy"
+            else:
+                advice = (
+                    "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
+                )
+            raise UserError(f"{self.path}: could not {what} ({error}); {advice}") from error
+
+    @staticmethod
+    def _db_broken(error: apsw.Error) -> bool:
+        return isinstance(error, apsw.CorruptError | apsw.NotADBError)

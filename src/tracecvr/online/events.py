@@ -1,0 +1,136 @@
+"""Events as they come in, JSON objects, checked and turned into rows of the event log.
+
+A click: `{"type": "click", "click_id": ..., "ts": ..., "features": {...}}`, and an action:
+`{"type": "conversion", "click_id": ..., "ts": ...}`, its type one of the log's actions, or `refund`, which takes the
+conversion back. `user` may be given, for erasure; `event_id` of an action tells it from others of the same second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import polars as pl
+import xxhash
+
+from tracecvr.clicks import Ids, Schema
+from tracecvr.config import nearest
+from tracecvr.encode import Encoder
+from tracecvr.errors import UserError
+
+CLICK = 0
+"""The kind of a click; action k is k + 1, and a refund one more than the last of them."""
+
+_KEYS = {"type", "click_id", "ts", "features", "user", "event_id"}
+_LIMIT = 1 << 53
+"""Times beyond this are no seconds: some parsers of JSON would round them, too."""
+
+
+class Event(NamedTuple):
+    """One row of the log."""
+
+    event: str  # what makes it the same event if it comes again
+    kind: int
+    click: int
+    ts: int
+    user: str | None
+    body: str | None  # of a click: its raw features, as a JSON list
+
+
+def click_key(click_id: object) -> int:
+    """The number of a click: its id, if that is a whole number, else 63 bits of a hash of the text."""
+    if isinstance(click_id, int) and not isinstance(click_id, bool) and abs(click_id) < 1 << 63:
+        return click_id
+    if isinstance(click_id, str) and click_id:
+        return xxhash.xxh3_64_intdigest(click_id.encode()) >> 1
+    raise UserError(f"click_id is {click_id!r}: expected text, or a whole number of at most 63 bits")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What events of one store look like."""
+
+    schema: Schema
+    encoder: Encoder
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        names = ("click", *self.schema.actions, "refund")
+        return {name: kind for kind, name in enumerate(names)}
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """The raw columns, each once."""
+        return tuple(dict.fromkeys(column.raw for column in self.encoder.columns))
+
+    @cached_property
+    def blank(self) -> str:
+        """The body of a click of which nothing is known any more."""
+        return json.dumps([None] * len(self.features))
+
+    def read(self, content: object) -> Event:
+        """A row, or an error that says what is wrong with the event."""
+        if not isinstance(content, Mapping):
+            raise UserError(f"expected a JSON object, found {type(content).__name__}")
+        if unknown := set(content) - _KEYS:
+            name = min(unknown)
+            raise UserError(f"unknown key {name!r}{nearest(name, _KEYS)}; known: {', '.join(sorted(_KEYS))}")
+        kind, click, ts = self._kind(content.get("type")), click_key(content.get("click_id")), _time(content.get("ts"))
+        user = content.get("user")
+        if user is not None and not isinstance(user, str):
+            raise UserError(f"user is {user!r}: expected text")
+        if kind == CLICK:
+            return Event(f"c{click}", kind, click, ts, user, self._body(content.get("features")))
+        if "features" in content:
+            raise UserError(f"a {content['type']} has no features: they belong to its click")
+        given = content.get("event_id")
+        if given is not None and not isinstance(given, str):
+            raise UserError(f"event_id is {given!r}: expected text")
+        return Event(f"a{kind}:{click}:{ts}" if given is None else f"e{given}", kind, click, ts, user, None)
+
+    def encoded(self, bodies: Sequence[str]) -> Ids:
+        """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""
+        rows = [json.loads(body) for body in bodies]
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
+        frame = pl.DataFrame([_series(name, column) for name, column in zip(self.features, columns, strict=True)])
+        return self.encoder.encode(frame)
+
+    def _kind(self, name: object) -> int:
+        if not isinstance(name, str) or name not in self.kinds:
+            raise UserError(f"type is {name!r}: expected one of {', '.join(self.kinds)}")
+        return self.kinds[name]
+
+    def _body(self, features: object) -> str:
+        if not isinstance(features, Mapping):
+            raise UserError("a click needs its features: a JSON object of raw values")
+        if features.keys() != set(self.features):
+            missing, extra = sorted(set(self.features) - set(features)), sorted(set(features) - set(self.features))
+            wrong = f"feature {missing[0]!r} is missing" if missing else f"there is no feature {extra[0]!r}"
+            raise UserError(f"{wrong}; expected {', '.join(self.features)}")
+        values = [features[name] for name in self.features]
+        for name, value in zip(self.features, values, strict=True):
+            if not isinstance(value, str | int | float | None) or (isinstance(value, int) and abs(value) >> 63):
+                raise UserError(f"feature {name!r} is {value!r}: expected text, a number or null")
+        try:
+            return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError:
+            raise UserError("a feature is not a finite number: leave it out as null") from None
+
+
+def _time(ts: object) -> int:
+    if not isinstance(ts, int) or isinstance(ts, bool) or not 0 <= ts < _LIMIT:
+        raise UserError(f"ts is {ts!r}: expected whole seconds since the log's origin")
+    return ts
+
+
+def _series(name: str, values: list[Any]) -> pl.Series:
+    """Values with the type that a file of such values would have; of mixed ones, each as it would be alone."""
+    kinds = {type(value) for value in values if value is not None}
+    for kind, dtype in ((int, pl.Int64), (float, pl.Float64), (str, pl.String)):
+        if kinds <= {kind}:
+            return pl.Series(name, values, dtype=dtype)
+    texts = [None if v is None else pl.Series([v]).cast(pl.String).item() for v in values]
+    return pl.Series(name, texts, dtype=pl.String)

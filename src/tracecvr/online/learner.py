@@ -1,0 +1,244 @@
+"""The learner: one tick of the engine for each interval that was closed, and a version at the end of each.
+
+It holds the store's `models` alone. Killed at any moment, it goes on from the newest whole version to the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tracecvr.clicks import Ints
+from tracecvr.engine import Engine
+from tracecvr.errors import DivergedError
+from tracecvr.files import locked, sync
+from tracecvr.metrics import Labels, nll, probability
+from tracecvr.online.ledger import Ledger
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+from tracecvr.online.vitals import Vitals, recent
+from tracecvr.reveal import After
+from tracecvr.scratch import Progress, silent
+from tracecvr.source import TableSource
+
+_RECENT = 24
+"""Intervals whose clicks are reported as recent."""
+_JUDGED = 4096
+"""Clicks by which a tick is judged, and open clicks that are asked about."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """When a tick is undone: the newest clicks with final labels are predicted much worse after it than before."""
+
+    nll: float = 1.5
+    """By how much their NLL may grow."""
+    pcoc: float = 3.0
+    """How far their mean prediction may be from the rate, either way, unless it was as far before."""
+    clicks: int = 500
+    conversions: int = 20
+    """Fewer than these tell nothing."""
+
+    def verdict(self, label: Labels, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> str:
+        """What is wrong with a tick; nothing, if it is to stay."""
+        if len(label) < self.clicks or label.sum() < self.conversions:
+            return ""
+        old, new = (float(nll(s.astype(np.float64), label).mean()) for s in (before, after))
+        if new > self.nll * old:
+            return f"NLL of the newest {len(label)} mature clicks went from {old:.4f} to {new:.4f}"
+        old, new = (float(probability(s).mean() / label.mean()) for s in (before, after))
+        if max(new, 1 / new) > max(self.pcoc, old, 1 / old):
+            return f"calibration of the newest {len(label)} mature clicks went from {old:.2f} to {new:.2f}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One interval, learnt."""
+
+    number: int
+    clicks: int
+    events: int
+    seconds: float
+    undone: str
+    """Why it was undone; empty if it was not."""
+
+
+class Learner:
+    """An engine that follows an event log. Use `opened`, which holds the store."""
+
+    def __init__(self, store: Store, guard: Guard | None = None, progress: Progress = silent) -> None:
+        self.store, self.guard = store, guard or Guard()
+        torch.set_num_threads(store.settings.threads)
+        self.log, self.engine = store.log(), store.engine()
+        self.versions = Versions(store.folder, store.settings.keep)
+        self.ledger = ledger_of(store, self.engine)
+        self.vitals = Vitals(store.schema.d_max)
+        self.served = Served(store.folder / "served.f32", self.ledger.rows)
+        manifest = self.versions.latest()
+        if manifest is None:
+            warm_up(self.engine, store, progress)
+            self.served.keep(0)
+            self._save(0, Tick(-1, 0, 0, 0.0, ""), {})
+        else:
+            self._restore(manifest)
+
+    def tick(self) -> Tick | None:
+        """Learn the next interval that is closed, and publish what came of it; None if there is none."""
+        if self.log.closed() <= self.ledger.done:
+            return None
+        since = time.monotonic()
+        number = self.ledger.done
+        start, end = self.store.grid.bounds(number)
+        self.ledger.advance()
+        clicks = self.ledger.clicks(start, end)
+        self.served.append(self.engine.score(clicks.x))
+        events, undone = self._learn(start, end)
+        told = self._observed(start, end)
+        tick = Tick(number, len(clicks), events, time.monotonic() - since, undone)
+        self._save(number + 1, tick, told)
+        return tick
+
+    def follow(self, poll: float = 1.0) -> Iterator[Tick]:
+        """Tick after tick, for ever."""
+        while True:
+            tick = self.tick()
+            if tick is None:
+                time.sleep(poll)
+            else:
+                yield tick
+
+    # A tick.
+
+    def _learn(self, start: int, end: int) -> tuple[int, str]:
+        """Train on an interval; if that did harm, take it back. Returns the number of events and what was wrong."""
+        before = {name: value.clone() for name, value in self.engine.state().items()}
+        x, label = self._judges(end)
+        old = self.engine.score(x)
+        try:
+            events = self.engine.tick(self.ledger, start, end)
+            undone = self.guard.verdict(label, old, self.engine.score(x))
+        except DivergedError as error:
+            events, undone = 0, str(error)
+        if undone:
+            self.engine.load_state(before)
+        return events, undone
+
+    def _judges(self, end: int) -> tuple[Tensor, Labels]:
+        """The newest clicks with final labels."""
+        rows = self.ledger.known_between(0, end - self.store.schema.d_max)[-_JUDGED:]
+        return torch.from_numpy(self.ledger.table.x[rows]), self.ledger.converted(rows, end)
+
+    def _observed(self, start: int, end: int) -> dict[str, Any]:
+        """Count the clicks whose labels became final in an interval; what is to be told of recent ones."""
+        mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
+        row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
+        self.vitals.add(self.served.of(row), mature.converted.numpy(), delay)
+        return {"recent": self._recent(end)}
+
+    def _recent(self, end: int) -> dict[str, Any]:
+        rows = self.ledger.known_between(end - _RECENT * self.store.schema.interval, end)
+        rows = rows[:: -(-len(rows) // _JUDGED) or 1]
+        events = self.ledger.at(rows, end - 1)
+        converted = events.converted.numpy()
+        posterior = np.where(converted, 1.0, self.engine.posterior(events))
+        log_odds = self.served.of(rows + self.ledger.first_row)
+        return recent(log_odds, converted, events.elapsed.numpy(), posterior, self.vitals)
+
+    # State.
+
+    def _save(self, number: int, tick: Tick, told: dict[str, Any]) -> None:
+        self.served.sync()
+        summary = {
+            "published": not tick.undone,
+            "undone": tick.undone,
+            "position": self.log.position(number - 1) if number else 0,
+            "rows": self.ledger.rows,
+            "served": self.served.count,
+            "counts": dict(self.ledger.counts),
+            "weights": self.engine.fingerprint(),
+            "tick": {"clicks": tick.clicks, "events": tick.events, "seconds": tick.seconds},
+            "mature": self.vitals.scores.summary(),
+        }
+        features = [column.raw for column in self.store.reader.encoder.columns]
+        facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
+        self.versions.save(self.engine, number, summary | told | facts)
+        if number:
+            self.log.record(number - 1, summary | told)
+
+    def _restore(self, manifest: dict[str, Any]) -> None:
+        self.versions.load(self.engine, manifest)
+        self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
+        self.vitals = Vitals.of(manifest["vitals"])
+        self.served.keep(manifest["served"])
+
+
+@contextmanager
+def opened(store: Store, guard: Guard | None = None, progress: Progress = silent) -> Iterator[Learner]:
+    """A learner that holds its store: a second one is refused."""
+    models = store.folder / "models"
+    with locked(models):
+        for left in models.glob(".*.tmp"):  # of a process that was killed while it wrote
+            left.unlink()
+        learner = Learner(store, guard, progress)
+        try:
+            yield learner
+        finally:
+            learner.log.close()
+
+
+def ledger_of(store: Store, engine: Engine) -> Ledger:
+    """The ledger that an engine of a store needs."""
+    return Ledger(store.base, store.grid, store.reader, store.log(), engine.memory)
+
+
+def warm_up(engine: Engine, store: Store, progress: Progress = silent) -> None:
+    """Start an engine from the log that its store started from."""
+    history = TableSource(store.base).history(store.schema.split, store.settings.warm_labels)
+    engine.warm_up(history, progress)
+
+
+class Served:
+    """The log-odds that clicks of the stream, which starts at row `first`, were served: a file that only grows."""
+
+    def __init__(self, path: Path, first: int) -> None:
+        self.path, self.first, self.count = path, first, 0
+
+    def keep(self, count: int) -> None:
+        """Go on after so many; of scores that were lost, the place is kept."""
+        self.path.touch()
+        missing = count - self.path.stat().st_size // 4
+        if missing > 0:
+            with self.path.open("ab") as file:
+                file.write(np.full(missing, np.nan, np.float32).tobytes())
+        os.truncate(self.path, 4 * count)
+        self.count = count
+
+    def append(self, log_odds: npt.NDArray[np.float32]) -> None:
+        with self.path.open("ab") as file:
+            file.write(log_odds.tobytes())
+        self.count += len(log_odds)
+
+    def of(self, row: Ints) -> npt.NDArray[np.float32]:
+        """Of clicks by row; NaN of those that were not served, as the base's."""
+        found = np.full(len(row), np.nan, np.float32)
+        ours = row >= self.first
+        if ours.any():
+            at = row[ours] - self.first
+            low, high = int(at.min()), int(at.max())
+            values = np.fromfile(self.path, np.float32, high - low + 1, offset=4 * low)
+            found[ours] = values[at - low]
+        return found
+
+    def sync(self) -> None:
+        sync(self.path)

@@ -1,0 +1,286 @@
+"""The ledger: the live twin of `TableSource`. Same reveals, same order, from an event log instead of a table.
+
+It is a table that grows by an interval at a time and forgets, at its other end, what no horizon needs any more. Rows
+keep their numbers. A ledger that is built anew from the log is the same ledger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tracecvr.clicks import NEVER, ClickTable, Ints
+from tracecvr.online.eventlog import EventLog, Grid
+from tracecvr.online.events import CLICK, Reader
+from tracecvr.reveal import Reveals, Schedule
+from tracecvr.source import TableSource
+
+_CHUNKS = 64
+"""How many sorted pieces an index may have before they are merged into one."""
+
+
+class Action(NamedTuple):
+    """An action as the log tells it; ordered by when it became known."""
+
+    seen: int
+    ts: int
+    kind: int
+    click: int
+
+
+class Ledger(TableSource):
+    """Clicks that became known since `memory` seconds before the newest interval, with what is known of them."""
+
+    def __init__(self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int) -> None:
+        self.grid, self.reader, self.log = grid, reader, log
+        self.memory = max(memory, grid.d_max) + grid.interval  # answers are asked for whole intervals of clicks
+        self.counts: Counter[str] = Counter()
+        self.done = 0
+        """How many intervals of the stream are in it."""
+        self._base = base
+        self._pending: dict[int, list[Action]] = {}
+        self._start(0)
+
+    def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:
+        """Become the ledger that had `done` intervals and, counting those dropped, `rows` rows in it."""
+        self._start(max(0, done - -(-self.memory // self.grid.interval)))
+        while self.done < done:
+            self.advance()
+        self.counts = Counter(counts)
+        self.first_row = rows - len(self.table)
+
+    def advance(self) -> None:
+        """Take in the next interval."""
+        start, end = self.grid.bounds(self.done)
+        found = self.log.between(start, end)
+        fresh = self._add([row for row in found if row[0] == CLICK])
+        actions = [Action(seen, ts, kind, click) for kind, click, ts, seen, _ in found if kind > CLICK]
+        self._join(actions + [action for click in fresh for action in self._pending.pop(click, ())])
+        self._expire(end)
+        self.done += 1
+        self._drop(end - self.memory)
+
+    @property
+    def rows(self) -> int:
+        """How many clicks there have been, the base's included."""
+        return self.first_row + len(self.table)
+
+    def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
+        found = super().reveals(schedule, start, end, truth)
+        erased = self._columns["erased"]
+        if not erased.any():
+            return found
+        return found.take(torch.from_numpy(np.flatnonzero(~erased[found.row.numpy() - self.first_row])))
+
+    def known_between(self, start: int, end: int) -> Ints:
+        """Positions in the table of clicks that became known in [start, end) and were not erased."""
+        first, last = self._between(start, end)
+        return first + np.flatnonzero(~self._columns["erased"][first:last])
+
+    def converted(self, position: Ints, clock: int) -> npt.NDArray[np.bool_]:
+        """Whether clicks are known to have converted at a clock."""
+        return self._converted(position, np.full(len(position), clock))
+
+    def at(self, position: Ints, clock: int) -> Reveals:
+        """Clicks as they are known at a clock."""
+        return self._reveal(position, np.full(len(position), clock))
+
+    # Taking in.
+
+    def _start(self, first: int) -> None:
+        """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
+        later one, whatever is needed has become known since, and so has all that is known of it."""
+        t, split = self._base, self.grid.split
+        begin, end = np.searchsorted(t.came_ts, (split if first else split - self.memory, split))
+        known = t.seen_ts[begin:end] < split
+        undone = np.full(end - begin, NEVER) if t.undone_ts is None else t.undone_ts[begin:end]
+        self.first_row, self.done = int(begin), first
+        self._columns = _Columns(
+            {
+                "x": np.array(t.x[begin:end]),
+                "click_ts": np.array(t.click_ts[begin:end]),
+                "click_id": np.array(t.click_id[begin:end]),
+                "action_ts": np.where(known, t.action_ts[begin:end], NEVER),
+                "seen_ts": np.where(known, t.seen_ts[begin:end], NEVER),
+                "came_ts": np.array(t.came_ts[begin:end]),
+                "undone_ts": np.where(undone < split, undone, NEVER),
+                "erased": np.zeros(end - begin, np.bool_),
+            }
+        )
+        self._index = _Index()
+        self._index.add(self._columns["click_id"], np.arange(end - begin))
+        self._pending.clear()
+        super().__init__(self._view())
+        for action in range(len(t.schema.actions)):
+            self._seen_between(action, 0, 0)  # sorts them, once
+
+    def _add(self, clicks: list[tuple[Any, ...]]) -> tuple[int, ...]:
+        """Append the clicks that are new, sorted as they are; returns their ids."""
+        known = self._index.rows(np.array([click for _, click, *_ in clicks], np.int64))
+        self.counts["repeated_clicks"] += int((known >= 0).sum())
+        fresh = [row for row, old in zip(clicks, known.tolist(), strict=True) if old < 0]
+        if not fresh:
+            return ()
+        _, click, ts, seen, bodies = zip(*fresh, strict=True)
+        erased, first = np.array([body is None for body in bodies]), len(self._columns)
+        x = self.reader.encoded([self.reader.blank if body is None else body for body in bodies])
+        blank = np.full((len(fresh), len(self.schema.actions)), NEVER)
+        self._columns.append(
+            {
+                "x": x,
+                "click_ts": np.array(ts, np.int64),
+                "click_id": np.array(click, np.int64),
+                "action_ts": blank,
+                "seen_ts": blank,
+                "came_ts": np.array(seen, np.int64),
+                "undone_ts": blank[:, 0],
+                "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
+            }
+        )
+        rows = np.arange(first, len(self._columns))
+        self._index.add(np.array(click, np.int64), rows)
+        self.table = self._view()
+        self.late = np.concatenate([self.late, rows[np.array(ts) != np.array(seen)]])
+        return click
+
+    def _join(self, actions: list[Action]) -> None:
+        """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""
+        rows = self._index.rows(np.array([action.click for action in actions], np.int64)).tolist()
+        ours = []
+        for action, row in zip(actions, rows, strict=True):
+            if row < 0:
+                self._pending.setdefault(action.click, []).append(action)
+            else:  # one that came before its click becomes known with it
+                seen = max(action.seen, int(self._columns["came_ts"][row]))
+                ours.append((action._replace(seen=seen), row))
+        happened: list[list[tuple[int, int]]] = [[] for _ in self.schema.actions]
+        for action, row in sorted(ours):
+            if action.kind > len(self.schema.actions):
+                self._take_back(row, action)
+            elif self._counts(row, action):
+                column = action.kind - 1
+                self._columns["action_ts"][row, column] = action.ts
+                self._columns["seen_ts"][row, column] = action.seen
+                happened[column].append((action.seen, row))
+        for column, found in enumerate(happened):
+            self._extend(column, sorted(found))
+
+    def _counts(self, row: int, action: Action) -> bool:
+        """Whether an action changes anything; if not, why is counted."""
+        delay = action.ts - int(self._columns["click_ts"][row])
+        if delay < 0:
+            self.counts["before_click"] += 1
+        elif delay > self.grid.d_max:
+            self.counts["out_of_window"] += 1
+        elif self._columns["action_ts"][row, action.kind - 1] != NEVER:
+            self.counts["repeated_actions"] += 1
+        else:
+            return True
+        return False
+
+    def _take_back(self, row: int, action: Action) -> None:
+        self.counts["refunds"] += 1
+        undone = self._columns["undone_ts"]
+        undone[row] = min(int(undone[row]), action.seen)
+
+    def _extend(self, column: int, found: list[tuple[int, int]]) -> None:
+        """Keep the actions in the order in which they became known: those of an interval come after all before it."""
+        if found:
+            seen, rows = (np.array(values, np.int64) for values in zip(*found, strict=True))
+            old_rows, old_seen = self._by_seen[column]
+            self._by_seen[column] = np.concatenate([old_rows, rows]), np.concatenate([old_seen, seen])
+
+    # Forgetting.
+
+    def _expire(self, now: int) -> None:
+        """Give up on actions whose click has not come in d_max."""
+        for click, waiting in list(self._pending.items()):
+            kept = [action for action in waiting if now - action.seen <= self.grid.d_max]
+            self.counts["orphans"] += len(waiting) - len(kept)
+            if kept:
+                self._pending[click] = kept
+            else:
+                del self._pending[click]
+
+    def _drop(self, before: int) -> None:
+        """Forget clicks that became known before a time, once they are half of what is kept: copying is not free."""
+        gone = int(np.searchsorted(self.table.came_ts, before))
+        if 2 * gone < len(self.table):
+            return
+        self._columns.drop(gone)
+        self._index = _Index()
+        self._index.add(self._columns["click_id"], np.arange(len(self._columns)))
+        self.late = self.late[self.late >= gone] - gone
+        for action, (rows, seen) in self._by_seen.items():
+            kept = rows >= gone
+            self._by_seen[action] = rows[kept] - gone, seen[kept]
+        self.first_row += gone
+        self.table = self._view()
+
+    def _view(self) -> ClickTable:
+        c = self._columns
+        return ClickTable(
+            x=c["x"],
+            click_ts=c["click_ts"],
+            click_id=c["click_id"],
+            action_ts=c["action_ts"],
+            schema=self._base.schema,
+            undone_ts=c["undone_ts"],
+            seen_ts=c["seen_ts"],
+            came_ts=c["came_ts"],
+        )
+
+
+class _Columns:
+    """Arrays that grow at the end, in place as long as there is room."""
+
+    def __init__(self, columns: dict[str, npt.NDArray[Any]]) -> None:
+        self._held, self._size = columns, len(columns["click_ts"])
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._held[name][: self._size]
+
+    def append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
+        size = self._size + len(rows["click_ts"])
+        for name, column in self._held.items():
+            if size > len(column):
+                grown = np.empty((max(size, 3 * len(column) // 2), *column.shape[1:]), column.dtype)
+                grown[: self._size] = column[: self._size]
+                self._held[name] = grown
+            self._held[name][self._size : size] = rows[name]
+        self._size = size
+
+    def drop(self, rows: int) -> None:
+        self._held = {name: np.array(self[name][rows:]) for name in self._held}
+        self._size -= rows
+
+
+class _Index:
+    """From click ids to rows, in sorted pieces: one large one, and a small one for each interval since."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Ints, Ints]] = []
+
+    def add(self, ids: Ints, rows: Ints) -> None:
+        order = np.argsort(ids, kind="stable")
+        self._pieces.append((ids[order], rows[order]))
+        if len(self._pieces) > _CHUNKS:
+            ids, rows = (np.concatenate(parts) for parts in zip(*self._pieces, strict=True))
+            self._pieces = []
+            self.add(ids, rows)
+
+    def rows(self, ids: Ints) -> Ints:
+        """The row of each click, -1 if there is none."""
+        found = np.full(len(ids), -1, np.int64)
+        for known, rows in self._pieces:
+            if len(known):
+                at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+                found = np.where(known[at] == ids, rows[at], found)
+        return found

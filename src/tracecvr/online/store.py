@@ -1,0 +1,132 @@
+"""A store: the directory of one live model, created from a prepared log and opened by whoever ingests or learns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tracecvr import prepared, registry
+from tracecvr.clicks import ClickTable, Schema, draft
+from tracecvr.config import restored, values
+from tracecvr.encode import Encoder
+from tracecvr.engine import Engine
+from tracecvr.errors import UserError
+from tracecvr.files import read_json, write_json
+from tracecvr.method import Method, Plugin
+from tracecvr.online.eventlog import EventLog, Grid
+from tracecvr.online.events import Reader
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a store learns, beside its method."""
+
+    lateness: int = 3600
+    """Seconds that an interval stays open after its end, in the events' own time."""
+    warm_labels: str = "censored"
+    """Labels of the warm-up part: as known at the split, or final (of a log that is older than d_max)."""
+    keep: int = 48
+    """How many versions are kept."""
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """What is fixed about a live model."""
+
+    folder: Path
+    content: dict[str, Any]
+
+    @classmethod
+    def create(cls, folder: Path, base: Path, method: Method, plugins: tuple[Plugin, ...], settings: Settings) -> Store:
+        """A new store that starts where the prepared log `base` is split."""
+        manifest = read_json(base / "table.json") if ClickTable.exists(base) else None
+        if manifest is None:
+            raise UserError(f"{base}: not a prepared log; make one with `tracecvr prepare`")
+        schema = Schema.from_json(manifest["schema"])
+        content = {
+            "format": _FORMAT,
+            "method": method.name,
+            "plugins": [plugin.name for plugin in plugins],
+            "config": {"method": values(method), "plugins": {plugin.name: values(plugin) for plugin in plugins}},
+            "settings": asdict(settings),
+            "fingerprint": manifest["fingerprint"],
+            "options": manifest.get("options", {}),
+            "tracecvr": version("tracecvr"),
+        }
+        Engine(method, schema, settings.seed, plugins)  # refuses what does not fit together
+        with draft(folder) as made:
+            shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_linked)
+            (made / "models").mkdir()
+            (made / "archive").mkdir()
+            write_json(made / "store.json", content)
+        return cls(folder, content)
+
+    @classmethod
+    def open(cls, folder: Path) -> Store:
+        """An existing store."""
+        if not (folder / "store.json").is_file():
+            raise UserError(f"{folder}: not a store; create one with `tracecvr init`")
+        content = read_json(folder / "store.json")
+        if content.get("format") != _FORMAT:
+            raise UserError(
+                f"{folder}: a store of format {content.get('format')}, not {_FORMAT}: another version made it"
+            )
+        return cls(folder, content)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(**self.content["settings"])
+
+    @cached_property
+    def schema(self) -> Schema:
+        return Schema.from_json(read_json(self.folder / "base" / "table.json")["schema"])
+
+    @cached_property
+    def reader(self) -> Reader:
+        return Reader(self.schema, Encoder.load(self.folder / "base" / "encoder.json"))
+
+    @cached_property
+    def base(self) -> ClickTable:
+        """The log that it started from."""
+        found = prepared.load(self.folder / "base").table
+        if found.fingerprint != self.content["fingerprint"]:
+            raise UserError(f"{self.folder / 'base'}: not the log that this store was created with")
+        return found
+
+    @property
+    def grid(self) -> Grid:
+        s = self.schema
+        return Grid(s.split, s.interval, self.settings.lateness, s.d_max)
+
+    def log(self, clock: Callable[[], float] = time.time) -> EventLog:
+        """A connection to its event log."""
+        return EventLog(self.folder / "events.db", self.grid, clock)
+
+    def engine(self) -> Engine:
+        """A blank engine of its configuration."""
+        config = self.content["config"]
+        return Engine(
+            restored(registry.get("method", self.content["method"]), config["method"]),
+            self.schema,
+            self.settings.seed,
+            tuple(restored(registry.get("plugin", n), config["plugins"][n]) for n in self.content["plugins"]),
+        )
+
+
+def _linked(source: str, target: str) -> None:
+    """The same file once more, where the file system can: prepared logs are never written to again."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
