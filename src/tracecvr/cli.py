@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.errors import UserError
+from tracecvr.online import cli as live
 
 if TYPE_CHECKING:
     from tracecvr.run import Spec
@@ -228,6 +229,9 @@ def new_method(
     path = write(name, out)
     typer.echo(f"written: {path}")
     typer.echo(f"fill in schedule() and loss(), then: tracecvr check {path}")
+
+
+live.add_to(app)
 
 
 def main() -> None:

@@ -117,6 +117,19 @@ def validated(owner: T) -> T:
     return owner
 
 
+def duration(text: str, flag: str) -> int:
+    """Seconds, from 900, 15min, 1h or 30d."""
+    seconds: int = _parse(text, Seconds, f"{flag} {text}")
+    return seconds
+
+
+def chosen(text: str, choices: tuple[str, ...], flag: str) -> str:
+    """`text` itself, once it is known to be a choice."""
+    if text not in choices:
+        raise UserError(f"{flag} {text}: choose one of {', '.join(choices)}")
+    return text
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)' when something close is known, else nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)

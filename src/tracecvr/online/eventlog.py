@@ -29,18 +29,21 @@ CREATE TABLE IF NOT EXISTS events(
   ts INTEGER NOT NULL,           -- when it happened
   seen INTEGER NOT NULL,         -- when it became known: max(ts, end of the last closed interval)
   user TEXT,
-  body TEXT                      -- of a click: raw features, a JSON list; NULL once erased
+  body TEXT                      -- of a click: raw features, a JSON list
 );
 CREATE INDEX IF NOT EXISTS events_seen ON events(seen);
 CREATE INDEX IF NOT EXISTS events_user ON events(user) WHERE user IS NOT NULL;
 CREATE TABLE IF NOT EXISTS closings(number INTEGER PRIMARY KEY, pos INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS aside(pos INTEGER PRIMARY KEY, reason TEXT, event TEXT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS aside(event TEXT NOT NULL, user TEXT, reason TEXT NOT NULL, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS erasures(pos INTEGER NOT NULL, interval INTEGER, clicks INTEGER, actions INTEGER);
+CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
 """
 
 _INSERT = "INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, seen) VALUES(?, ?, ?, ?, ?, ?, max(?4, ?7))"
+_CLICKS_FIRST = "FROM events WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
+_BETWEEN = f"SELECT kind, click, ts, seen, body {_CLICKS_FIRST}"
+_ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
 _COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
 _RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
 
@@ -86,7 +89,7 @@ class EventLog:
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'erasures'"):
+            if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'erased'"):
                 self._db.execute(_SCHEMA)
 
     def close(self) -> None:
@@ -149,9 +152,8 @@ class EventLog:
                 fresh[event.event] = event
             elif tuple(row[1:]) != event[1:]:
                 reason = "another event of the same id was there before"
-                self._db.execute(
-                    "INSERT INTO aside(reason, event, content) VALUES(?, ?, ?)", (reason, event.event, repr(event[1:]))
-                )
+                kept = (event.event, event.user, reason, json.dumps(event[1:]))
+                self._db.execute("INSERT INTO aside VALUES(?, ?, ?, ?)", kept)
                 self._count({"conflicts": 1})
         return list(fresh.values())
 
@@ -181,12 +183,63 @@ class EventLog:
         return int(self._one("SELECT pos FROM closings WHERE number = ?", (number,)))
 
     def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
-        """(kind, click, ts, seen, body) of what became known in [start, end): clicks first, in their order."""
-        return self._rows(
-            "SELECT kind, click, ts, seen, body FROM events WHERE seen >= ? AND seen < ? "
-            "ORDER BY kind > 0, seen, ts, click",
-            (start, end),
-        )
+        """(kind, click, ts, seen, body) of what became known in an interval: clicks first, in their order. Of a click
+        that was erased after its interval was closed, its place is left, without a body."""
+        found = self._rows(_BETWEEN, (start, end))
+        for seen, ts, place in self._rows(f"SELECT * {_ERASED}", (start, end)):
+            found.insert(place, (CLICK, -1, ts, seen, None))
+        return found
+
+    def since(self, position: int, count: int) -> list[tuple[Any, ...]]:
+        """(pos, event, kind, click, ts, seen, user, body) of accepted events after a position, in their order."""
+        return self._rows("SELECT * FROM events WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
+
+    # Forgetting.
+
+    def before(self, time: int) -> list[tuple[Any, ...]]:
+        """The same of all that became known before a time."""
+        return self._rows("SELECT * FROM events WHERE seen < ? ORDER BY pos", (time,))
+
+    def prune(self, time: int) -> int:
+        """Delete what became known before a time: it is kept elsewhere. Returns how much that was."""
+        with self._transaction():
+            changes = self._db.total_changes()
+            self._db.execute("DELETE FROM events WHERE seen < ?", (time,))
+            gone = self._db.total_changes() - changes
+            self._db.execute("DELETE FROM erased WHERE seen < ?", (time,))
+        self._truncate()
+        return gone
+
+    def erase(self, user: str) -> tuple[int, int]:
+        """Delete all events of a user and all actions of his clicks; how many clicks and actions."""
+        with self._transaction():
+            clicks = self._rows("SELECT pos, click, ts, seen FROM events WHERE user = ? AND kind = 0", (user,))
+            closed_until = self.grid.bounds(self.closed())[0]
+            for pos, _, ts, seen in clicks:
+                if seen < closed_until:  # rows of the ledger are known by their number: this one's stays, empty
+                    self._db.execute("INSERT INTO erased VALUES(?, ?, ?)", (seen, ts, self._place(pos, seen)))
+                self._db.execute("DELETE FROM events WHERE pos = ?", (pos,))
+            changes = self._db.total_changes()
+            self._db.executemany("DELETE FROM events WHERE click = ?", [(click,) for _, click, *_ in clicks])
+            self._db.execute("DELETE FROM events WHERE user = ?", (user,))
+            actions = self._db.total_changes() - changes
+            self._db.execute("DELETE FROM aside WHERE user = ?", (user,))
+            self._count({"erased_clicks": len(clicks), "erased_actions": actions, "erasures": 1})
+        self._truncate()
+        return len(clicks), actions
+
+    def _place(self, pos: int, seen: int) -> int:
+        """Where a click is among those of its interval, places left by others included."""
+        bounds = self.grid.bounds((seen - self.grid.split) // self.grid.interval)
+        order = [found for (found,) in self._rows(f"SELECT pos {_CLICKS_FIRST}", bounds)]
+        for (place,) in self._rows(f"SELECT place {_ERASED}", bounds):
+            order.insert(place, -1)
+        return order.index(pos)
+
+    def _truncate(self) -> None:
+        """What was deleted is overwritten in the database; empty its write-ahead log, too."""
+        with self._errors("be written"):
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def facts(self) -> dict[str, int]:
         """Counts of what was accepted, the watermark and the clock."""

@@ -93,10 +93,13 @@ class Reader:
 
     def encoded(self, bodies: Sequence[str]) -> Ids:
         """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""
+        return self.encoder.encode(self.frame(bodies))
+
+    def frame(self, bodies: Sequence[str]) -> pl.DataFrame:
+        """Clicks' raw features as columns."""
         rows = [json.loads(body) for body in bodies]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
-        frame = pl.DataFrame([_series(name, column) for name, column in zip(self.features, columns, strict=True)])
-        return self.encoder.encode(frame)
+        return pl.DataFrame([_series(name, column) for name, column in zip(self.features, columns, strict=True)])
 
     def _kind(self, name: object) -> int:
         if not isinstance(name, str) or name not in self.kinds:

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from tracecvr.clicks import Ints
 from tracecvr.engine import Engine
 from tracecvr.errors import DivergedError
 from tracecvr.files import locked, sync
 from tracecvr.metrics import Labels, nll, probability
-from tracecvr.online.ledger import Ledger
+from tracecvr.online.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 from tracecvr.online.vitals import Vitals, recent
@@ -33,6 +32,8 @@ from tracecvr.source import TableSource
 
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
+_WORSE = 1.5
+"""How much farther off a calibration is that was off before, to be held against a tick."""
 _JUDGED = 4096
 """Clicks by which a tick is judged, and open clicks that are asked about."""
 
@@ -44,7 +45,7 @@ class Guard:
     nll: float = 1.5
     """By how much their NLL may grow."""
     pcoc: float = 3.0
-    """How far their mean prediction may be from the rate, either way, unless it was as far before."""
+    """How far their mean prediction may be from the rate, either way, unless it was nearly as far before."""
     clicks: int = 500
     conversions: int = 20
     """Fewer than these tell nothing."""
@@ -57,7 +58,7 @@ class Guard:
         if new > self.nll * old:
             return f"NLL of the newest {len(label)} mature clicks went from {old:.4f} to {new:.4f}"
         old, new = (float(probability(s).mean() / label.mean()) for s in (before, after))
-        if max(new, 1 / new) > max(self.pcoc, old, 1 / old):
+        if max(new, 1 / new) > max(self.pcoc, _WORSE * max(old, 1 / old)):
             return f"calibration of the newest {len(label)} mature clicks went from {old:.2f} to {new:.2f}"
         return ""
 
@@ -77,13 +78,14 @@ class Tick:
 class Learner:
     """An engine that follows an event log. Use `opened`, which holds the store."""
 
-    def __init__(self, store: Store, guard: Guard | None = None, progress: Progress = silent) -> None:
-        self.store, self.guard = store, guard or Guard()
+    def __init__(self, store: Store, progress: Progress = silent) -> None:
+        self.store, self.guard = store, guard_of(store)
         torch.set_num_threads(store.settings.threads)
         self.log, self.engine = store.log(), store.engine()
         self.versions = Versions(store.folder, store.settings.keep)
         self.ledger = ledger_of(store, self.engine)
         self.vitals = Vitals(store.schema.d_max)
+        self._erasures = self.log.facts().get("erasures", 0)
         self.served = Served(store.folder / "served.f32", self.ledger.rows)
         manifest = self.versions.latest()
         if manifest is None:
@@ -95,6 +97,7 @@ class Learner:
 
     def tick(self) -> Tick | None:
         """Learn the next interval that is closed, and publish what came of it; None if there is none."""
+        self._heed_erasures()
         if self.log.closed() <= self.ledger.done:
             return None
         since = time.monotonic()
@@ -103,7 +106,7 @@ class Learner:
         self.ledger.advance()
         clicks = self.ledger.clicks(start, end)
         self.served.append(self.engine.score(clicks.x))
-        events, undone = self._learn(start, end)
+        events, undone = learn(self.engine, self.ledger, self.guard, start, end)
         told = self._observed(start, end)
         tick = Tick(number, len(clicks), events, time.monotonic() - since, undone)
         self._save(number + 1, tick, told)
@@ -120,25 +123,6 @@ class Learner:
 
     # A tick.
 
-    def _learn(self, start: int, end: int) -> tuple[int, str]:
-        """Train on an interval; if that did harm, take it back. Returns the number of events and what was wrong."""
-        before = {name: value.clone() for name, value in self.engine.state().items()}
-        x, label = self._judges(end)
-        old = self.engine.score(x)
-        try:
-            events = self.engine.tick(self.ledger, start, end)
-            undone = self.guard.verdict(label, old, self.engine.score(x))
-        except DivergedError as error:
-            events, undone = 0, str(error)
-        if undone:
-            self.engine.load_state(before)
-        return events, undone
-
-    def _judges(self, end: int) -> tuple[Tensor, Labels]:
-        """The newest clicks with final labels."""
-        rows = self.ledger.known_between(0, end - self.store.schema.d_max)[-_JUDGED:]
-        return torch.from_numpy(self.ledger.table.x[rows]), self.ledger.converted(rows, end)
-
     def _observed(self, start: int, end: int) -> dict[str, Any]:
         """Count the clicks whose labels became final in an interval; what is to be told of recent ones."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
@@ -154,6 +138,13 @@ class Learner:
         posterior = np.where(converted, 1.0, self.engine.posterior(events))
         log_odds = self.served.of(rows + self.ledger.first_row)
         return recent(log_odds, converted, events.elapsed.numpy(), posterior, self.vitals)
+
+    def _heed_erasures(self) -> None:
+        """Forget what was erased since: it is in the ledger's memory, too."""
+        erasures = self.log.facts().get("erasures", 0)
+        if erasures != self._erasures:
+            self.ledger.rebuild(self.ledger.done, self.ledger.rows, dict(self.ledger.counts))
+            self._erasures = erasures
 
     # State.
 
@@ -184,22 +175,44 @@ class Learner:
 
 
 @contextmanager
-def opened(store: Store, guard: Guard | None = None, progress: Progress = silent) -> Iterator[Learner]:
+def opened(store: Store, progress: Progress = silent) -> Iterator[Learner]:
     """A learner that holds its store: a second one is refused."""
     models = store.folder / "models"
     with locked(models):
         for left in models.glob(".*.tmp"):  # of a process that was killed while it wrote
             left.unlink()
-        learner = Learner(store, guard, progress)
+        learner = Learner(store, progress)
         try:
             yield learner
         finally:
             learner.log.close()
 
 
+def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) -> tuple[int, str]:
+    """Train on an interval; if that did harm, take it back. Returns the number of events and what was wrong."""
+    before = {name: value.clone() for name, value in engine.state().items()}
+    mature = end - ledger.grid.d_max
+    judges = ledger.known_between(mature - MATURE * ledger.grid.interval, mature)[-_JUDGED:]
+    x, label = torch.from_numpy(ledger.table.x[judges]), ledger.converted(judges, end)
+    old = engine.score(x)
+    try:
+        events = engine.tick(ledger, start, end)
+        undone = guard.verdict(label, old, engine.score(x))
+    except DivergedError as error:
+        events, undone = 0, str(error)
+    if undone:
+        engine.load_state(before)
+    return events, undone
+
+
+def guard_of(store: Store) -> Guard:
+    """The guard that a store was created with: a replay has to undo the same ticks."""
+    return Guard(store.settings.guard_nll, store.settings.guard_pcoc)
+
+
 def ledger_of(store: Store, engine: Engine) -> Ledger:
     """The ledger that an engine of a store needs."""
-    return Ledger(store.base, store.grid, store.reader, store.log(), engine.memory)
+    return Ledger(store.base, store.grid, store.reader, store.log(), memory_of(store.grid, engine.memory))
 
 
 def warm_up(engine: Engine, store: Store, progress: Progress = silent) -> None:

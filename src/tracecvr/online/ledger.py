@@ -23,6 +23,20 @@ _CHUNKS = 64
 """How many sorted pieces an index may have before they are merged into one."""
 
 
+MATURE = 24
+"""Intervals for which clicks are kept after their labels have become final: by them a tick is judged."""
+
+
+def memory_of(grid: Grid, events: int) -> int:
+    """How many seconds a ledger keeps clicks, if their events take so long. Answers are asked for whole intervals."""
+    return max(events, grid.d_max + MATURE * grid.interval) + grid.interval
+
+
+def first_needed(grid: Grid, memory: int, done: int) -> int:
+    """The interval from which on the log has to be read by a ledger that goes on after `done` intervals."""
+    return max(0, done - -(-memory // grid.interval))
+
+
 class Action(NamedTuple):
     """An action as the log tells it; ordered by when it became known."""
 
@@ -36,8 +50,7 @@ class Ledger(TableSource):
     """Clicks that became known since `memory` seconds before the newest interval, with what is known of them."""
 
     def __init__(self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int) -> None:
-        self.grid, self.reader, self.log = grid, reader, log
-        self.memory = max(memory, grid.d_max) + grid.interval  # answers are asked for whole intervals of clicks
+        self.grid, self.reader, self.log, self.memory = grid, reader, log, memory
         self.counts: Counter[str] = Counter()
         self.done = 0
         """How many intervals of the stream are in it."""
@@ -47,7 +60,7 @@ class Ledger(TableSource):
 
     def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become the ledger that had `done` intervals and, counting those dropped, `rows` rows in it."""
-        self._start(max(0, done - -(-self.memory // self.grid.interval)))
+        self._start(first_needed(self.grid, self.memory, done))
         while self.done < done:
             self.advance()
         self.counts = Counter(counts)
@@ -120,9 +133,10 @@ class Ledger(TableSource):
 
     def _add(self, clicks: list[tuple[Any, ...]]) -> tuple[int, ...]:
         """Append the clicks that are new, sorted as they are; returns their ids."""
-        known = self._index.rows(np.array([click for _, click, *_ in clicks], np.int64))
-        self.counts["repeated_clicks"] += int((known >= 0).sum())
-        fresh = [row for row, old in zip(clicks, known.tolist(), strict=True) if old < 0]
+        inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]  # of others all is over: nobody is told
+        known = self._index.rows(np.array([click for _, click, *_ in inside], np.int64)).tolist()
+        fresh = [row for row, old in zip(inside, known, strict=True) if old < 0 or row[4] is None]
+        self.counts["repeated_clicks"] += len(inside) - len(fresh)
         if not fresh:
             return ()
         _, click, ts, seen, bodies = zip(*fresh, strict=True)
@@ -142,7 +156,7 @@ class Ledger(TableSource):
             }
         )
         rows = np.arange(first, len(self._columns))
-        self._index.add(np.array(click, np.int64), rows)
+        self._index.add(np.array(click, np.int64)[~erased], rows[~erased])
         self.table = self._view()
         self.late = np.concatenate([self.late, rows[np.array(ts) != np.array(seen)]])
         return click
@@ -150,9 +164,10 @@ class Ledger(TableSource):
     def _join(self, actions: list[Action]) -> None:
         """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""
         rows = self._index.rows(np.array([action.click for action in actions], np.int64)).tolist()
+        oldest = int(np.searchsorted(self.table.came_ts, self.grid.bounds(self.done)[1] - self.memory))
         ours = []
         for action, row in zip(actions, rows, strict=True):
-            if row < 0:
+            if row < oldest:  # not there, or there only because nothing was dropped yet
                 self._pending.setdefault(action.click, []).append(action)
             else:  # one that came before its click becomes known with it
                 seen = max(action.seen, int(self._columns["came_ts"][row]))
@@ -213,11 +228,12 @@ class Ledger(TableSource):
             return
         self._columns.drop(gone)
         self._index = _Index()
-        self._index.add(self._columns["click_id"], np.arange(len(self._columns)))
+        kept = np.flatnonzero(~self._columns["erased"])
+        self._index.add(self._columns["click_id"][kept], kept)
         self.late = self.late[self.late >= gone] - gone
         for action, (rows, seen) in self._by_seen.items():
-            kept = rows >= gone
-            self._by_seen[action] = rows[kept] - gone, seen[kept]
+            ours = rows >= gone
+            self._by_seen[action] = rows[ours] - gone, seen[ours]
         self.first_row += gone
         self.table = self._view()
 

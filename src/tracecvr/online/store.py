@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from tracecvr import prepared, registry
+from tracecvr import config, prepared, registry
 from tracecvr.clicks import ClickTable, Schema, draft
 from tracecvr.config import restored, values
 from tracecvr.encode import Encoder
@@ -22,6 +23,7 @@ from tracecvr.files import read_json, write_json
 from tracecvr.method import Method, Plugin
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Reader
+from tracecvr.spec import dataset_of, owners_of
 
 _FORMAT = 1
 
@@ -36,6 +38,9 @@ class Settings:
     """Labels of the warm-up part: as known at the split, or final (of a log that is older than d_max)."""
     keep: int = 48
     """How many versions are kept."""
+    guard_nll: float = 1.5
+    guard_pcoc: float = 3.0
+    """When a tick is undone: see `Guard`."""
     seed: int = 0
     threads: int = 1
 
@@ -71,6 +76,32 @@ class Store:
             (made / "archive").mkdir()
             write_json(made / "store.json", content)
         return cls(folder, content)
+
+    @classmethod
+    def from_log(
+        cls,
+        folder: Path,
+        data: str,
+        source: Path | None,
+        data_settings: Sequence[str],
+        method: str,
+        plugins: Sequence[str],
+        options: Mapping[str, str],
+        settings: Settings,
+    ) -> Store:
+        """A new store from names and options, and from a log that is prepared first if it is not yet."""
+        owners = owners_of(method, plugins)
+        del owners["plan"]  # intervals and split are the log's
+        owners = config.distribute(owners, options, "--set")
+        chosen = owners["method"], tuple(owners[name] for name in plugins)
+        dataset = dataset_of(data, data_settings)
+        if source is not None and ClickTable.exists(source):
+            prepared.options_of(source, dataset, bool(data_settings))
+            return cls.create(folder, source, *chosen, settings)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=".base.") as room:
+            prepared.prepare_to(Path(room) / "base", dataset, source)
+            return cls.create(folder, Path(room) / "base", *chosen, settings)
 
     @classmethod
     def open(cls, folder: Path) -> Store:
@@ -115,12 +146,12 @@ class Store:
 
     def engine(self) -> Engine:
         """A blank engine of its configuration."""
-        config = self.content["config"]
+        options = self.content["config"]
         return Engine(
-            restored(registry.get("method", self.content["method"]), config["method"]),
+            restored(registry.get("method", self.content["method"]), options["method"]),
             self.schema,
             self.settings.seed,
-            tuple(restored(registry.get("plugin", n), config["plugins"][n]) for n in self.content["plugins"]),
+            tuple(restored(registry.get("plugin", n), options["plugins"][n]) for n in self.content["plugins"]),
         )
 
 

@@ -1,0 +1,277 @@
+"""The live learner's commands. Imported by the command line at every start, so it imports nothing heavy itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracecvr.errors import UserError
+
+if TYPE_CHECKING:
+    from tracecvr.online.learner import Tick
+    from tracecvr.online.store import Store as LiveStore
+
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the live model.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Data = Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")]
+Source = Annotated[Path | None, typer.Option("--source", help="Raw log, or a directory written by `prepare`.")]
+DataSettings = Annotated[
+    list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
+]
+
+models = typer.Typer(help="Versions of a live model: list them, choose which serves.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give the command line the commands of this room."""
+    for command in (init, ingest, tick, learn, status, compact, erase):
+        app.command()(command)
+    app.command("replay-log")(replay_log)
+    app.command("events")(events)
+    app.add_typer(models, name="models")
+
+
+def init(
+    store: Store,
+    data: Data,
+    source: Source = None,
+    method: Annotated[str, typer.Option("--method")] = "trace",
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+    ] = None,
+    data_set: DataSettings = None,
+    lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
+    warm_labels: Annotated[str, typer.Option(help="censored, as known at the split; or mature.")] = "censored",
+    keep: Annotated[int, typer.Option(min=2, help="Versions to keep.")] = 48,
+    seed: int = 0,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Create a live model that starts where a log is split; its clicks before that are the warm-up."""
+    from tracecvr import config
+    from tracecvr.online.store import Settings, Store
+
+    found = Store.from_log(
+        store,
+        data,
+        source,
+        data_set or (),
+        method,
+        plugin or (),
+        config.pairs(settings or [], "--set"),
+        Settings(
+            lateness=config.duration(lateness, "--lateness"),
+            warm_labels=config.chosen(warm_labels, ("censored", "mature"), "--warm-labels"),
+            keep=keep,
+            seed=seed,
+            threads=threads,
+        ),
+    )
+    typer.echo(f"store: {found.folder}; its stream starts at {found.schema.split} s")
+    typer.echo(
+        f"send it events with `tracecvr ingest {found.folder}`, let it learn with `tracecvr learn {found.folder}`"
+    )
+
+
+def ingest(
+    store: Store,
+    file: Annotated[Path, typer.Argument(help="Events, one JSON object per line; - for standard input.")] = Path("-"),
+    batch: Annotated[int, typer.Option(min=1, help="Events that are accepted together.")] = 500,
+) -> None:
+    """Accept events into the log of a live model. To send some twice does no harm."""
+    opened = _opened(store)
+    log, totals = opened.log(), {"accepted": 0, "duplicates": 0}
+    lines = _lines(file)
+    while chunk := list(islice(lines, batch)):
+        rows = []
+        for number, line in chunk:
+            try:
+                rows.append(opened.reader.read(json.loads(line)))
+            except (UserError, json.JSONDecodeError) as error:
+                accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
+                raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
+        receipt = log.append(rows)
+        for name, n in {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts}.items():
+            totals[name] = totals.get(name, 0) + n
+    typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
+
+
+def tick(
+    store: Store,
+    to: Annotated[int | None, typer.Option("--to", help="Close every interval that ends by this time first.")] = None,
+) -> None:
+    """Learn every interval that is closed, then end."""
+    from tracecvr.online.learner import opened
+
+    found = _opened(store)
+    if to is not None:
+        found.log().close_until(to)
+    with opened(found) as learner:
+        while (done := learner.tick()) is not None:
+            _say(done)
+
+
+def learn(
+    store: Store,
+    poll: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the log.")] = 1.0,
+) -> None:
+    """Learn each interval as it is closed, until stopped. Stop it in any way: it goes on where it was."""
+    from tracecvr.online.learner import opened
+
+    with opened(_opened(store)) as learner:
+        for done in learner.follow(poll):
+            _say(done)
+
+
+def status(store: Store, as_json: AsJson = False) -> None:
+    """What was accepted, how far the learner is, and how well it predicts."""
+    from tracecvr.online.report import status_of
+
+    found = status_of(_opened(store))
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in _flat(found)))
+
+
+def replay_log(
+    store: Store,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="Only write the log as a prepared table, for `run` and `bench`.")
+    ] = None,
+) -> None:
+    """Learn everything again from the log alone, and compare with the versions."""
+    from rich.console import Console
+
+    from tracecvr.online.relive import as_table, relive
+    from tracecvr.progress import Display
+
+    found = _opened(store)
+    if table is not None:
+        made = as_table(found, table)
+        typer.echo(f"table: {table}, {len(made):,} clicks; --data {made.schema.dataset} --source {table}")
+        return
+    with Display(Console(stderr=True)) as progress:
+        relived = relive(found, progress)
+    typer.echo(relived.summary())
+    if not relived.same:
+        raise typer.Exit(1)
+
+
+def compact(store: Store) -> None:
+    """Move events that no horizon needs any more from the database to Parquet."""
+    from tracecvr.online.archive import compact
+
+    found = _opened(store)
+    typer.echo(f"archived: {compact(found, found.engine().memory):,} events")
+
+
+def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events name the user.")]) -> None:
+    """Delete all events of a user, for good. Models keep what they have learnt."""
+    from tracecvr.online.archive import erase
+
+    clicks, actions = erase(_opened(store), user)
+    typer.echo(f"erased: {clicks:,} clicks, {actions:,} actions")
+
+
+def events(
+    data: Data,
+    source: Source = None,
+    data_set: DataSettings = None,
+    start: Annotated[str | None, typer.Option("--start", help="From this time on; the split by default.")] = None,
+    end: Annotated[str, typer.Option("--end", help="Up to this time.")] = "36500d",
+) -> None:
+    """Print a log as the events that a live system would have been sent, one JSON object per line."""
+    from tracecvr import config
+    from tracecvr.online.feed import events_of
+    from tracecvr.spec import dataset_of
+
+    dataset = dataset_of(data, data_set or ())
+    first = dataset.split if start is None else config.duration(start, "--start")
+    for event in events_of(dataset, source, first, config.duration(end, "--end")):
+        sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
+
+
+@models.command("list")
+def list_models(store: Store, as_json: AsJson = False) -> None:
+    """The versions, and which of them serves."""
+    found = _versions(store)
+    serving = found.serving()
+    rows = [
+        {
+            "version": m["intervals"],
+            "serves": m["intervals"] == serving,
+            "published": m["published"],
+            "undone": m["undone"],
+            "clicks": m["tick"]["clicks"],
+            "events": m["tick"]["events"],
+            "weights": m["weights"],
+        }
+        for m in found.listed()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        mark = "serves" if row["serves"] else "" if row["published"] else f"undone: {row['undone']}"
+        typer.echo(f"{row['version']:>6}  {row['clicks']:>8,} clicks  {row['events']:>9,} events  {mark}".rstrip())
+
+
+@models.command()
+def promote(
+    store: Store,
+    version: Annotated[str, typer.Argument(help="A version; `newest` for always the newest.")],
+) -> None:
+    """Let a version serve until another is chosen. Training goes on as before."""
+    if version != "newest" and not version.isdecimal():
+        raise UserError(f"version {version!r}: give a number of `tracecvr models list`, or newest")
+    _versions(store).promote(None if version == "newest" else int(version))
+    typer.echo(f"serving: {version}")
+
+
+@models.command()
+def rollback(store: Store) -> None:
+    """Let the version before the one that serves do so. Training goes on as before."""
+    typer.echo(f"serving: {_versions(store).rollback()}")
+
+
+def _opened(store: Path) -> LiveStore:
+    try:
+        from tracecvr.online.store import Store
+    except ImportError:
+        raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
+    return Store.open(store)
+
+
+def _versions(store: Path) -> Any:
+    from tracecvr.online.versions import Versions
+
+    found = _opened(store)
+    return Versions(found.folder, found.settings.keep)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    if str(file) == "-":
+        yield from ((number, line) for number, line in enumerate(sys.stdin, start=1) if line.strip())
+        return
+    with file.open(encoding="utf-8") as lines:
+        yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def _say(done: Tick) -> None:
+    word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
+    typer.echo(
+        f"interval {done.number}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}",
+        err=True,
+    )
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif not isinstance(value, list):
+            yield f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else value

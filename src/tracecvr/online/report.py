@@ -1,0 +1,34 @@
+"""What there is to be told of a store, for people and for a page that watches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+from tracecvr.online.vitals import Vitals
+
+
+def status_of(store: Store) -> dict[str, Any]:
+    """Events by kind, progress and lag, versions, and live metrics as of the newest version."""
+    log = store.log()
+    try:
+        facts, closed = log.facts(), log.closed()
+    finally:
+        log.close()
+    versions = Versions(store.folder, store.settings.keep)
+    listed = versions.listed()
+    newest = listed[-1] if listed else None
+    found: dict[str, Any] = {
+        "method": "+".join([store.content["method"], *store.content["plugins"]]),
+        "events": {name: n for name, n in facts.items() if name not in ("watermark", "clock")},
+        "watermark": facts.get("watermark"),
+        "intervals": {"closed": closed, "learnt": newest["intervals"] if newest else 0},
+        "versions": {"kept": len(listed), "serving": versions.serving()},
+    }
+    if newest is not None:
+        found["joined"] = newest["counts"]
+        found["mature"] = newest["mature"]
+        found["recent"] = newest.get("recent", {})
+        found["delay_curve"] = Vitals.of(newest["vitals"]).curve()
+    return found
