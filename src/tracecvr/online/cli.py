@@ -74,9 +74,7 @@ def init(
         ),
     )
     typer.echo(f"store: {found.folder}; its stream starts at {found.schema.split} s")
-    typer.echo(
-        f"send it events with `tracecvr ingest {found.folder}`, let it learn with `tracecvr learn {found.folder}`"
-    )
+    typer.echo(f"next: tracecvr ingest {found.folder} EVENTS, and tracecvr learn {found.folder}")
 
 
 def ingest(

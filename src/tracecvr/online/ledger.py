@@ -33,8 +33,9 @@ def memory_of(grid: Grid, events: int) -> int:
 
 
 def first_needed(grid: Grid, memory: int, done: int) -> int:
-    """The interval from which on the log has to be read by a ledger that goes on after `done` intervals."""
-    return max(0, done - -(-memory // grid.interval))
+    """The interval from which on the log has to be read by a ledger that goes on after `done` intervals: for the oldest
+    click that it needs, an action may have been waiting for d_max when the click came."""
+    return max(0, done - 1 - -(-(memory + grid.d_max) // grid.interval))
 
 
 class Action(NamedTuple):
@@ -134,7 +135,7 @@ class Ledger(TableSource):
     def _add(self, clicks: list[tuple[Any, ...]]) -> tuple[int, ...]:
         """Append the clicks that are new, sorted as they are; returns their ids."""
         inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]  # of others all is over: nobody is told
-        known = self._index.rows(np.array([click for _, click, *_ in inside], np.int64)).tolist()
+        known = self._rows_of([click for _, click, *_ in inside])
         fresh = [row for row, old in zip(inside, known, strict=True) if old < 0 or row[4] is None]
         self.counts["repeated_clicks"] += len(inside) - len(fresh)
         if not fresh:
@@ -163,11 +164,9 @@ class Ledger(TableSource):
 
     def _join(self, actions: list[Action]) -> None:
         """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""
-        rows = self._index.rows(np.array([action.click for action in actions], np.int64)).tolist()
-        oldest = int(np.searchsorted(self.table.came_ts, self.grid.bounds(self.done)[1] - self.memory))
         ours = []
-        for action, row in zip(actions, rows, strict=True):
-            if row < oldest:  # not there, or there only because nothing was dropped yet
+        for action, row in zip(actions, self._rows_of([action.click for action in actions]), strict=True):
+            if row < 0:
                 self._pending.setdefault(action.click, []).append(action)
             else:  # one that came before its click becomes known with it
                 seen = max(action.seen, int(self._columns["came_ts"][row]))
@@ -183,6 +182,13 @@ class Ledger(TableSource):
                 happened[column].append((action.seen, row))
         for column, found in enumerate(happened):
             self._extend(column, sorted(found))
+
+    def _rows_of(self, clicks: list[int]) -> list[int]:
+        """The rows of clicks, -1 of those not known, and of those that are there only because none was dropped yet."""
+        oldest = np.searchsorted(self.table.came_ts, self.grid.bounds(self.done)[1] - self.memory)
+        rows = self._index.rows(np.array(clicks, np.int64))
+        found: list[int] = np.where(rows >= oldest, rows, -1).tolist()
+        return found
 
     def _counts(self, row: int, action: Action) -> bool:
         """Whether an action changes anything; if not, why is counted."""
