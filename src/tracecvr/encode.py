@@ -60,12 +60,12 @@ class Hashed(Column):
 
 @dataclass(frozen=True)
 class Modulo(Column):
-    """Whole numbers, modulo the table size (the Taobao recipe)."""
+    """Whole numbers, modulo the table size (the Taobao recipe); missing is 0."""
 
     kind = "modulo"
 
     def ids(self) -> pl.Expr:
-        return pl.col(self.raw) % self.size
+        return pl.col(self.raw).fill_null(0) % self.size
 
 
 @dataclass(frozen=True)

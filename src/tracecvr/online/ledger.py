@@ -142,7 +142,8 @@ class Ledger(TableSource):
             return ()
         _, click, ts, seen, bodies = zip(*fresh, strict=True)
         erased, first = np.array([body is None for body in bodies]), len(self._columns)
-        x = self.reader.encoded([self.reader.blank if body is None else body for body in bodies])
+        x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
+        x[~erased] = self.reader.encoded([body for body in bodies if body is not None])
         blank = np.full((len(fresh), len(self.schema.actions)), NEVER)
         self._columns.append(
             {

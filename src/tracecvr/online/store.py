@@ -110,9 +110,7 @@ class Store:
             raise UserError(f"{folder}: not a store; create one with `tracecvr init`")
         content = read_json(folder / "store.json")
         if content.get("format") != _FORMAT:
-            raise UserError(
-                f"{folder}: a store of format {content.get('format')}, not {_FORMAT}: another version made it"
-            )
+            raise UserError(f"{folder}: not a store of format {_FORMAT}: another version of tracecvr made it")
         return cls(folder, content)
 
     @property

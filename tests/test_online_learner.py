@@ -1,0 +1,479 @@
+"""The live learner: what was replayed is what runs live, bit for bit; and what it does when something goes wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.metrics import roc_auc_score
+
+from conftest import Call
+from tracecvr import metrics, prepared, registry
+from tracecvr.config import DAY, HOUR
+from tracecvr.dataset import Dataset
+from tracecvr.engine import Engine
+from tracecvr.errors import UserError
+from tracecvr.online import archive, relive
+from tracecvr.online.feed import events_of
+from tracecvr.online.learner import Guard, opened
+from tracecvr.online.store import Settings, Store
+from tracecvr.online.versions import Versions
+from tracecvr.online.vitals import Scores, Vitals
+from tracecvr.source import TableSource
+from tracecvr.spec import dataset_of
+
+OPTIONS = {
+    "clicks": "2500",
+    "days": "7",
+    "split": "3d",
+    "d_max": "1d",
+    "horizons": "1h,6h,1d",
+    "interval": "3h",
+    "observed_until": "7d",
+}
+METHODS = ("trace", "es_dfm", "defer", "ftp", "miss", "ulc")
+"""The ones that the promise names, and one that trains its helpers again while it runs."""
+SMALL: dict[str, Any] = {"hidden": (16, 8), "batch_size": 128}
+
+Events = list[dict[str, Any]]
+
+
+def dataset() -> Dataset:
+    return dataset_of("synthetic", [f"{key}={value}" for key, value in OPTIONS.items()])
+
+
+@cache
+def the_events() -> tuple[dict[str, Any], ...]:
+    chosen = dataset()
+    return tuple(events_of(chosen, None, chosen.split, 100 * DAY))
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log") / "base"
+    prepared.prepare_to(path, dataset(), None)
+    return path
+
+
+@pytest.fixture(scope="module")
+def hourly(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in intervals of an hour: old clicks are forgotten before it ends."""
+    path = tmp_path_factory.mktemp("hourly") / "base"
+    prepared.prepare_to(path, replace(dataset(), interval=HOUR), None)
+    return path
+
+
+Made = Callable[..., Store]
+
+
+@pytest.fixture
+def made(log: Path, tmp_path: Path) -> Made:
+    def make(method: str = "trace", settings: Settings | None = None, base: Path = log) -> Store:
+        chosen = registry.get("method", method)(**SMALL)
+        return Store.create(tmp_path / "store", base, chosen, (), settings or Settings(lateness=HOUR))
+
+    return make
+
+
+def send(store: Store, events: Sequence[dict[str, Any]], size: int = 100) -> None:
+    log = store.log()
+    for first in range(0, len(events), size):
+        log.append([store.reader.read(event) for event in events[first : first + size]])
+    log.close()
+
+
+def finish(store: Store) -> None:
+    """Close what is over when everything was sent."""
+    store.log().close_until(int(store.base.click_ts[-1]))
+
+
+def learnt(store: Store) -> tuple[str, int]:
+    """Learn all that is closed; the hash of the state, and the number of intervals."""
+    with opened(store) as learner:
+        while learner.tick() is not None:
+            pass
+        return learner.engine.fingerprint(), learner.ledger.done
+
+
+def replayed(store: Store, table: Path | None = None, intervals: int | None = None) -> str:
+    """The same offline, from the table."""
+    log = store.base if table is None else prepared.load(table).table
+    engine, source = store.engine(), TableSource(log)
+    engine.warm_up(source.history(store.schema.split, store.settings.warm_labels))
+    count = store.log().closed() if intervals is None else intervals
+    for number in range(count):
+        engine.tick(source, *store.grid.bounds(number))
+    return engine.fingerprint()
+
+
+# Live equals replay.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_live_equals_replay(method: str, made: Made) -> None:
+    """Shuffled within the allowed lateness, some twice, in batches of any size, by learners that come and go."""
+    dice, store = random.Random(method), made(method)
+    events = sorted(the_events(), key=lambda event: event["ts"] + dice.uniform(0, HOUR))
+    for _ in range(100):
+        first = dice.randrange(len(events))
+        events.insert(dice.randint(first, len(events)), events[first])
+    while events:
+        size = dice.choice((1, 20, 400, 1500))
+        send(store, events[:size], dice.randint(1, 300))
+        del events[:size]
+        if dice.random() < 0.5:
+            learnt(store)
+    assert store.log().facts().get("late", 0) == 0
+    finish(store)
+    weights, intervals = learnt(store)
+    assert intervals > 32
+    assert weights == replayed(store)
+    assert relive.relive(store).same
+
+
+@pytest.mark.parametrize("labels", ["censored", "mature"])
+def test_warm_up_labels_are_those_that_the_store_was_created_with(labels: str, made: Made) -> None:
+    store = made("vanilla", Settings(warm_labels=labels))
+    assert learnt(store)[0] == replayed(store, intervals=0)
+
+
+@pytest.mark.parametrize("method", ["trace", "defer", "miss"])
+def test_with_events_that_are_truly_late_live_equals_the_replay_of_the_log(
+    method: str, made: Made, tmp_path: Path
+) -> None:
+    """A tenth of all events come up to a day too late, clicks among them, and some purchases are taken back."""
+    dice, store = random.Random(3), made(method)
+    came = [(e["ts"] + (dice.uniform(2 * HOUR, DAY) if dice.random() < 0.1 else 0), e) for e in the_events()]
+    bought = [e for e in the_events() if e["type"] == store.schema.actions[0]]
+    for event in dice.sample(bought, 30):
+        at = event["ts"] + dice.randint(0, 6 * HOUR)
+        came.append((at, event | {"type": "refund", "ts": at}))
+    send(store, [event for _, event in sorted(came, key=lambda pair: pair[0])], 37)
+    finish(store)
+    weights, _ = learnt(store)
+    facts = store.log().facts()
+    assert facts["late"] > 100
+    assert relive.relive(store).same
+    relive.as_table(store, tmp_path / "table")
+    assert weights == replayed(store, tmp_path / "table")
+    assert weights != replayed(store)  # the table that knows everything in time
+    found = prepared.load(tmp_path / "table").table
+    assert (found.came_ts > found.click_ts).any()
+    assert found.undone_ts is not None
+    assert len(found) == len(store.base)
+
+
+def test_the_log_as_a_table_is_a_benchmark(made: Made, tmp_path: Path, call: Call) -> None:
+    store = made("vanilla")
+    send(store, the_events())
+    finish(store)
+    assert call("replay-log", store.folder, "--table", tmp_path / "table") == 0
+    words = ("--method", "vanilla", "--data", "synthetic", "--source", tmp_path / "table", "--out", tmp_path / "run")
+    assert call("run", *words, "--set", "hidden=16,8", "--threads", "1") == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["cost"]["clicks"] > 500
+    assert "kept live" in result["data"]["notes"][-1]
+
+
+def test_compaction_changes_nothing_and_the_archive_is_replayed_too(made: Made, hourly: Path) -> None:
+    store = made("es_dfm", Settings(lateness=HOUR, keep=2), hourly)
+    half = len(the_events()) * 19 // 20
+    send(store, the_events()[:half])
+    learnt(store)
+    assert archive.compact(store, store.engine().memory) > 100
+    assert archive.compact(store, store.engine().memory) == 0
+    frame = pl.concat([pl.read_parquet(path) for path in (store.folder / "archive").iterdir()])
+    events = {(e["type"], e["click_id"], e["ts"]) for e in the_events()}
+    assert set(frame.select("type", "click_id", "ts").rows()) < events
+    assert store.log().append([store.reader.read(the_events()[0])]).counts["out_of_window"] == 1  # sent again, too late
+    send(store, the_events()[half:])
+    finish(store)
+    assert learnt(store)[0] == replayed(store)
+    assert relive.relive(store).same
+
+
+def test_a_compaction_that_was_killed_before_it_deleted_is_repeated(
+    made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made("vanilla", Settings(lateness=HOUR, keep=2), hourly)
+    send(store, the_events())
+    finish(store)
+    learnt(store)
+    everything = len(store.log().since(0, 10**6))
+    with monkeypatch.context() as patch:
+        patch.setattr("tracecvr.online.eventlog.EventLog.prune", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            archive.compact(store, store.engine().memory)
+    assert relive.relive(store).same
+    archive.compact(store, store.engine().memory)
+    kept = sum(len(pl.read_parquet(path)) for path in (store.folder / "archive").iterdir())
+    assert kept + len(store.log().since(0, 10**6)) == everything
+    assert relive.relive(store).same
+
+
+def test_a_user_who_is_erased_is_in_no_file_and_is_never_shown_again(made: Made, hourly: Path) -> None:
+    dice, store = random.Random(5), made("miss", Settings(lateness=HOUR, keep=2), hourly)
+    whose = {e["click_id"]: f"user-{dice.randrange(8)}-end" for e in the_events() if e["type"] == "click"}
+    named = [e | ({"user": whose[e["click_id"]]} if e["click_id"] in whose else {}) for e in the_events()]
+    half = len(named) * 3 // 4
+    send(store, named[:half])
+    learnt(store)
+    archive.compact(store, store.engine().memory)
+    with opened(store) as learner:  # one that runs while it happens
+        rows = learner.ledger.rows
+        clicks, actions = archive.erase(store, "user-3-end")
+        assert clicks == sum(e["type"] == "click" and e["user"] == "user-3-end" for e in named[:half])
+        assert actions > 0
+        send(store, named[half:])
+        learner.tick()
+        ids = [click for click, user in whose.items() if user == "user-3-end"]
+        known = learner.ledger.known_between(0, 10**9)
+        before = learner.ledger.table.click_id[known][: rows - learner.ledger.first_row]
+        early = {e["click_id"] for e in named[:half] if e["type"] == "click"}
+        assert not set(before.tolist()) & set(ids) & early
+        assert learner.ledger.rows >= rows
+        while learner.tick() is not None:
+            pass
+        weights = learner.engine.fingerprint()
+    held = b"".join(path.read_bytes() for path in store.folder.glob("events.db*"))
+    later = sum(e.get("user") == "user-3-end" for e in named[half:])
+    assert held.count(b"user-3-end") >= later  # those that were sent after the erasure
+    archive.erase(store, "user-3-end")
+    files = [*store.folder.glob("events.db*"), *(store.folder / "archive").iterdir()]
+    assert not any(b"user-3-end" in path.read_bytes() for path in files)
+    assert b"user-4-end" in (store.folder / "events.db").read_bytes()
+    assert learnt(store)[0] == weights  # a restart finds everybody else in his place
+    found = relive.relive(store)
+    assert found.erased_clicks > 0
+    assert "cannot be made again" in found.summary()
+
+
+# What serves, and what is undone.
+
+
+def test_versions_change_what_serves_and_never_what_trains(made: Made) -> None:
+    store = made(settings=Settings(lateness=HOUR, keep=5))
+    send(store, the_events()[:1500])
+    learnt(store)
+    versions = Versions(store.folder, 5)
+    numbers = versions.published()
+    assert versions.serving() == numbers[-1]
+    assert versions.rollback() == numbers[-2] == versions.serving()
+    assert versions.rollback() == numbers[-3]
+    with pytest.raises(UserError, match="version 999 cannot serve"):
+        versions.promote(999)
+    versions.promote(numbers[0])
+    send(store, the_events()[1500:])
+    finish(store)
+    weights, intervals = learnt(store)
+    assert weights == replayed(store)
+    assert versions.serving() == numbers[0]  # chosen, so it is kept though it is old
+    assert versions.published() == [numbers[0], *range(intervals - 4, intervals + 1)]
+    versions.promote(None)
+    assert versions.serving() == intervals
+    newest = store.folder / "models" / f"{intervals:09d}.safetensors"
+    newest.write_bytes(b"damaged" + newest.read_bytes()[7:])
+    assert versions.serving() == intervals - 1
+
+
+def test_a_tick_that_diverges_is_undone_told_and_not_published(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made("vanilla")
+    send(store, the_events())
+    finish(store)
+    plain = Engine.tick
+
+    def bad(self: Engine, source: Any, start: int, end: int) -> int:
+        if start == store.grid.bounds(5)[0]:
+            self.method.learning_rate = 1e30
+            self._optimiser = self._adam(self._main)
+        events = plain(self, source, start, end)
+        if start == store.grid.bounds(7)[0]:
+            for parameter in self._main.parameters():
+                parameter.data.mul_(40.0)
+        return events
+
+    monkeypatch.setattr(Engine, "tick", bad)
+    with opened(store) as learner:
+        before = ""
+        while (tick := learner.tick()) is not None:
+            if tick.number in (5, 7):
+                assert tick.undone
+                assert learner.engine.fingerprint() == before
+                learner.engine.method.learning_rate = 1e-3
+            before = learner.engine.fingerprint()
+    undone = [n for n, told in store.log().ticks() if told["undone"]]
+    assert set(undone) >= {5, 7}
+    published = Versions(store.folder, 48).published()
+    assert not {6, 8} & set(published)
+
+
+def test_the_guard_tells_harm_from_what_was_bad_before() -> None:
+    label = np.arange(1000) % 10 == 0
+    good = np.where(label, -1.0, -2.5).astype(np.float32)
+    guard = Guard()
+    assert guard.verdict(label, good, good) == ""
+    assert "NLL" in guard.verdict(label, good, good + np.float32(4))
+    assert "calibration" in Guard(nll=100).verdict(label, good, good + np.float32(4))
+    assert "calibration" in Guard(nll=100).verdict(label, good, good - np.float32(3))
+    assert guard.verdict(label, good + np.float32(4), good + np.float32(4.01)) == ""
+    assert guard.verdict(label[:400], good[:400], good[:400] + 9) == ""
+
+
+# Live metrics.
+
+
+SCORES = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(-20, 20, width=32))
+
+
+@given(SCORES, SCORES, st.randoms(use_true_random=False))
+def test_sums_of_scores_merge_and_tell_what_the_clicks_tell(one: Any, other: Any, dice: random.Random) -> None:
+    parts = [(s, np.array([dice.random() < 0.3 for _ in s])) for s in (one, other)]
+    sums = []
+    for s, label in parts:
+        sums.append(Scores())
+        sums[-1].add(s, label)
+    s, label = np.concatenate([one, other]), np.concatenate([parts[0][1], parts[1][1]])
+    found, exact = sums[0].merged(sums[1]).summary(), metrics.evaluate(s, label)
+    assert found["nll"] == pytest.approx(exact.nll)
+    assert found["ece"] == pytest.approx(exact.ece)
+    assert found["clicks"] == len(s)
+    assert found["pcoc"] == (None if exact.pcoc is None else pytest.approx(exact.pcoc))
+    binned = np.searchsorted(np.linspace(-15, 15, 1201), s)
+    if 0 < label.sum() < len(label):
+        assert found["auc"] == pytest.approx(roc_auc_score(label, binned))
+    again = Scores.of(json.loads(json.dumps(sums[0].state())))
+    assert again.summary() == sums[0].summary()
+
+
+def test_the_delay_curve_is_the_share_of_conversions_known_by_an_age() -> None:
+    vitals, delay = Vitals(DAY), np.array([HOUR, 2 * HOUR, 6 * HOUR, DAY])
+    assert vitals.known_by(np.array([HOUR])) is None
+    assert vitals.curve() == {"age_s": [], "share": []}
+    vitals.add(np.full(4, np.nan, np.float32), np.ones(4, bool), delay)
+    known = vitals.known_by(np.array([0, 90 * 60, 4 * HOUR, DAY]))
+    assert known is not None
+    assert known[[0, 3]].tolist() == [0, 1]
+    assert known[1] == pytest.approx(0.25, abs=0.1)
+    assert known[2] == pytest.approx(0.5, abs=0.05)
+    assert vitals.scores.summary()["clicks"] == 0  # none of them was served
+
+
+def test_what_is_told_of_a_stream_is_what_happened_in_it(made: Made) -> None:
+    store = made()
+    send(store, the_events())
+    finish(store)
+    with opened(store) as learner:
+        while learner.tick() is not None:
+            pass
+        done, table = learner.ledger.done, store.base
+        told = learner.log.ticks(1)[0][1]
+        served = np.fromfile(store.folder / "served.f32", np.float32)
+    end = store.grid.bounds(done)[0]
+    first, last = np.searchsorted(table.click_ts, (store.schema.split, end - store.schema.d_max))
+    exact = metrics.evaluate(served[: last - first], table.label[first:last])
+    assert told["mature"]["clicks"] == last - first
+    assert told["mature"]["conversions"] == table.label[first:last].sum()
+    assert told["mature"]["nll"] == pytest.approx(exact.nll)
+    assert told["mature"]["auc"] == pytest.approx(exact.auc, abs=0.003)
+    recent = told["recent"]
+    newest = table.click_ts >= end - 24 * store.schema.interval
+    assert recent["clicks"] == (newest & (table.click_ts < end)).sum()
+    assert recent["so_far"] < recent["provisional"] < 1
+    assert recent["so_far"] <= recent["projected"] < 3 * recent["so_far"]
+
+
+# The command line.
+
+
+def test_from_a_log_to_a_model_that_learns_by_the_command_line(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--data", "synthetic", *(w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}"))]
+    store, events = tmp_path / "store", tmp_path / "events.jsonl"
+    assert call("init", store, *data, "--set", "hidden=16,8", "--lateness", "30min") == 0
+    assert call("init", store, *data) == 2
+    capsys.readouterr()
+    assert call("events", *data) == 0
+    events.write_text(capsys.readouterr().out)
+    assert call("ingest", store, events) == 0
+    assert call("ingest", store, events) == 0
+    assert f"duplicates: {len(the_events()):,}" in capsys.readouterr().out
+    assert call("tick", store) == 0
+    assert call("tick", store, "--to", 7 * DAY) == 0
+    assert call("status", store, "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["intervals"] == {"closed": 39, "learnt": 39}
+    assert status["versions"]["serving"] == 39
+    assert call("models", "rollback", store) == 0
+    assert call("models", "list", store) == 0
+    assert "38" in next(line for line in capsys.readouterr().out.splitlines() if line.endswith("serves"))
+    assert call("models", "promote", store, "newest") == 0
+    assert call("models", "promote", store, "best") == 2
+    assert call("replay-log", store) == 0
+    assert "39 intervals replayed; 40 of 40 versions are identical" in capsys.readouterr().out
+    assert call("compact", store) == 0
+    assert call("erase", store, "nobody") == 0
+    assert "erased: 0 clicks" in capsys.readouterr().out
+
+
+def test_bad_lines_and_directories_are_named(
+    made: Made, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, file = made("vanilla"), tmp_path / "events.jsonl"
+    file.write_text("\n".join([json.dumps(the_events()[0]), json.dumps(the_events()[1]), "{", "x"]))
+    assert call("ingest", store.folder, file, "--batch", "2") == 2
+    told = capsys.readouterr().err
+    assert "line 3" in told
+    assert "lines before 3 are accepted" in told
+    assert len(store.log().since(0, 10)) == 2
+    assert call("ingest", tmp_path, file) == 2
+    assert "not a store; create one with `tracecvr init`" in capsys.readouterr().err
+    assert call("init", tmp_path / "new", "--data", "synthetic", "--set", "split=1d") == 2
+    assert not (tmp_path / "new").exists()
+    with opened(store):
+        assert call("tick", store.folder) == 2
+    assert "in use by another process" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_twenty_days_of_a_real_log_live_equal_their_replay(real_log: Callable[[str], Path], tmp_path: Path) -> None:
+    """For the methods that the promise names, at small sizes: what is compared is bytes, not quality."""
+    chosen, source = dataset_of("criteo_search", ()), real_log("criteo_search.parquet")
+    prepared.prepare_to(tmp_path / "base", chosen, source)
+    end = chosen.split + 20 * DAY
+    for method in METHODS[:5]:
+        made = registry.get("method", method)(hidden=(32, 16))
+        store = Store.create(tmp_path / method, tmp_path / "base", made, (), Settings(lateness=HOUR, keep=2))
+        log, dice, batch = store.log(), random.Random(0), []
+        for event in events_of(chosen, source, chosen.split, end):
+            batch.append(store.reader.read(event))
+            if len(batch) == 2000:
+                dice.shuffle(batch)
+                log.append(batch + batch[:100])
+                batch = []
+        log.append(batch)
+        log.close_until(end)
+        weights, intervals = learnt(store)
+        assert intervals == 480
+        assert weights == replayed(store)
+
+
+def test_a_store_of_another_format_or_log_is_refused(made: Made) -> None:
+    store = made("vanilla")
+    other = replace(store, content=store.content | {"fingerprint": "x"})
+    with pytest.raises(UserError, match="not the log that this store was created with"):
+        _ = other.base
+    (store.folder / "store.json").write_text(json.dumps(store.content | {"format": 99}))
+    with pytest.raises(UserError, match="another version of tracecvr"):
+        Store.open(store.folder)
