@@ -66,6 +66,7 @@ def plugins(as_json: AsJson = False) -> None:
 def inspect_log(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Parquet or CSV: files, folders or patterns.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the schema; must not exist.")] = None,
+    zone: Annotated[str, typer.Option("--zone", help="Time zone of times without an offset.")] = "UTC",
     as_json: AsJson = False,
 ) -> None:
     """Look at a log of your own: columns, delays, defects, and a schema that `prepare logs` reads."""
@@ -79,7 +80,7 @@ def inspect_log(
     if out is not None and out.exists():
         raise UserError(f"{out} exists already: choose another --out, or remove it first")
     with Display(Console(stderr=True)) as progress:
-        found = look(files, Path() if out is None else out.parent, progress)
+        found = look(files, Path() if out is None else out.parent, zone, progress)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, found.toml)

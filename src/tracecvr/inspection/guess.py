@@ -29,6 +29,7 @@ CONVERSION = (
     "lead",
 )
 REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
+ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
 TYPE = ("event", "type", "action", "behavio", "kind", "activity")
 _MOST_TYPES = 30
 
@@ -174,6 +175,15 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile) -> Guess:
             f"no single column tells clicks apart: a click is taken to be one combination of {', '.join(guess.id)}, "
             "and later rows of the same combination to be duplicates of it"
         )
+    known = [word for word in words if _has(word, (*CONVERSION, *REFUND, *ACTION))]
+    if any(not _has(word, REFUND) for word in known):
+        for word in words:
+            if word not in known:
+                rows = int((kinds.values == word).sum())
+                guess.doubts.append(
+                    f"events {word!r} ({rows:,} rows) are left out; if they follow clicks, add an [[action]]"
+                )
+        words = known
     for word in words:
         rows = int((kinds.values == word).sum())
         action = Action(_short(word), event=word, why=f"{rows:,} of {kinds.rows:,} rows looked at")

@@ -55,8 +55,9 @@ class Found:
         }
 
 
-def look(given: Sequence[str], folder: Path, progress: Progress = silent) -> Found:
-    """Look at files, folders or patterns and propose a schema that will be written to `folder`."""
+def look(given: Sequence[str], folder: Path, zone: str = "UTC", progress: Progress = silent) -> Found:
+    """Look at files, folders or patterns and propose a schema that will be written to `folder`. Times without an offset
+    are read in `zone`."""
     logs = [columns.sampled(path) for name in given for path in files.found(name, Path())]
     texts = {(log.file.separator, log.file.header) for log in logs if not log.file.parquet}
     if len(texts) > 1:
@@ -64,7 +65,7 @@ def look(given: Sequence[str], folder: Path, progress: Progress = silent) -> Fou
     guess, profiles = guessed(logs)
     if not guess.features:
         raise UserError("no column is left that could be a feature: a log needs at least one")
-    draft = Proposal(given, folder, logs, guess)
+    draft = Proposal(given, folder, logs, guess, zone)
     found = measured.measure(_parsed(draft), progress)
     if set(found.leaks) >= {one.name for one in guess.features}:
         raise UserError(
@@ -97,5 +98,5 @@ def _moved(draft: Proposal, found: Measured) -> dict[str, Any]:
     origin = (start + found.first_click) // DAY * DAY
     shift = origin - start
     first, last, seen = found.first_click - shift, found.last_click - shift, found.last_seen - shift
-    text = str(origin) if relative else datetime.fromtimestamp(origin, UTC).strftime("%Y-%m-%d")
+    text = str(origin) if relative else datetime.fromtimestamp(origin, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"found": replace(found, first_click=first, last_click=last, last_seen=seen), "origin": text}

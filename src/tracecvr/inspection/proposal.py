@@ -16,7 +16,7 @@ from tracecvr.inspection.guess import Action, Guess
 from tracecvr.inspection.measured import Labels, Measured
 from tracecvr.ownlog.schema import Defects
 
-DRAFT_ORIGINS = "1990-01-01", "-1000000000000"
+DRAFT_ORIGINS = "1990-01-01T00:00:00Z", "-1000000000000"
 """Early enough for any log: while nothing is known but what a sample shows."""
 
 SKEW = 5 * MINUTE
@@ -33,6 +33,7 @@ class Proposal:
     folder: Path
     logs: Sequence[Sampled]
     guess: Guess
+    zone: str = "UTC"
     found: Measured | None = None
     origin: str = ""
     counts: Mapping[str, int] | None = None
@@ -66,10 +67,8 @@ class Proposal:
         time = self.guess.click
         lines = ["", "[time]", _line("unit", time.unit, f"{time.name}: {time.examples(2)}")]
         if any(one.naive for log in self.logs for one in log.columns.values()):
-            lines.append(
-                "# In doubt: some times have no offset; they are read in this zone. Name the zone they were written in."
-            )
-        lines.append(_line("zone", "UTC", "of times without an offset"))
+            lines.append("# In doubt: some times have no offset. They are read in this zone: name the one they are of.")
+        lines.append(_line("zone", self.zone, "of times without an offset"))
         origin = self.origin or DRAFT_ORIGINS[time.relative]
         lines.append(_line("origin", int(origin) if time.relative else origin, "second 0 of the table"))
         times = [one for log in self.logs for one in log.columns.values() if one.unit is not None]
@@ -143,7 +142,7 @@ class Proposal:
     def _date(self, seconds: int) -> str:
         if self.guess.click.relative:
             return f"second {seconds + int(self.origin or 0)}"
-        start = datetime.fromisoformat(self.origin or DRAFT_ORIGINS[0]).replace(tzinfo=UTC).timestamp()
+        start = datetime.fromisoformat(self.origin).timestamp()
         return datetime.fromtimestamp(start + seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
     def _defects(self) -> list[str]:
@@ -205,13 +204,17 @@ class Proposal:
 
     def _feature(self, one: Profile) -> str:
         seen = f"{one.distinct:,} different: {one.examples()}"
-        if self.found is not None and one.number and one.distinct > 50 and not one.named_id:
+        if self.found is not None and one.number and one.distinct > 50 and not self._names(one):
             values = one.values.cast(float, strict=False).drop_nulls()
             low, middle, high = float(values.min()), float(values.median()), float(values.max())  # type: ignore[arg-type]
             scale = ', scale = "log"' if low >= -1 and high > 50 * max(middle, 1.0) else ""
             return f'{_key(one.name)} = {{kind = "binned", size = {_BINS}{scale}}}    # {seen}'
         size = min(_MOST_IDS, max(8, 1 << (2 * one.distinct - 1).bit_length()))
         return f'{_key(one.name)} = {{kind = "hashed", size = {size}}}    # {seen}'
+
+    def _names(self, one: Profile) -> bool:
+        """Whether the numbers of a column are names, not amounts."""
+        return one.named_id or one.name in self.guess.id
 
     def _relative(self, name: str) -> str:
         return Path(os.path.relpath(Path(name).absolute(), self.folder.absolute())).as_posix()

@@ -238,8 +238,6 @@ def _column(name: str, rule: Any, where: str) -> Column:
 
 def _check(schema: LogSchema) -> None:
     where, events = schema.path, schema.shape == "events"
-    if not schema.shape:
-        raise UserError(f'{where}: say the shape of the log: shape = "clicks" (a row per click) or "events"')
     if not schema.actions:
         raise UserError(f"{where}: no action: describe the conversion in [[action]]")
     if not schema.features:
