@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 import polars as pl
 
@@ -44,6 +45,13 @@ COUNTED = (
 """What is reported, in this order: rows that were dropped, and what was met in those that were not."""
 
 
+_LOOKED_AT = 2
+"""Frames from which the size of a row in memory is known: of a file, the first one has no rows."""
+
+_COPIES = 3
+"""How often rows of a part are held at once while they are joined."""
+
+
 class Cleaner:
     """Clicks of a log, part by part; counts are complete when all parts are taken."""
 
@@ -58,11 +66,13 @@ class Cleaner:
 
     def parts(self, scratch: Scratch) -> Iterator[pl.DataFrame]:
         """Frames of clicks with all that the table needs, of any number; the last one is empty."""
-        opened = [file for _, file in self.rows.opened()]
-        size, expected = sum(file.size() for file in opened), sum(file.rows() for file in opened)
+        expected = sum(file.rows() for _, file in self.rows.opened())
         scratch.expect(expected)
         rows = self._told(self.rows.events() if self.events else self.rows.clicks(), scratch, expected)
-        for part in spread(rows, "_id", size, scratch) if self.with_ids else rows:
+        start = list(islice(rows, _LOOKED_AT))
+        size = _COPIES * expected * sum(frame.estimated_size() for frame in start) // max(self.rows.read, 1)
+        rows = chain(start, rows)
+        for part in spread(rows, "_id", int(size), scratch) if self.with_ids else rows:
             yield self._of_events(part) if self.events else self._of_clicks(part)
         yield self._of_events(self.empty) if self.events else self._of_clicks(self.empty)
 

@@ -21,9 +21,6 @@ _BATCH = 1 << 17
 _HEAD = 1 << 16
 """Bytes from which the length of lines is estimated."""
 
-_UNPACKED = 5
-"""How much larger Parquet is in memory, as a rule."""
-
 SUFFIXES = (".parquet", ".csv", ".tsv", ".txt")
 
 
@@ -77,10 +74,6 @@ class LogFile:
         with self.path.open("rb") as stream:
             start = stream.read(_HEAD)
         return max(1, self.path.stat().st_size * max(start.count(b"\n"), 1) // len(start))
-
-    def size(self) -> int:
-        """About how many bytes its rows take in memory."""
-        return self.path.stat().st_size * (_UNPACKED if self.parquet else 1)
 
     def _unreadable(self, error: Exception) -> UserError:
         kind = "Parquet" if self.parquet else f"text with columns separated by {self.separator!r}"
