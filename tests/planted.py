@@ -19,6 +19,9 @@ ORIGIN = int(datetime(2025, 10, 28, tzinfo=UTC).timestamp())
 DAYS = 180
 """Clicks with nothing wrong lie between two changes of the clocks: on 26 October, two days before, and on 29 March."""
 
+SKEW, D_MAX = 5 * MINUTE, 3 * DAY
+"""What `inspect` proposes for these logs: defects lie on both sides of it."""
+
 TWICE, SKIPPED = datetime(2025, 10, 26, 2, 30), datetime(2026, 3, 29, 2, 15)
 """Local times that clocks show twice, and never."""
 
@@ -57,16 +60,18 @@ def log(clicks: int = 4000, seed: int = 0) -> Log:
         made.planted[name] += count
         return [made.clicks[next(free)] for _ in range(count)]
 
-    for one in some("clock_skew", 6):
-        one.purchase = _at(one) - 100
-    for one in some("dropped_conversion_before_click", 5):
-        one.purchase = _at(one) - DAY
-    for one in some("conversion_after_d_max", 9):
-        one.purchase = _at(one) + 20 * DAY
-    for one in some("refund", 11):
-        one.purchase, one.refund = _at(one) + HOUR, _at(one) + 3 * HOUR
-    for one in some("refund_after_d_max", 4):
-        one.purchase, one.refund = _at(one) + HOUR, _at(one) + 15 * DAY
+    for i, one in enumerate(some("clock_skew", 6)):
+        one.purchase = _at(one) - (SKEW if i == 0 else 100)
+    for i, one in enumerate(some("dropped_conversion_before_click", 5)):
+        one.purchase = _at(one) - (SKEW + 1 if i == 0 else DAY)
+    for i, one in enumerate(some("conversion_after_d_max", 9)):
+        one.purchase = _at(one) + (D_MAX + 1 if i == 0 else 20 * DAY)
+    for one in some("nothing", 2):
+        one.purchase = _at(one) + D_MAX
+    for i, one in enumerate(some("refund", 11)):
+        one.purchase, one.refund = _at(one) + HOUR, _at(one) + (D_MAX if i == 0 else 3 * HOUR)
+    for i, one in enumerate(some("refund_after_d_max", 4)):
+        one.purchase, one.refund = _at(one) + HOUR, _at(one) + (D_MAX + 1 if i == 0 else 15 * DAY)
     for one in some("refund_without_conversion", 3):
         one.purchase, one.refund = None, _at(one) + DAY
     for one in some("refund_before_conversion", 2):
@@ -85,6 +90,7 @@ def log(clicks: int = 4000, seed: int = 0) -> Log:
         one.at, one.purchase, one.cart = None, None, None
     for one in some("dropped_duplicate_click", 8):
         made.copies.append(Click(**vars(one)))
+    del made.planted["nothing"]
     gone = ("dropped_null_click_id", "dropped_null_click_time", "dropped_conversion_before_click")
     made.planted["clicks"] = clicks - sum(made.planted[name] for name in gone)
     return made
