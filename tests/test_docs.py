@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+import planted
 from conftest import Call
 from tracecvr import checks, registry
 from tracecvr.checks.subject import Subject
+from tracecvr.ownlog.clean import COUNTED, DROPPED
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,6 +36,22 @@ def test_the_readme_runs(
     capsys.readouterr()
     exec(compile(code, "README.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_guide_to_logs_of_your_own_runs(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    planted.write_clicks(tmp_path, planted.log())
+    (commands,) = blocks("docs/own_log.md", "sh")
+    for line in commands.splitlines():
+        assert call(*shlex.split(line)[1:]) == 0, line
+    assert (tmp_path / "result" / "result.json").exists()
+
+
+def test_the_guide_to_logs_of_your_own_names_every_count() -> None:
+    text = (ROOT / "docs" / "own_log.md").read_text()
+    kept = {"dropped_action_without_click", "dropped_refund_without_click", "conversion_before_click_ignored"}
+    names = {*COUNTED, *(f"dropped_{name}" for name in DROPPED)} - kept
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
 def test_the_readme_names_the_two_commands() -> None:

@@ -123,6 +123,20 @@ def test_a_refund_counts_up_to_d_max(back: int, label: bool) -> None:
     assert TableSource(table).known_at(500, 0, 100).converted.tolist() == [label]
 
 
+def test_a_refund_after_the_split_is_not_known_at_it() -> None:
+    table = refunded([(5, 30, None, 20)])  # bought at 35, taken back at 55
+    for split, known in ((35, 0), (36, 1), (55, 1), (56, 0)):
+        (b,) = TableSource(table).history(split, "censored").batches(10, None)
+        assert b.truth is not None
+        assert (b.truth.tolist(), b.converted.tolist()) == ([known], [bool(known)])
+
+
+def test_what_is_taken_back_at_once_is_never_told() -> None:
+    source = TableSource(refunded([(5, 30, 30, 0)]))
+    assert len(source.reveals((On(0),), 0, 600)) == 0
+    assert len(source.reveals((On(1),), 0, 600)) == 1
+
+
 def some_refunds(seed: int = 3) -> ClickTable:
     """A small log in which a third of the conversions are taken back within half a day."""
     table, rng = small_log(), np.random.default_rng(seed)

@@ -33,6 +33,10 @@ Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE"
 DataSettings = Annotated[
     list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
 ]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema", help="Schema of a log of your own (dataset `logs`), as `inspect` proposes it."),
+]
 Source = Annotated[Path | None, typer.Option("--source", help="Raw log, or a directory written by `prepare`.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all cores by default.")]
 
@@ -59,11 +63,47 @@ def plugins(as_json: AsJson = False) -> None:
     _list("plugin", as_json)
 
 
+@app.command("inspect")
+def inspect_log(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Parquet or CSV: files, folders or patterns.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write the schema; must not exist.")] = None,
+    zone: Annotated[str, typer.Option("--zone", help="Time zone of times without an offset.")] = "UTC",
+    as_json: AsJson = False,
+) -> None:
+    """Look at a log of your own: columns, delays, defects, and a schema that `prepare logs` reads."""
+    from rich.console import Console
+
+    from tracecvr import show
+    from tracecvr.files import write_text
+    from tracecvr.inspection.look import look
+    from tracecvr.progress import Display
+
+    if out is not None and out.exists():
+        raise UserError(f"{out} exists already: choose another --out, or remove it first")
+    with Display(Console(stderr=True)) as progress:
+        found = look(files, Path() if out is None else out.parent, zone, progress)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, found.toml)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+        return
+    show.inspected(found)
+    if out is None:
+        typer.echo(found.toml)
+        typer.echo(
+            "write it with --out schema.toml, read it, correct it, then: tracecvr prepare logs --schema schema.toml"
+        )
+    else:
+        typer.echo(f"schema: {out}; read it, correct it, then: tracecvr prepare logs --schema {out} --out TABLE")
+
+
 @app.command()
 def prepare(
     data: Annotated[str, typer.Argument(help="Dataset, as listed by `tracecvr datasets`.")],
     out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
     source: Source = None,
+    schema: SchemaFile = None,
     data_set: DataSettings = None,
 ) -> None:
     """Turn a raw log into a table that `run` reads at once."""
@@ -73,7 +113,7 @@ def prepare(
     from tracecvr.progress import Display
     from tracecvr.spec import dataset_of
 
-    dataset = dataset_of(data, data_set or [])
+    dataset = dataset_of(data, _with_schema(data_set, schema))
     with Display(Console(stderr=True)) as progress:
         made = prepared.prepare_to(out, dataset, source, progress)
     for name, count in made.table.counts.items():
@@ -89,6 +129,7 @@ def run(
     data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
     plugin: Annotated[list[str] | None, typer.Option("--plugin", help="Plugin to add, e.g. completer.")] = None,
     source: Source = None,
+    schema: SchemaFile = None,
     settings: Settings = None,
     data_set: DataSettings = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
@@ -102,7 +143,8 @@ def run(
     from tracecvr.spec import spec_of
 
     given = config.pairs(settings or [], "--set")
-    spec = spec_of(method, plugin or [], data, source, given, data_set or [], seed, threads or _cores())
+    chosen = _with_schema(data_set, schema)
+    spec = spec_of(method, plugin or [], data, source, given, chosen, seed, threads or _cores())
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
     _carry_out([(spec, where)], resume, checkpoint_every)
 
@@ -126,6 +168,7 @@ def bench(
     data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
     out: Annotated[Path, typer.Option("--out", help="Directory of the bench; the same command again goes on in it.")],
     source: Source = None,
+    schema: SchemaFile = None,
     methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
     seeds: Annotated[str, typer.Option("--seeds", metavar="0-4", help="Seeds, one run of each row for each.")] = "0",
     settings: Settings = None,
@@ -148,7 +191,7 @@ def bench(
         suite=suites.load(suite),
         data=data,
         source=source,
-        data_settings=tuple(data_set or ()),
+        data_settings=tuple(_with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
         methods=tuple(name for name in methods.split(",") if name),
         seeds=suites.seeds_of(seeds),
@@ -275,6 +318,11 @@ def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: f
     show.results(results)
     for _, out in specs:
         typer.echo(f"result: {out / 'result.json'}")
+
+
+def _with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
+    """Options of the dataset, of which `--schema FILE` is one."""
+    return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
 
 
 def _cores() -> int:

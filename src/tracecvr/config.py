@@ -130,6 +130,18 @@ def chosen(text: str, choices: tuple[str, ...], flag: str) -> str:
     return text
 
 
+def filled(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+    """An instance from a table of TOML: durations may be written as text, one value stands for a list of one."""
+    hints, known = get_type_hints(cls, include_extras=True), [o.name for o in options(cls)]
+    for key in table:
+        if key not in known:
+            raise UserError(f"{where}: unknown key {key!r}{nearest(key, known)}; known keys: {', '.join(known)}")
+    try:
+        return validated(cls(**{key: _from_toml(value, hints[key], key) for key, value in table.items()}))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)' when something close is known, else nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
@@ -189,6 +201,17 @@ def _parse(text: str, hint: Any, where: str) -> Any:
         return _scalar(text, inner)
     except ValueError:
         raise UserError(f"{where}: expected {_type_name(inner)}, found {text!r}") from None
+
+
+def _from_toml(value: Any, hint: Any, where: str) -> Any:
+    inner = _without_none(hint)
+    if get_origin(inner) is tuple:
+        many = value if isinstance(value, list) else [value]
+        return tuple(_from_toml(one, get_args(inner)[0], where) for one in many)
+    if inner is str:
+        # A number or a date that nobody put in quotes is meant as text.
+        return value if isinstance(value, bool | list | dict) else str(value)
+    return _parse(value, inner, where) if isinstance(value, str) else value
 
 
 def _scalar(text: str, hint: Any) -> Any:

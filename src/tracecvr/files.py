@@ -41,7 +41,11 @@ def not_written(path: Path, error: Exception) -> UserError:
 
 def write_json(path: Path, content: Any) -> None:
     """Indented JSON, keys in the order given; NaN is refused because JSON has none."""
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, in UTF-8."""
 
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
@@ -90,10 +94,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def existing(path: Path) -> Path:
+def existing(path: Path, given_as: str = "--source") -> Path:
     """`path` itself, once it is known to be a readable, non-empty file."""
     if not path.exists():
-        raise UserError(f"{path}: no such file; check the path given as --source")
+        raise UserError(f"{path}: no such file; check the path given as {given_as}")
     if path.is_file() and path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
     return path

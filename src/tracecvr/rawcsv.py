@@ -91,9 +91,7 @@ def read_blocks(
     path: Path, fields: Sequence[Field], scratch: Scratch, separator: str = ",", header: bool = False
 ) -> Iterator[pl.DataFrame]:
     """The same in blocks of rows, in the order of the file: for logs bigger than memory."""
-    packed = _PACKED.get(head(path)[:2])
-    if packed:
-        raise UserError(f"{path}: is a {packed} archive, expected plain text; unpack it first")
+    refuse_archive(path, head(path))
     text = _Text(path, tuple(fields), separator, 1)
     if header:
         text = _Text(path, _by_header(path, fields, separator), separator, 2)
@@ -158,6 +156,13 @@ def head(path: Path) -> bytes:
             return stream.read(4)
     except OSError as error:
         raise UserError(f"{path}: not readable ({error.strerror}); check its permissions") from None
+
+
+def refuse_archive(path: Path, start: bytes) -> None:
+    """Refuse a file whose first bytes are those of an archive."""
+    packed = _PACKED.get(start[:2])
+    if packed:
+        raise UserError(f"{path}: is a {packed} archive, expected plain text; unpack it first")
 
 
 def _by_header(path: Path, fields: Sequence[Field], separator: str) -> tuple[Field, ...]:

@@ -1,0 +1,95 @@
+"""A log of your own, Parquet or CSV, as its schema describes it (`tracecvr inspect` proposes one)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from tracecvr.clicks import Schema
+from tracecvr.config import Seconds, option
+from tracecvr.dataset import Dataset, RawLog
+from tracecvr.encode import Column, Encoder
+from tracecvr.errors import UserError
+from tracecvr.ownlog import schema as schemas
+from tracecvr.ownlog.clean import COUNTED, DROPPED, Cleaner
+from tracecvr.ownlog.rows import Rows
+from tracecvr.ownlog.schema import LogSchema
+from tracecvr.scratch import Scratch
+
+
+@dataclass
+class Logs(Dataset):
+    """A log of your own: one row per click with the times of what followed, or one row per event. `schema` says what
+    the columns mean and what to do with each defect; an option that is given wins over it.
+
+    >>> Logs().name
+    'logs'
+    """
+
+    name = "logs"
+    needs_source = False
+
+    schema: str = option("", "the TOML file that describes the log (--schema does the same)")
+    horizons: tuple[Seconds, ...] = option((), "ends of the observation windows; the schema's by default")
+    d_max: Seconds = option(0, "attribution limit; the schema's by default", low=0)
+    split: Seconds = option(0, "end of the warm-up part; the schema's by default", low=0)
+    interval: Seconds = option(0, "length of an interval of the stream; the schema's by default", low=0)
+    observed_until: Seconds = option(0, "where labels end; the schema's by default", low=0)
+    max_bad: float | None = option(None, "share of rows that may be dropped; the schema's by default", low=0, high=1)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if not self.schema:
+            return
+        labels = self.described.labels
+        for name in ("horizons", "d_max", "split", "interval", "observed_until"):
+            setattr(self, name, getattr(self, name) or getattr(labels, name))
+        if self.max_bad is None:
+            self.max_bad = self.described.defects.max_bad
+
+    @cached_property
+    def described(self) -> LogSchema:
+        """What the schema says."""
+        if not self.schema:
+            raise UserError("dataset 'logs' needs a schema: give --schema FILE (`tracecvr inspect LOG` proposes one)")
+        return schemas.load(Path(self.schema))
+
+    def check_source(self, source: Path | None) -> None:
+        Rows(self.described, source).opened()
+
+    def files(self, source: Path | None) -> tuple[Path, ...]:
+        described = self.described
+        return described.path, *(file.path for _, file in Rows(described, source).opened())
+
+    def columns(self) -> tuple[Column, ...]:
+        return self.described.features
+
+    def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
+        described = self.described
+        return replace(
+            super().table_schema(encoder, notes),
+            actions=described.names,
+            window=described.labels.window,
+            negatives_kept=described.labels.negatives_kept,
+        )
+
+    def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
+        rows = Rows(self.described, source)
+        cleaner = Cleaner(rows, self.d_max)
+        for clicks in cleaner.parts(scratch):
+            if len(clicks):
+                yield RawLog(clicks, 0, notes=self._notes())
+        # What was counted is complete only now.
+        dropped = {name: rows.dropped[name] for name in DROPPED}
+        counts = {name: rows.counts[name] for name in COUNTED}
+        yield RawLog(clicks.clear(), rows.read, dropped, counts, self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        kept = self.described.labels.negatives_kept
+        if kept == 1:
+            return ()
+        return (
+            f"{100 * kept:g}% of the clicks without a conversion are in the log: odds are multiplied by {kept:g}, "
+            f"metrics count each such click {1 / kept:g} times",
+        )
