@@ -33,7 +33,7 @@ NEVER = int(np.iinfo(np.int64).max)
 LEARNERS = ("x", "click_ts", "click_id", "action_ts")
 """The columns that learners see."""
 
-OPTIONAL = ("undone_ts", "seen_ts", "came_ts")
+OPTIONAL = ("undone_ts", "late_seen_ts", "late_came_ts")
 """Columns of the same kind that most logs do not have."""
 
 TRUTH = "truth."
@@ -131,20 +131,21 @@ class ClickTable:
     counts: dict[str, int] = field(default_factory=dict)
     truth: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     undone_ts: Ints | None = None  # (N,), NEVER where it stands
-    seen_ts: Ints = None  # type: ignore[assignment]  # (N, K), when each action became known: by default, as it happened
-    came_ts: Ints = None  # type: ignore[assignment]  # (N,), the same of each click
-
-    def __post_init__(self) -> None:
-        for name, default in self._as_it_happened.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
+    late_seen_ts: Ints | None = None  # (N, K), when each action became known, if not as it happened
+    late_came_ts: Ints | None = None  # (N,), the same of each click
 
     def __len__(self) -> int:
         return len(self.click_ts)
 
     @property
-    def _as_it_happened(self) -> dict[str, Ints]:
-        return {"seen_ts": self.action_ts, "came_ts": self.click_ts}
+    def seen_ts(self) -> Ints:
+        """When each action became known."""
+        return self.action_ts if self.late_seen_ts is None else self.late_seen_ts
+
+    @property
+    def came_ts(self) -> Ints:
+        """When each click became known."""
+        return self.click_ts if self.late_came_ts is None else self.late_came_ts
 
     @cached_property
     def label(self) -> npt.NDArray[np.bool_]:
@@ -159,8 +160,7 @@ class ClickTable:
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """Every column that a learner can see, by name."""
         found = {name: getattr(self, name) for name in (*LEARNERS, *OPTIONAL)}
-        absent = {"undone_ts": None} | self._as_it_happened
-        return {name: column for name, column in found.items() if name not in absent or column is not absent[name]}
+        return {name: column for name, column in found.items() if column is not None}
 
     @cached_property
     def fingerprint(self) -> str:

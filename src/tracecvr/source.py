@@ -66,7 +66,8 @@ class TableSource:
 
     def __init__(self, table: ClickTable) -> None:
         self.table = table
-        self.late = np.empty(0, np.int64) if table.came_ts is table.click_ts else _late(table)
+        late = None if table.late_came_ts is None else np.flatnonzero(table.late_came_ts != table.click_ts)
+        self.late = np.empty(0, np.int64) if late is None else late
         self._by_seen: dict[int, tuple[Ints, Ints]] = {}
 
     @property
@@ -216,7 +217,3 @@ class TableHistory:
             came_ts=table.came_ts[row],
         )
         return replace(events, span=torch.from_numpy(self.end - table.click_ts[row]), rng=rng)
-
-
-def _late(table: ClickTable) -> Ints:
-    return np.flatnonzero(table.came_ts != table.click_ts)

@@ -253,8 +253,8 @@ class Ledger(TableSource):
             action_ts=c["action_ts"],
             schema=self._base.schema,
             undone_ts=c["undone_ts"],
-            seen_ts=c["seen_ts"],
-            came_ts=c["came_ts"],
+            late_seen_ts=c["seen_ts"],
+            late_came_ts=c["came_ts"],
         )
 
 

@@ -91,8 +91,8 @@ def as_table(store: Store, out: Path) -> ClickTable:
         schema=replace(t.schema, observed_until=store.grid.bounds(ledger.done)[0], notes=notes),
         counts={"clicks": len(kept), **{k: v for k, v in ledger.counts.items() if v}},
         undone_ts=undone if (undone != NEVER).any() else None,
-        seen_ts=t.seen_ts[kept],
-        came_ts=t.came_ts[kept],
+        late_seen_ts=t.seen_ts[kept],
+        late_came_ts=t.came_ts[kept],
     )
     with draft(out) as folder:
         table.write_columns(folder)
