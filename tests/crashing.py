@@ -22,6 +22,7 @@ from typing import Any
 from tracecvr import prepared
 from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.datasets.synthetic import Synthetic
+from tracecvr.method import Method
 from tracecvr.methods.trace import Trace
 from tracecvr.online.eventlog import EventLog
 from tracecvr.online.feed import events_of
@@ -39,14 +40,14 @@ _SERVER.set_forkserver_preload(["tracecvr.cli", "tracecvr.online.learner", "trac
 """The last is imported by the first optimiser of a process: a second or more."""
 
 
-def small_store(folder: Path, intervals: int, hourly: int = 12, **settings: Any) -> Store:
+def small_store(folder: Path, intervals: int, hourly: int = 12, method: type[Method] = Trace, **settings: Any) -> Store:
     """A store with small nets that starts from two days of clicks; its log goes on for so many hours."""
     dataset = _dataset(intervals, hourly)
     base = folder.parent / f"base_{intervals}_{hourly}"
     if not base.exists():
         prepared.prepare_to(base, dataset, None)
-    method = Trace(hidden=(16, 8), batch_size=256)
-    return Store.create(folder, base, method, (), Settings(lateness=LATENESS, **settings))
+    chosen = method(hidden=(16, 8), batch_size=256)
+    return Store.create(folder, base, chosen, (), Settings(lateness=LATENESS, **settings))
 
 
 def small_events(intervals: int, hourly: int = 12) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ from crashing import (
     undisturbed,
 )
 from tracecvr.errors import UserError
+from tracecvr.methods.vanilla import Vanilla
+from tracecvr.online.archive import compact
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Event
 from tracecvr.online.learner import opened
@@ -164,6 +166,16 @@ def test_a_damaged_snapshot_is_left_out_and_made_again(
     assert before["intervals"] == newest["intervals"] - 1
     assert learn_all(store) == newest["weights"]
     same_in_the_end(store, learnt)
+
+
+def test_if_every_snapshot_is_lost_all_is_learnt_again_from_log_and_archive(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", intervals=44, hourly=3, method=Vanilla, keep=2)
+    send(store.log(), store, small_events(44, hourly=3))
+    weights = learn_all(store)
+    assert compact(store, store.engine().memory) > 0, "or there is nothing to be shown"
+    shutil.rmtree(store.folder / "models")
+    (store.folder / "models").mkdir()
+    assert learn_all(store) == weights
 
 
 # Full disks.

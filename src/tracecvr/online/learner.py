@@ -22,6 +22,7 @@ from tracecvr.engine import Engine
 from tracecvr.errors import DivergedError
 from tracecvr.files import locked, not_written, sync
 from tracecvr.metrics import Labels, nll, probability
+from tracecvr.online.archive import WholeLog
 from tracecvr.online.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -216,8 +217,8 @@ def guard_of(store: Store) -> Guard:
 
 
 def ledger_of(store: Store, engine: Engine) -> Ledger:
-    """The ledger that an engine of a store needs."""
-    return Ledger(store.base, store.grid, store.reader, store.log(), memory_of(store.grid, engine.memory))
+    """The ledger that an engine of a store needs. It reads the archive, too: after all versions are lost, say."""
+    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory_of(store.grid, engine.memory))
 
 
 def warm_up(engine: Engine, store: Store, progress: Progress = silent) -> None:
