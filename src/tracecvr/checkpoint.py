@@ -1,7 +1,10 @@
-"""Checkpoints: safetensors, with a manifest that names their hash. The newest whole one counts, half of one never."""
+"""Checkpoints: safetensors, with a manifest that names their hash and its own. The newest whole one counts, half of one
+never."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,8 @@ class Checkpoints:
         weights, manifest = self._paths(number)
         manifest.unlink(missing_ok=True)
         engine.snapshot(weights)
-        write_json(manifest, {"format": 1, "intervals": number, "sha256": sha256(weights)} | facts)
+        content = {"format": 1, "intervals": number, "sha256": sha256(weights)} | facts
+        write_json(manifest, content | {"manifest": _digest(content)})
         newest = sorted({path.stem for path in self.folder.glob("*.json")}, reverse=True)[: self.keep]
         kept = {weights.stem, *newest, *(self._paths(n)[0].stem for n in pinned)}
         for path in self.folder.iterdir():
@@ -36,12 +40,12 @@ class Checkpoints:
         return next((manifest for manifest in reversed(self.manifests()) if self.whole(manifest)), None)
 
     def manifests(self) -> list[dict[str, Any]]:
-        """Of every checkpoint, oldest first; whether its state is whole is another question."""
+        """The whole manifests, oldest first; whether the states are whole, too, is another question."""
         found = []
         for path in sorted(self.folder.glob("*.json")):
             try:
                 manifest: dict[str, Any] = read_json(path)
-                if self._paths(manifest["intervals"])[0].exists():
+                if manifest.pop("manifest") == _digest(manifest) and self._paths(manifest["intervals"])[0].exists():
                     found.append(manifest)
             except (UserError, KeyError):
                 continue
@@ -57,3 +61,8 @@ class Checkpoints:
 
     def _paths(self, number: int) -> tuple[Path, Path]:
         return self.folder / f"{number:09d}.safetensors", self.folder / f"{number:09d}.json"
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """A hash of a manifest's content: a flipped bit in it may well leave it readable."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -23,10 +23,10 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     try:
         try:
             write(temporary)
+            sync(temporary)
         except (OSError, pl.exceptions.PolarsError, SafetensorError) as error:
             raise not_written(path, error) from error
         temporary.chmod(0o644)
-        sync(temporary)
         temporary.rename(path)
         sync(path.parent)
     finally:
@@ -78,13 +78,14 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a directory for one process; the kernel lets go of it however the process ends."""
+def locked(folder: Path, otherwise: str = "wait for it, or choose another --out") -> Iterator[None]:
+    """Hold a directory for one process; the kernel lets go of it however the process ends. `otherwise` is what to do if
+    another has it."""
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder} is in use by another process: wait for it, or choose another --out") from None
+            raise UserError(f"{folder} is in use by another process: {otherwise}") from None
         yield
 
 

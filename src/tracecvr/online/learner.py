@@ -20,8 +20,9 @@ import torch
 from tracecvr.clicks import Ints
 from tracecvr.engine import Engine
 from tracecvr.errors import DivergedError
-from tracecvr.files import locked, sync
+from tracecvr.files import locked, not_written, sync
 from tracecvr.metrics import Labels, nll, probability
+from tracecvr.online.archive import WholeLog
 from tracecvr.online.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -34,6 +35,8 @@ _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
 """How much farther off a calibration is that was off before, to be held against a tick."""
+_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals"}
+"""What a version's manifest has beside what is recorded of its tick."""
 _JUDGED = 4096
 """Clicks by which a tick is judged, and open clicks that are asked about."""
 
@@ -172,13 +175,16 @@ class Learner:
         self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
         self.vitals = Vitals.of(manifest["vitals"])
         self.served.keep(manifest["served"])
+        if manifest["intervals"]:  # killed when the version was whole and its tick not yet recorded
+            told = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
+            self.log.record(manifest["intervals"] - 1, told)
 
 
 @contextmanager
 def opened(store: Store, progress: Progress = silent) -> Iterator[Learner]:
     """A learner that holds its store: a second one is refused."""
     models = store.folder / "models"
-    with locked(models):
+    with locked(models, "a store has one learner; stop the other first"):
         for left in models.glob(".*.tmp"):  # of a process that was killed while it wrote
             left.unlink()
         learner = Learner(store, progress)
@@ -211,8 +217,8 @@ def guard_of(store: Store) -> Guard:
 
 
 def ledger_of(store: Store, engine: Engine) -> Ledger:
-    """The ledger that an engine of a store needs."""
-    return Ledger(store.base, store.grid, store.reader, store.log(), memory_of(store.grid, engine.memory))
+    """The ledger that an engine of a store needs. It reads the archive, too: after all versions are lost, say."""
+    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory_of(store.grid, engine.memory))
 
 
 def warm_up(engine: Engine, store: Store, progress: Progress = silent) -> None:
@@ -238,8 +244,11 @@ class Served:
         self.count = count
 
     def append(self, log_odds: npt.NDArray[np.float32]) -> None:
-        with self.path.open("ab") as file:
-            file.write(log_odds.tobytes())
+        try:
+            with self.path.open("ab") as file:
+                file.write(log_odds.tobytes())
+        except OSError as error:
+            raise not_written(self.path, error) from error
         self.count += len(log_odds)
 
     def of(self, row: Ints) -> npt.NDArray[np.float32]:

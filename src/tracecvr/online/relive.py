@@ -9,8 +9,8 @@ import torch
 
 from tracecvr.clicks import NEVER, ClickTable, draft
 from tracecvr.online.archive import WholeLog
-from tracecvr.online.learner import guard_of, learn, warm_up
-from tracecvr.online.ledger import Ledger, memory_of
+from tracecvr.online.learner import guard_of, learn, ledger_of, warm_up
+from tracecvr.online.ledger import Ledger
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 from tracecvr.scratch import Progress, silent
@@ -54,7 +54,7 @@ def relive(store: Store, progress: Progress = silent) -> Relived:
     """Warm up and learn every interval again, from nothing but the log, and compare with the versions that are kept."""
     torch.set_num_threads(store.settings.threads)
     log, engine, guard = WholeLog(store), store.engine(), guard_of(store)
-    ledger = Ledger(store.base, store.grid, store.reader, log, memory_of(store.grid, engine.memory))
+    ledger = ledger_of(store, engine)
     versions = {m["intervals"]: m["weights"] for m in Versions(store.folder, store.settings.keep).listed()}
     last = max(versions, default=log.closed())
     warm_up(engine, store, progress)

@@ -1,0 +1,270 @@
+"""A writer and a learner on one store, killed at random moments and started again; and the same without that.
+
+Both are processes of their own: the writer calls what `tracecvr ingest` calls and notes what was acknowledged, on disk;
+the learner is the command itself. To import torch takes seconds, so they are forked by a server that has imported
+everything and done nothing: neither torch nor polars has started a thread there that a fork would lose.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from tracecvr import prepared
+from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.datasets.synthetic import Synthetic
+from tracecvr.method import Method
+from tracecvr.methods.trace import Trace
+from tracecvr.online.eventlog import EventLog
+from tracecvr.online.feed import events_of
+from tracecvr.online.learner import opened
+from tracecvr.online.store import Settings, Store
+from tracecvr.source import TableSource
+
+Batches = list[list[dict[str, Any]]]
+
+LATENESS = 2 * HOUR
+_PATIENCE = 120.0
+"""Seconds within which something has to happen."""
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tracecvr.cli", "tracecvr.online.learner", "tracecvr.methods.trace", "torch._dynamo"])
+"""The last is imported by the first optimiser of a process: a second or more."""
+
+
+def small_store(folder: Path, intervals: int, hourly: int = 12, method: type[Method] = Trace, **settings: Any) -> Store:
+    """A store with small nets that starts from two days of clicks; its log goes on for so many hours."""
+    dataset = _dataset(intervals, hourly)
+    base = folder.parent / f"base_{intervals}_{hourly}"
+    if not base.exists():
+        prepared.prepare_to(base, dataset, None)
+    chosen = method(hidden=(16, 8), batch_size=256)
+    return Store.create(folder, base, chosen, (), Settings(lateness=LATENESS, **settings))
+
+
+def small_events(intervals: int, hourly: int = 12) -> list[dict[str, Any]]:
+    """The events of the stream of such a store, in order."""
+    return list(events_of(_dataset(intervals, hourly), None, 2 * DAY, 2 * DAY + intervals * HOUR))
+
+
+def _dataset(intervals: int, hourly: int) -> Synthetic:
+    days = 2 + -(-intervals // 24)
+    horizons = (15 * MINUTE, HOUR, 6 * HOUR, 12 * HOUR)
+    return Synthetic(
+        clicks=24 * days * hourly, days=days, split=2 * DAY, d_max=12 * HOUR, horizons=horizons, interval=HOUR
+    )
+
+
+def in_batches(events: Sequence[dict[str, Any]], seed: int, lateness: int = LATENESS) -> Batches:
+    """All events in random batches, out of order by less than `lateness`, some of them more than once."""
+    rng = random.Random(seed)
+    shuffled = sorted(events, key=lambda event: event["ts"] + rng.uniform(0, lateness - 1))
+    batches: Batches = []
+    while shuffled:
+        size = rng.randint(1, 10)
+        again = rng.sample(batches[-1], min(3, len(batches[-1]))) if batches and rng.random() < 0.3 else []
+        batches.append(shuffled[:size] + again)
+        del shuffled[:size]
+    return batches
+
+
+def send(log: EventLog, store: Store, batch: Sequence[dict[str, Any]]) -> None:
+    log.append([store.reader.read(event) for event in batch])
+
+
+def undisturbed(store: Store, batches: Batches) -> Store:
+    """Accept everything, then learn everything, in this process."""
+    log = store.log()
+    for batch in batches:
+        send(log, store, batch)
+    log.close()
+    learn_all(store)
+    return store
+
+
+def learn_all(store: Store) -> str:
+    """Learn what is closed; the fingerprint of the engine."""
+    with opened(store) as learner:
+        while learner.tick() is not None:
+            pass
+        return learner.engine.fingerprint()
+
+
+def replayed(store: Store, intervals: int) -> str:
+    """The fingerprint after as many intervals of the table that the store's log was made from, without its log."""
+    engine, source, grid = store.engine(), TableSource(store.base), store.grid
+    engine.warm_up(source.history(grid.split, store.settings.warm_labels))
+    for number in range(intervals):
+        engine.tick(source, *grid.bounds(number))
+    return engine.fingerprint()
+
+
+@dataclass
+class Toll:
+    """What the kills hit."""
+
+    kills: dict[str, int] = field(default_factory=lambda: {"writer": 0, "learner": 0})
+    half_snapshots: int = 0
+    """Kills that left the temporary file of a snapshot or of its manifest, or a snapshot without manifest."""
+    unheard: int = 0
+    """Kills after a batch was on disk and before that was acknowledged."""
+
+
+@dataclass
+class Disturbance:
+    """Kills one of the two processes again and again, then lets them finish."""
+
+    store: Store
+    batches: Batches
+    room: Path
+    rng: random.Random
+    toll: Toll = field(default_factory=Toll)
+    _running: dict[str, ForkServerProcess] = field(default_factory=dict)
+
+    def run(self, kills: int) -> Toll:
+        _write_lines(self.room / "batches", [json.dumps(batch) for batch in self.batches])
+        try:
+            self._start("writer")
+            self._start("learner")
+            while sum(self.toll.kills.values()) < kills:
+                victim = self.rng.choice(("writer", "learner"))
+                self._await_moment(victim)
+                self._kill(victim)
+                self._look()
+                self._start(victim)
+            self._finish()
+        finally:
+            for process in self._running.values():
+                process.kill()
+                process.join()
+        return self.toll
+
+    def _start(self, who: str) -> None:
+        target, words = _ROLES[who]
+        given = (self.room, who, target, words(self))
+        self._running[who] = _SERVER.Process(target=_in_child, args=given)
+        self._running[who].start()
+
+    def _await_moment(self, victim: str) -> None:
+        """A random moment: now and then while it starts, as a rule at work, when it has brought something about."""
+        if self.rng.random() < 0.2:
+            time.sleep(self.rng.uniform(0, 0.3))
+            return
+        before, deadline = self._done(victim), time.monotonic() + _PATIENCE
+        while self._done(victim) == before and not self._over():
+            self._alive()
+            assert time.monotonic() < deadline, f"the {victim} does not get on"
+            time.sleep(0.01)
+        time.sleep(self.rng.uniform(0, 0.2))
+
+    def _done(self, who: str) -> int:
+        """How far it has come: batches or versions."""
+        if who == "writer":
+            return _acknowledged(self.room)
+        return max((int(path.stem) for path in (self.store.folder / "models").glob("*.json")), default=-1)
+
+    def _over(self) -> bool:
+        """Whether everything is accepted and everything that is closed is learnt."""
+        if _acknowledged(self.room) < len(self.batches):
+            return False
+        log = self.store.log()
+        try:
+            return self._done("learner") == log.closed()
+        finally:
+            log.close()
+
+    def _kill(self, victim: str) -> None:
+        self._alive()
+        process = self._running[victim]
+        process.kill()
+        process.join()
+        self.toll.kills[victim] += 1
+
+    def _alive(self) -> None:
+        """Neither may end by itself."""
+        for who, process in self._running.items():
+            if not process.is_alive():
+                raise AssertionError(f"{who} ended with {process.exitcode}: {(self.room / who).read_text()}")
+
+    def _look(self) -> None:
+        """What a kill left behind. Whatever was acknowledged is there, at any time."""
+        models, log = self.store.folder / "models", self.store.log()
+        states, manifests = ({path.stem for path in models.glob(f"[!.]*.{kind}")} for kind in ("safetensors", "json"))
+        self.toll.half_snapshots += bool(states - manifests) or any(models.glob(".*.tmp"))
+        facts, heard = log.facts(), _distinct(self.batches[: _acknowledged(self.room)])
+        accepted = facts.get("clicks", 0) + facts.get("actions", 0)
+        assert accepted >= heard, "an event was acknowledged and is lost"
+        self.toll.unheard += accepted > heard
+        log.close()
+
+    def _finish(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not self._over():
+            self._alive()
+            assert time.monotonic() < deadline, "they do not get on"
+            time.sleep(0.05)
+
+
+def _distinct(batches: Batches) -> int:
+    return len({json.dumps(event) for batch in batches for event in batch})
+
+
+def _acknowledged(room: Path) -> int:
+    notes = room / "notes"
+    return notes.read_text().count("\n") if notes.exists() else 0
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(line + "\n" for line in lines))
+
+
+# In the children.
+
+
+def _in_child(room: Path, who: str, target: Callable[..., None], words: tuple[Any, ...]) -> None:
+    with (room / who).open("w") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    target(*words)
+
+
+def _write(folder: Path, room: Path, seed: int) -> None:
+    """Send batches from a little before the last that was acknowledged, then old ones for ever."""
+    rng, store = random.Random(seed), Store.open(folder)
+    batches = [json.loads(line) for line in (room / "batches").read_text().splitlines()]
+    log, done = store.log(), _acknowledged(room)
+    with (room / "notes").open("a") as notes:
+        for number in _numbers(rng, done, len(batches)):
+            send(log, store, batches[number])
+            if number >= done:
+                notes.write(f"{number}\n")
+                notes.flush()
+                os.fsync(notes.fileno())
+            time.sleep(rng.uniform(0, 0.1))
+
+
+def _numbers(rng: random.Random, done: int, count: int) -> Iterator[int]:
+    yield from range(max(0, done - rng.randint(0, 3)), count)
+    while True:
+        yield rng.randrange(count)
+
+
+def _learn(folder: Path) -> None:
+    from tracecvr.cli import main
+
+    sys.argv = ["tracecvr", "learn", str(folder), "--poll", "0.01"]
+    main()
+
+
+_ROLES: dict[str, tuple[Callable[..., None], Callable[[Disturbance], tuple[Any, ...]]]] = {
+    "writer": (_write, lambda d: (d.store.folder, d.room, d.rng.getrandbits(32))),
+    "learner": (_learn, lambda d: (d.store.folder,)),
+}
