@@ -6,8 +6,8 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test test-slow browser lint install clean
 
-demo: install  ## TRACE beside Pretrain, Vanilla and Oracle on the embedded synthetic log
-	$(BIN)/tracecvr demo --out runs/demo
+demo: install  ## every method on the embedded synthetic log, and a report to look at
+	$(BIN)/tracecvr bench quick --data synthetic --out runs/demo
 
 test: install lint  ## lint, types and the whole fast suite
 	$(BIN)/pytest -n 2 -m "not slow and not browser"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ import planted
 from conftest import Call
 from tracecvr import checks, registry
 from tracecvr.checks.subject import Subject
+from tracecvr.online.store import Store
 from tracecvr.ownlog.clean import COUNTED, DROPPED
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +47,23 @@ def test_the_guide_to_logs_of_your_own_runs(tmp_path: Path, call: Call, monkeypa
     for line in commands.splitlines():
         assert call(*shlex.split(line)[1:]) == 0, line
     assert (tmp_path / "result" / "result.json").exists()
+
+
+def test_the_guide_to_the_live_learner_runs(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,) = blocks("docs/online.md", "sh")
+    for line in commands.splitlines():
+        command, _, file = line.partition(" > ")
+        assert call(*shlex.split(command)[1:]) == 0, line
+        told = capsys.readouterr().out
+        if file:
+            (tmp_path / file).write_text(told)
+    assert "versions are identical" in told
+    (events,) = blocks("docs/online.md", "json")
+    store = Store.open(tmp_path / "store")
+    assert [store.reader.read(json.loads(line)).kind for line in events.splitlines()] == [0, 1, 4]
 
 
 def test_the_guide_to_logs_of_your_own_names_every_count() -> None:

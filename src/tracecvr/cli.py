@@ -6,15 +6,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tracecvr.errors import UserError
 from tracecvr.online import cli as live
-
-if TYPE_CHECKING:
-    from tracecvr.run import Spec
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -39,10 +36,6 @@ SchemaFile = Annotated[
 ]
 Source = Annotated[Path | None, typer.Option("--source", help="Raw log, or a directory written by `prepare`.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all cores by default.")]
-
-DEMO_METHODS = ("pretrain", "vanilla", "trace", "oracle")
-DEMO_DATA = {"clicks": "400000"}
-DEMO_SETTINGS = {"batch_size": "1024"}
 
 
 @app.command()
@@ -139,27 +132,21 @@ def run(
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
-    from tracecvr import config
+    from rich.console import Console
+
+    from tracecvr import config, show
+    from tracecvr.progress import Display
+    from tracecvr.run import run as carry_out
     from tracecvr.spec import spec_of
 
     given = config.pairs(settings or [], "--set")
     chosen = _with_schema(data_set, schema)
     spec = spec_of(method, plugin or [], data, source, given, chosen, seed, threads or _cores())
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
-    _carry_out([(spec, where)], resume, checkpoint_every)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option("--out", help="Directory of the results.")] = Path("runs/demo"),
-    threads: Threads = None,
-) -> None:
-    """TRACE beside Pretrain, Vanilla and Oracle on the embedded synthetic log; a minute or two."""
-    from tracecvr.spec import spec_of
-
-    given, cores = [f"{key}={value}" for key, value in DEMO_DATA.items()], threads or _cores()
-    specs = [spec_of(name, [], "synthetic", None, DEMO_SETTINGS, given, 0, cores) for name in DEMO_METHODS]
-    _carry_out([(spec, out / spec.method.name) for spec in specs], resume=True)
+    with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
+        result = carry_out(spec, where, resume, progress, checkpoint_every)
+    show.result(result)
+    typer.echo(f"result: {where / 'result.json'}")
 
 
 @app.command()
@@ -302,22 +289,6 @@ def main() -> None:
 def _fail(message: str) -> None:
     typer.echo("error: " + " ".join(message.split()), err=True)
     sys.exit(2)
-
-
-def _carry_out(specs: list[tuple[Spec, Path]], resume: bool, checkpoint_every: float = 30.0) -> None:
-    from rich.console import Console
-
-    from tracecvr import show
-    from tracecvr.progress import Display
-    from tracecvr.run import run
-
-    results = []
-    for spec, out in specs:
-        with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
-            results.append(run(spec, out, resume, progress, checkpoint_every))
-    show.results(results)
-    for _, out in specs:
-        typer.echo(f"result: {out / 'result.json'}")
 
 
 def _with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:

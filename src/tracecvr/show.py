@@ -31,15 +31,14 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def results(found: Sequence[dict[str, Any]]) -> None:
-    """One row per run, then what the log's reader has to tell."""
-    out, data = console(), found[0]["data"]
+def result(found: dict[str, Any]) -> None:
+    """What came out of a run, and what the log's reader has to tell."""
+    out, data = console(), found["data"]
     title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for heading in ("method", "AUC", "PR-AUC", "NLL", "ECE", "PCOC", "events/click", "time"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    for result in found:
-        table.add_row(*_row(result))
+    table.add_row(*_row(found))
     out.print(table)
     for name, count in data["counts"].items():
         if count and name.startswith(("dropped_", "not_scored")):
