@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tracecvr.clicks import NEVER, ClickTable, Feature, Schema
 from tracecvr.encode import Binned, Encoder, Hashed
 from tracecvr.errors import UserError
-from tracecvr.online.eventlog import EventLog, Grid
+from tracecvr.online.committer import Committer
+from tracecvr.online.eventlog import EventLog, Grid, Receipt
 from tracecvr.online.events import Event, Reader, click_key
 from tracecvr.online.ledger import Ledger
 from tracecvr.reveal import After, On, Reveals, Schedule, Trigger
@@ -174,6 +178,44 @@ def test_the_future_moves_nothing_and_a_clock_that_jumps_back_changes_nothing(tm
     now = 50.0
     assert log.append([click(3, 131)]).counts["future"] == 0
     assert log.closed() == 2
+
+
+def test_batches_that_are_sent_at_once_share_commits_and_have_receipts_of_their_own(tmp_path: Path) -> None:
+    commits = []
+
+    class Counting(EventLog):
+        def append_all(self, batches: Sequence[Sequence[Event]]) -> list[Receipt]:
+            commits.append(len(batches))
+            time.sleep(0.01)  # a slow disk
+            return super().append_all(batches)
+
+    with Committer(lambda: Counting(tmp_path / "events.db", GRID)) as committer:
+        threads = [
+            threading.Thread(target=lambda k=k: found.append(committer.submit([click(k, 101), click(0, 101)]).result()))
+            for k in range(1, 41)
+        ]
+        found: list[Receipt] = []
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(commits) == 40
+    assert len(commits) < 30
+    assert sum(receipt.accepted for receipt in found) == 41
+    assert sum(receipt.duplicates for receipt in found) == 39
+    assert len(EventLog(tmp_path / "events.db", GRID).since(0, 100)) == 41
+
+
+def test_what_cannot_be_committed_is_the_senders_to_know(tmp_path: Path) -> None:
+    class Full(EventLog):
+        def append_all(self, batches: Sequence[Sequence[Event]]) -> list[Receipt]:
+            raise UserError("disk full")
+
+    with Committer(lambda: Full(tmp_path / "events.db", GRID)) as committer:
+        futures = [committer.submit([click(k, 101)]) for k in range(3)]
+        for future in futures:
+            with pytest.raises(UserError, match="disk full"):
+                future.result(timeout=10)
 
 
 # The ledger, against a model that keeps everything in a list.

@@ -99,22 +99,28 @@ class EventLog:
 
     def append(self, events: Sequence[Event]) -> Receipt:
         """Accept a batch, all of it or none: when this returns, it is on disk. Then close what is over."""
-        receipt = Receipt()
+        return self.append_all([events])[0]
+
+    def append_all(self, batches: Sequence[Sequence[Event]]) -> list[Receipt]:
+        """Accept batches of several senders together: what takes time is to wait for the disk, and that is once."""
         with self._transaction():
             closed_until = self.grid.bounds(self.closed())[0]
-            before, changes = self.position(), self._db.total_changes()
-            self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
-            receipt.accepted = self._db.total_changes() - changes
-            receipt.duplicates = len(events) - receipt.accepted
-            fresh = list(events) if not receipt.duplicates else self._without_duplicates(events, before)
-            clock = self._clock()
-            ahead = clock + self.grid.skew
-            receipt.counts.update(self._tallied(fresh, closed_until, ahead))
-            self._count({"duplicates": receipt.duplicates, **receipt.counts})
-            newest = max((event.ts for event in fresh if event.ts <= ahead), default=None)
-            if newest is not None:
-                self._close(newest - self.grid.lateness)
-        return receipt
+            ahead = self._clock() + self.grid.skew
+            found = [self._accepted(batch, closed_until, ahead) for batch in batches]
+            counts = sum((receipt.counts for receipt, _ in found), Counter[str]())
+            self._count({"duplicates": sum(receipt.duplicates for receipt, _ in found), **counts})
+            newest = [event.ts for _, fresh in found for event in fresh if event.ts <= ahead]
+            if newest:
+                self._close(max(newest) - self.grid.lateness)
+        return [receipt for receipt, _ in found]
+
+    def _accepted(self, events: Sequence[Event], closed_until: int, ahead: int) -> tuple[Receipt, Sequence[Event]]:
+        """A batch put in, and which of its events are new."""
+        before, changes = self.position(), self._db.total_changes()
+        self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
+        accepted = self._db.total_changes() - changes
+        fresh = events if accepted == len(events) else self._without_duplicates(events, before)
+        return Receipt(accepted, len(events) - accepted, self._tallied(fresh, closed_until, ahead)), fresh
 
     def close_until(self, time: int) -> int:
         """Close every interval that ends by a time, whatever the watermark says; how many are closed now."""

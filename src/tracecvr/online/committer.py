@@ -1,0 +1,71 @@
+"""Group commit: whoever sends events while the disk is busy shares the next transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+
+from tracecvr.online.eventlog import EventLog, Receipt
+from tracecvr.online.events import Event
+
+_AT_ONCE = 5_000
+"""Events of one transaction, roughly: it should not keep anybody waiting for long."""
+
+_Sent = tuple[Sequence[Event], "Future[Receipt]"]
+
+
+class Committer:
+    """A thread with a connection of its own to the log. A future's result is there when its events are on disk."""
+
+    def __init__(self, connect: Callable[[], EventLog]) -> None:
+        self._connect = connect
+        self._sent: SimpleQueue[_Sent | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Committer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        """Commit what was sent, then end."""
+        self._sent.put(None)
+        self._thread.join()
+
+    def submit(self, events: Sequence[Event]) -> Future[Receipt]:
+        """Send a batch, which is accepted as a whole or not at all."""
+        future: Future[Receipt] = Future()
+        self._sent.put((events, future))
+        return future
+
+    def _work(self) -> None:
+        log = self._connect()
+        ended = False
+        while not ended:
+            group, ended = self._waiting()
+            if group:
+                self._commit(log, group)
+        log.close()
+
+    def _waiting(self) -> tuple[list[_Sent], bool]:
+        """What has been sent by now, at least one batch; and whether that was all."""
+        group: list[_Sent] = []
+        while not group or (not self._sent.empty() and sum(len(events) for events, _ in group) < _AT_ONCE):
+            sent = self._sent.get()
+            if sent is None:
+                return group, True
+            group.append(sent)
+        return group, False
+
+    @staticmethod
+    def _commit(log: EventLog, group: list[_Sent]) -> None:
+        try:
+            receipts = log.append_all([events for events, _ in group])
+        except Exception as error:  # the senders' to deal with: whatever it is, nothing of theirs was accepted
+            for _, future in group:
+                future.set_exception(error)
+            return
+        for (_, future), receipt in zip(group, receipts, strict=True):
+            future.set_result(receipt)
