@@ -82,6 +82,9 @@ def figures(outcome: Outcome) -> list[Figure]:
 
 # Over time.
 
+_FEWEST = 0.05
+"""Share of a usual day's clicks that a point has at least."""
+
 
 def _over_time(scene: Scene, metric: str) -> Figure | None:
     outcome, reference = scene.outcome, scene.reference
@@ -130,11 +133,14 @@ def _bucket(frames: Sequence[pl.DataFrame]) -> int:
 
 
 def _bucketed(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float]:
-    """Mean over seeds of means weighted by clicks, by day of the log; intervals without the metric are left out."""
+    """Mean over seeds of means weighted by clicks, by day of the log. Left out are intervals without the metric, and a
+    day with hardly any clicks, as the last of a stream may be: its luck would set the scale for all others."""
     known = frame.drop_nulls(metric).with_columns(at=pl.col("start") // width * width / DAY)
     mean = (pl.col(metric) * pl.col("clicks")).sum() / pl.col("clicks").sum()
-    found = known.group_by("seed", "at").agg(mean.alias("mean")).group_by("at").agg(pl.col("mean").sort().mean())
-    return {float(at): float(value) for at, value in found.sort("at").iter_rows()}
+    found = known.group_by("seed", "at").agg(mean.alias("mean"), pl.col("clicks").sum())
+    enough = found.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").median())
+    days = enough.group_by("at").agg(pl.col("mean").sort().mean())
+    return {float(at): float(value) for at, value in days.sort("at").iter_rows()}
 
 
 # Differences: ablations, pairs, ours against the best baseline.
