@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr import prepared
+from tracecvr.clicks import ClickTable
 from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.method import Method
@@ -98,9 +99,9 @@ def learn_all(store: Store) -> str:
         return learner.engine.fingerprint()
 
 
-def replayed(store: Store, intervals: int) -> str:
-    """The fingerprint after as many intervals of the table that the store's log was made from, without its log."""
-    engine, source, grid = store.engine(), TableSource(store.base), store.grid
+def replayed(store: Store, table: ClickTable, intervals: int) -> str:
+    """The fingerprint after so many intervals of a table, without the log."""
+    engine, source, grid = store.engine(), TableSource(table), store.grid
     engine.warm_up(source.history(grid.split, store.settings.warm_labels))
     for number in range(intervals):
         engine.tick(source, *grid.bounds(number))

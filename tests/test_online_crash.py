@@ -35,7 +35,7 @@ from tracecvr.online.archive import compact
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Event
 from tracecvr.online.learner import opened
-from tracecvr.online.relive import relive
+from tracecvr.online.relive import as_table, relive
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -72,7 +72,8 @@ def survived(room: Path, kills: int, intervals: int, seed: int, lateness: int = 
     assert relived.weights == weights
     closed = store.log().closed()
     assert closed > 0.8 * intervals
-    assert (replayed(store, closed) == weights) == in_order
+    assert replayed(store, as_table(store, room / "table"), closed) == weights
+    assert (replayed(store, store.base, closed) == weights) == in_order
     assert (store.log().facts().get("late", 0) == 0) == in_order
     return toll
 
