@@ -170,8 +170,8 @@ def test_a_damaged_snapshot_is_left_out_and_made_again(
 
 
 def test_if_every_snapshot_is_lost_all_is_learnt_again_from_log_and_archive(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "store", intervals=44, hourly=3, method=Vanilla, keep=2)
-    send(store.log(), store, small_events(44, hourly=3))
+    store = small_store(tmp_path / "store", intervals=70, hourly=3, method=Vanilla, keep=2)
+    send(store.log(), store, small_events(70, hourly=3))
     weights = learn_all(store)
     assert compact(store, store.engine().memory) > 0, "or there is nothing to be shown"
     shutil.rmtree(store.folder / "models")

@@ -12,14 +12,23 @@ from typing import Any
 import polars as pl
 
 from tracecvr.files import write_parquet
-from tracecvr.online.eventlog import EventLog
+from tracecvr.online.eventlog import Accepted, EventLog
 from tracecvr.online.events import CLICK
 from tracecvr.online.ledger import first_needed, memory_of
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
-_FACTS = {"pos": pl.Int64, "event_id": pl.String, "type": pl.String, "click_id": pl.Int64, "ts": pl.Int64}
-_SEEN = {"seen": pl.Int64, "user": pl.String}
+_FACTS = {
+    "pos": pl.Int64,
+    "event_id": pl.String,
+    "type": pl.String,
+    "click_id": pl.Int64,
+    "ts": pl.Int64,
+    "seen": pl.Int64,
+    "user": pl.String,
+    "score": pl.Float64,
+    "version": pl.Int64,
+}
 
 
 def compact(store: Store, memory: int) -> int:
@@ -38,7 +47,7 @@ def compact(store: Store, memory: int) -> int:
     before = store.grid.bounds(last)[0]
     rows = log.before(before)
     if rows:
-        first = min((seen - store.grid.split) // store.grid.interval for *_, seen, _, _ in rows)
+        first = min((row.seen - store.grid.split) // store.grid.interval for row in rows)
         write_parquet(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
     return log.prune(before)
 
@@ -106,13 +115,9 @@ def _columns(store: Store) -> list[str]:
     return [f"feature.{name}" for name in store.reader.features]
 
 
-def _frame(store: Store, rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+def _frame(store: Store, rows: list[Accepted]) -> pl.DataFrame:
     names = {kind: name for name, kind in store.reader.kinds.items()}
-    facts = pl.DataFrame(
-        [(pos, event, names[kind], click, ts, seen, user) for pos, event, kind, click, ts, seen, user, _ in rows],
-        schema=_FACTS | _SEEN,
-        orient="row",
-    )
-    bodies = [store.reader.blank if body is None else body for *_, body in rows]
-    features = store.reader.frame(bodies)
-    return pl.concat([facts, features.rename(lambda name: f"feature.{name}")], how="horizontal")
+    facts = [(r.pos, r.event, names[r.kind], r.click, r.ts, r.seen, r.user, r.score, r.version) for r in rows]
+    features = store.reader.frame([store.reader.blank if row.body is None else row.body for row in rows])
+    named = features.rename(lambda name: f"feature.{name}")
+    return pl.concat([pl.DataFrame(facts, schema=_FACTS, orient="row"), named], how="horizontal")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -30,7 +32,7 @@ models = typer.Typer(help="Versions of a live model: list them, choose which ser
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line the commands of this room."""
-    for command in (init, ingest, tick, learn, status, compact, erase):
+    for command in (init, ingest, tick, learn, serve, token, status, compact, erase):
         app.command()(command)
     app.command("replay-log")(replay_log)
     app.command("events")(events)
@@ -118,13 +120,53 @@ def tick(
 def learn(
     store: Store,
     poll: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the log.")] = 1.0,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Learn each interval as it is closed, until stopped. Stop it in any way: it goes on where it was."""
+    if with_parent:
+        _end_with_parent()
     from tracecvr.online.learner import opened
 
     with opened(_opened(store)) as learner:
         for done in learner.follow(poll):
             _say(done)
+
+
+def serve(
+    store: Store,
+    host: Annotated[str, typer.Option(help="Address to listen at; others than loopback need --tokens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    tokens: Annotated[Path | None, typer.Option(help="TOML file of tokens and scopes: see `tracecvr token`.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="TLS key, PEM.")] = None,
+    learning: Annotated[bool, typer.Option("--learn/--no-learn", help="Run the learner beside it.")] = True,
+    rate: Annotated[float, typer.Option(min=0.1, help="Requests per second of each token.")] = 500.0,
+    batch: Annotated[int, typer.Option(min=1, help="Events or clicks of one request.")] = 2000,
+) -> None:
+    """Serve a live model over HTTP: score, accept events, watch it learn at /."""
+    found = _opened(store)
+    try:
+        from tracecvr.online.service.limits import Limits
+        from tracecvr.online.service.serve import Address
+        from tracecvr.online.service.serve import serve as answer
+    except ImportError:
+        raise UserError("the service is an extra: pip install 'tracecvr[serve]'") from None
+    limits = Limits(requests_per_second=rate, batch=batch)
+    answer(found, tokens, Address(host, port, certificate, key), limits, learning)
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="Who it is for.")],
+    scope: Annotated[list[str], typer.Option("--scope", help="score, ingest or admin, as often as needed.")],
+) -> None:
+    """Make a token: it is printed once; its entry, which holds its hash only, is for the file of `serve --tokens`."""
+    from tracecvr import config
+    from tracecvr.online.service.auth import SCOPES, new_token
+
+    scopes = [config.chosen(s, SCOPES, "--scope") for s in scope]
+    made, digest = new_token()
+    typer.echo(f"token: {made}", err=True)
+    typer.echo(f"[[token]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\nscopes = {json.dumps(scopes)}")
 
 
 def status(store: Store, as_json: AsJson = False) -> None:
@@ -242,6 +284,16 @@ def _opened(store: Path) -> LiveStore:
     except ImportError:
         raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
     return Store.open(store)
+
+
+def _end_with_parent() -> None:
+    """End when the process that holds the other end of standard input does, however it ends."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _versions(store: Path) -> Any:

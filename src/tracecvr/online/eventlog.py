@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -29,8 +29,11 @@ CREATE TABLE IF NOT EXISTS events(
   ts INTEGER NOT NULL,           -- when it happened
   seen INTEGER NOT NULL,         -- when it became known: max(ts, end of the last closed interval)
   user TEXT,
-  body TEXT                      -- of a click: raw features, a JSON list
+  body TEXT,                     -- of a click: raw features, a JSON list
+  score REAL,                    -- of a click: the log-odds that it was answered with, if it was,
+  version INTEGER                -- and by which version
 );
+CREATE INDEX IF NOT EXISTS events_click ON events(click);
 CREATE INDEX IF NOT EXISTS events_seen ON events(seen);
 CREATE INDEX IF NOT EXISTS events_user ON events(user) WHERE user IS NOT NULL;
 CREATE TABLE IF NOT EXISTS closings(number INTEGER PRIMARY KEY, pos INTEGER NOT NULL);
@@ -40,7 +43,9 @@ CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NU
 CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
 """
 
-_INSERT = "INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, seen) VALUES(?, ?, ?, ?, ?, ?, max(?4, ?7))"
+_INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, seen)
+  VALUES(?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?9))"""
+_ALL = "SELECT pos, event, kind, click, ts, seen, user, body, score, version FROM events"
 _CLICKS_FIRST = "FROM events WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
 _BETWEEN = f"SELECT kind, click, ts, seen, body {_CLICKS_FIRST}"
 _ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
@@ -77,6 +82,21 @@ class Receipt:
     duplicates: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     """Of the accepted: `late`, `future` and `out_of_window` ones, too."""
+
+
+class Accepted(NamedTuple):
+    """A row of the log as it is kept."""
+
+    pos: int
+    event: str
+    kind: int
+    click: int
+    ts: int
+    seen: int
+    user: str | None
+    body: str | None
+    score: float | None
+    version: int | None
 
 
 class EventLog:
@@ -156,9 +176,9 @@ class EventLog:
             row = self._rows("SELECT pos, kind, click, ts, user, body FROM events WHERE event = ?", (event.event,))[0]
             if row[0] > before and event.event not in fresh:
                 fresh[event.event] = event
-            elif tuple(row[1:]) != event[1:]:
+            elif tuple(row[1:]) != event[1:6]:  # whatever it was answered with
                 reason = "another event of the same id was there before"
-                kept = (event.event, event.user, reason, json.dumps(event[1:]))
+                kept = (event.event, event.user, reason, json.dumps(event[1:6]))
                 self._db.execute("INSERT INTO aside VALUES(?, ?, ?, ?)", kept)
                 self._count({"conflicts": 1})
         return list(fresh.values())
@@ -196,15 +216,19 @@ class EventLog:
             found.insert(place, (CLICK, -1, ts, seen, None))
         return found
 
-    def since(self, position: int, count: int) -> list[tuple[Any, ...]]:
-        """(pos, event, kind, click, ts, seen, user, body) of accepted events after a position, in their order."""
-        return self._rows("SELECT * FROM events WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
+    def since(self, position: int, count: int) -> list[Accepted]:
+        """Accepted events after a position, in their order."""
+        return self._accepted_rows("WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
+
+    def of_click(self, click: int) -> list[Accepted]:
+        """A click, if it has come, and its actions."""
+        return self._accepted_rows("WHERE click = ? ORDER BY kind, seen, ts", (click,))
 
     # Forgetting.
 
-    def before(self, time: int) -> list[tuple[Any, ...]]:
-        """The same of all that became known before a time."""
-        return self._rows("SELECT * FROM events WHERE seen < ? ORDER BY pos", (time,))
+    def before(self, time: int) -> list[Accepted]:
+        """Accepted events that became known before a time."""
+        return self._accepted_rows("WHERE seen < ? ORDER BY pos", (time,))
 
     def prune(self, time: int) -> int:
         """Delete what became known before a time: it is kept elsewhere. Returns how much that was."""
@@ -260,6 +284,9 @@ class EventLog:
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with self._errors("be read"):
             return self._db.execute(query, values).fetchall()
+
+    def _accepted_rows(self, condition: str, values: tuple[Any, ...]) -> list[Accepted]:
+        return [Accepted(*row) for row in self._rows(f"{_ALL} {condition}", values)]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

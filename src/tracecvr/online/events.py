@@ -42,6 +42,8 @@ class Event(NamedTuple):
     ts: int
     user: str | None
     body: str | None  # of a click: its raw features, as a JSON list
+    score: float | None = None  # of a click: the log-odds that it was answered with, if it was,
+    version: int | None = None  # and by which version
 
 
 def click_key(click_id: object) -> int:

@@ -1,0 +1,9 @@
+"""The service: a live model over HTTP. An extra: `pip install tracecvr[serve]`.
+
+One process answers: it scores with the version that serves and accepts events through one committer. The learner is a
+process of its own, started and watched by `tracecvr serve`, so that neither ever waits for training.
+
+Rooms: `app` (routes), `bodies` (what requests and answers look like), `auth` (tokens and scopes), `limits` (what one
+sender may ask for), `scorer` (the version that serves), `gauges` (Prometheus), `serve` (the command), `page.html` (what
+is seen).
+"""

@@ -1,0 +1,312 @@
+"""The routes. Each is a few lines: check, ask the scorer or the committer, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+
+from tracecvr.clicks import NEVER
+from tracecvr.errors import UserError
+from tracecvr.online.committer import Committer
+from tracecvr.online.eventlog import Receipt
+from tracecvr.online.events import CLICK, Event, click_key
+from tracecvr.online.report import status_of
+from tracecvr.online.service import bodies
+from tracecvr.online.service.auth import ANYBODY, Token, Tokens
+from tracecvr.online.service.gauges import Gauges
+from tracecvr.online.service.limits import BoundedBodies, Limits, Pace
+from tracecvr.online.service.scorer import NotReadyError, Scorer
+from tracecvr.online.store import Store
+
+_log = logging.getLogger("tracecvr.service")
+_LOOK_S = 0.5
+"""How often the service looks for another version."""
+
+
+class Service:
+    """Everything that routes share."""
+
+    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner_runs: Callable[[], bool | None]) -> None:
+        self.store, self.tokens, self.limits, self.learner_runs = store, tokens, limits, learner_runs
+        self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.requests_per_second)
+        self.committer = Committer(store.log)
+        self.log = store.log()
+
+    async def commit(self, events: list[Event]) -> Receipt:
+        """On disk when this returns."""
+        receipt = await asyncio.wrap_future(self.committer.submit(events))
+        for kind, n in (("accepted", receipt.accepted), ("duplicate", receipt.duplicates)):
+            self.gauges.events.labels(kind).inc(n)
+        return receipt
+
+    def read(self, contents: list[dict[str, Any]], what: str) -> list[Event]:
+        """Events, or an error that names the one that is wrong."""
+        self.bounded(len(contents), what)
+        found = []
+        for number, content in enumerate(contents):
+            try:
+                found.append(self.store.reader.read(self._short(content)))
+            except UserError as error:
+                raise HTTPException(422, f"{what} {number}: {error}") from None
+        return found
+
+    def bounded(self, count: int, what: str) -> None:
+        if count > self.limits.batch:
+            raise HTTPException(413, f"{count} {what}s in one request; send at most {self.limits.batch}")
+
+    def _short(self, content: dict[str, Any]) -> dict[str, Any]:
+        texts = [v for v in content.values() if isinstance(v, str)]
+        texts += [v for v in (content.get("features") or {}).values() if isinstance(v, str)]
+        if any(len(text) > self.limits.text for text in texts):
+            raise UserError(f"a text is longer than {self.limits.text} characters")
+        return content
+
+    async def watch(self) -> None:
+        """Swap in new versions, and tell how far the learner is."""
+        while True:
+            with suppress(OSError, UserError):
+                await run_in_threadpool(self._look)
+            await asyncio.sleep(_LOOK_S)
+
+    def _look(self) -> None:
+        self.scorer.refresh()
+        runs, model = self.learner_runs(), self.scorer.model
+        self.gauges.learner.set(bool(runs))
+        if model is not None:
+            self.gauges.version.set(model.version)
+            newest = max((m["intervals"] for m in self.scorer.versions.listed()), default=0)
+            self.gauges.lag.set(self.log.closed() - newest)
+
+
+def application(
+    store: Store,
+    tokens: Tokens | None = None,
+    limits: Limits | None = None,
+    learner_runs: Callable[[], bool | None] = lambda: None,
+) -> FastAPI:
+    """The service of one store, as an ASGI application."""
+    service = Service(store, tokens or Tokens(), limits or Limits(), learner_runs)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        with service.committer:
+            await run_in_threadpool(service.scorer.refresh)
+            watching = asyncio.create_task(service.watch())
+            yield
+            watching.cancel()
+
+    app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(BoundedBodies, limits=service.limits)
+    _failures(app)
+    _observed(app, service)
+    _routes(app, service)
+    return app
+
+
+def _routes(app: FastAPI, service: Service) -> None:
+    def need(scope: str) -> Any:
+        def check(request: Request) -> Token:
+            return _admitted(request, service, scope)
+
+        return Depends(check)
+
+    @app.post("/v1/clicks", responses=_ERRORS, dependencies=[need("ingest")])
+    async def register(batch: bodies.Clicks) -> bodies.Registered:
+        """Register and score clicks; answered once they are on disk."""
+        events = service.read([{"type": "click", **c.model_dump(exclude_none=True)} for c in batch.clicks], "click")
+        log_odds, version = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
+        scored = [e._replace(score=float(s), version=version) for e, s in zip(events, log_odds, strict=True)]
+        receipt = await service.commit(scored)
+        service.gauges.scored.inc(len(events))
+        return bodies.Registered(
+            version=version,
+            scores=[bodies.Score.of(s) for s in log_odds],
+            accepted=receipt.accepted,
+            duplicates=receipt.duplicates,
+        )
+
+    @app.post("/v1/score", responses=_ERRORS, dependencies=[need("score")])
+    async def score(batch: bodies.Features) -> bodies.Scores:
+        """Score clicks without registering them."""
+        contents = [{"type": "click", "click_id": 0, "ts": 0, "features": f} for f in batch.features]
+        events = service.read(contents, "click")
+        log_odds, version = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
+        service.gauges.scored.inc(len(events))
+        return bodies.Scores(version=version, scores=[bodies.Score.of(s) for s in log_odds])
+
+    @app.post("/v1/events", responses=_ERRORS, dependencies=[need("ingest")])
+    async def ingest(batch: bodies.Actions) -> bodies.Receipt:
+        """Accept actions; answered once they are on disk."""
+        if any(action.type == "click" for action in batch.events):
+            raise HTTPException(422, "clicks go to /v1/clicks")
+        receipt = await service.commit(service.read([a.model_dump(exclude_none=True) for a in batch.events], "event"))
+        return bodies.Receipt(accepted=receipt.accepted, duplicates=receipt.duplicates)
+
+    @app.get("/v1/clicks/{click_id}", responses=_ERRORS, dependencies=[need("score")])
+    async def click(click_id: str) -> bodies.Known:
+        """A click as it is known now: what it was answered, what has happened, what is believed by now."""
+        return await run_in_threadpool(_known, service, click_id)
+
+    @app.get("/v1/model", responses=_ERRORS, dependencies=[need("score")])
+    async def model() -> dict[str, Any]:
+        """The version that serves, and what it expects."""
+        found = service.scorer.ready()
+        return {
+            "version": found.version,
+            "weights": found.manifest["weights"],
+            "method": service.store.content["method"],
+            "plugins": service.store.content["plugins"],
+            "features": list(service.store.reader.features),
+            "actions": list(service.store.schema.actions),
+            "horizons": list(service.store.schema.horizons),
+            "d_max": service.store.schema.d_max,
+        }
+
+    @app.get("/v1/status", responses=_ERRORS, dependencies=[need("admin")])
+    async def status() -> dict[str, Any]:
+        """Events by kind, progress, versions and live metrics."""
+        return await run_in_threadpool(_status, service)
+
+    @app.post("/v1/promote", responses=_ERRORS, dependencies=[need("admin")])
+    async def promote(asked: bodies.Promotion) -> dict[str, int | None]:
+        """Choose the version that serves. Training goes on as before."""
+        try:
+            service.scorer.versions.promote(asked.version)
+        except UserError as error:
+            raise HTTPException(422, str(error)) from None
+        await run_in_threadpool(service.scorer.refresh)
+        return {"serving": service.scorer.versions.serving()}
+
+    @app.get("/healthz", response_class=PlainTextResponse)
+    async def healthy() -> str:
+        """Whether the process answers."""
+        return "ok"
+
+    @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
+    async def ready() -> str:
+        """Whether there is a version to answer with."""
+        return f"version {service.scorer.ready().version}"
+
+    @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def page() -> str:
+        return Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": bodies.Failure} for code in (401, 403, 404, 408, 413, 422, 429, 503)
+}
+
+
+def _known(service: Service, given: str) -> bodies.Known:
+    key = int(given) if given.removeprefix("-").isdecimal() and len(given) < 20 else given
+    rows = service.log.of_click(click_key(key))
+    clicks = [row for row in rows if row.kind == CLICK]
+    if not clicks or clicks[0].body is None:
+        raise HTTPException(404, "no such click in the log: it has not come, is archived, or was erased")
+    found, actions = clicks[0], [row for row in rows if row.kind > CLICK]
+    clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, found.ts)
+    now, known = service.scorer.posterior(found, actions, clock)
+    names = service.store.schema.actions
+    ages = dict(zip(names, known.age[0].tolist(), strict=True))
+    state, visible = (t[0].tolist() for t in known.trajectory(service.store.schema.horizons))
+    windows = [
+        {"end": end, "over": bool(over), "happened": [n for n, s in zip(names, happened, strict=True) if s]}
+        for end, over, happened in zip(service.store.schema.horizons, visible, state, strict=True)
+    ]
+    return bodies.Known(
+        click_id=key,
+        ts=found.ts,
+        at_click=None if found.score is None else bodies.Score.of(found.score),
+        version_at_click=found.version,
+        now=bodies.Score.of(now),
+        version=service.scorer.ready().version,
+        elapsed=int(known.elapsed[0]),
+        converted=bool(known.converted[0]),
+        final=bool(known.mature[0]),
+        actions={name: age for name, age in ages.items() if age != NEVER},
+        windows=windows,
+    )
+
+
+def _status(service: Service) -> dict[str, Any]:
+    ticks = [{"interval": number, **told} for number, told in service.log.ticks(200)]
+    versions = [
+        {"version": m["intervals"], "published": m["published"], "undone": m["undone"]}
+        for m in service.scorer.versions.listed()
+    ]
+    return status_of(service.store) | {
+        "learner": service.learner_runs(),
+        "serving": service.scorer.model.version if service.scorer.model else None,
+        "interval_s": service.store.schema.interval,
+        "ticks": ticks,
+        "all_versions": versions,
+    }
+
+
+def _admitted(request: Request, service: Service, scope: str) -> Token:
+    """Who asks, once it is known that he may ask for this, now."""
+    token = ANYBODY
+    if service.tokens.required:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        found = service.tokens.known(given) if kind.lower() == "bearer" and given else None
+        if found is None:
+            raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
+        token = found
+    if scope not in token.scopes:
+        raise HTTPException(403, f"the token lacks the scope {scope!r}")
+    if not service.pace.allowed(token.name):
+        raise HTTPException(429, "too many requests: slow down", {"Retry-After": "1"})
+    return token
+
+
+def _failures(app: FastAPI) -> None:
+    @app.exception_handler(HTTPException)
+    async def failed(_: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return JSONResponse({"error": f"{where}: {first['msg']}" if where else first["msg"]}, 422)
+
+    @app.exception_handler(UserError)
+    async def mistaken(_: Request, error: UserError) -> JSONResponse:
+        _log.error("%s", " ".join(str(error).split()))
+        return JSONResponse(
+            {"error": "the log cannot be written or read now: try again later"}, 503, {"Retry-After": "5"}
+        )
+
+    @app.exception_handler(NotReadyError)
+    async def early(*_: object) -> JSONResponse:
+        return _later("there is no version yet: the learner is warming up")
+
+
+def _later(why: str) -> JSONResponse:
+    return JSONResponse({"error": why}, 503, {"Retry-After": "5"})
+
+
+def _observed(app: FastAPI, service: Service) -> None:
+    @app.middleware("http")
+    async def observe(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        since = time.perf_counter()
+        response = await answer(request)
+        route = getattr(request.scope.get("route"), "path", "none")
+        service.gauges.requests.labels(route, str(response.status_code)).inc()
+        service.gauges.seconds.labels(route).observe(time.perf_counter() - since)
+        return response

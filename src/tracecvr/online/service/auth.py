@@ -1,0 +1,89 @@
+"""Tokens with scopes, from a file of hashes: whoever reads the file cannot use what is in it.
+
+```toml
+[[token]]
+name = "bidder"                # in log lines and metrics
+sha256 = "9f86d081..."         # tracecvr token prints both the token and this
+scopes = ["score", "ingest"]   # and admin: what serves, and status
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracecvr.errors import UserError
+from tracecvr.files import existing
+
+SCOPES = ("score", "ingest", "admin")
+_HEX = 64
+
+
+@dataclass(frozen=True)
+class Token:
+    """Somebody who may ask for something."""
+
+    name: str
+    sha256: str
+    scopes: frozenset[str]
+
+
+ANYBODY = Token("anybody", "", frozenset(SCOPES))
+"""Who asks where no tokens are used: on the loopback interface only."""
+
+
+class Tokens:
+    """The tokens of a service; none at all lets anybody do anything."""
+
+    def __init__(self, tokens: tuple[Token, ...] = ()) -> None:
+        self._tokens = tokens
+
+    @classmethod
+    def read(cls, path: Path) -> Tokens:
+        """From a TOML file."""
+        try:
+            content = tomllib.loads(existing(path).read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: not readable as TOML ({error})") from None
+        entries = content.get("token", [])
+        if not entries or not isinstance(entries, list) or set(content) - {"token"}:
+            raise UserError(f"{path}: expected [[token]] entries with name, sha256 and scopes")
+        return cls(tuple(_token(path, number, entry) for number, entry in enumerate(entries, start=1)))
+
+    @property
+    def required(self) -> bool:
+        return bool(self._tokens)
+
+    def known(self, given: str) -> Token | None:
+        """Who holds a token. Every entry is compared, each in constant time: how long it takes tells nothing."""
+        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
+        found = None
+        for token in self._tokens:
+            if hmac.compare_digest(token.sha256, digest):
+                found = token
+        return found
+
+
+def new_token() -> tuple[str, str]:
+    """A token nobody can guess, and its hash."""
+    token = secrets.token_urlsafe(32)
+    return token, hashlib.sha256(token.encode()).hexdigest()
+
+
+def _token(path: Path, number: int, entry: object) -> Token:
+    where = f"{path}: token {number}"
+    if not isinstance(entry, dict) or set(entry) != {"name", "sha256", "scopes"}:
+        raise UserError(f"{where}: expected name, sha256 and scopes, nothing else")
+    name, digest, scopes = entry["name"], entry["sha256"], entry["scopes"]
+    if not isinstance(name, str) or not name.isprintable() or not name:
+        raise UserError(f"{where}: name is {name!r}: expected text")
+    if not isinstance(digest, str) or len(digest) != _HEX or set(digest) - set("0123456789abcdef"):
+        raise UserError(f"{where}: sha256 is not 64 hexadecimal digits; `tracecvr token` makes one")
+    if not isinstance(scopes, list) or not scopes or set(map(str, scopes)) - set(SCOPES):
+        raise UserError(f"{where}: scopes are {scopes!r}: expected some of {', '.join(SCOPES)}")
+    return Token(name, digest, frozenset(scopes))

@@ -1,0 +1,28 @@
+"""What Prometheus is told. Labels are routes, statuses and kinds that we name: nothing from a request."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class Gauges:
+    """One registry per service, so that two in one process do not meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter("tracecvr_requests_total", "Requests", ["route", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "tracecvr_request_seconds",
+            "Time to answer",
+            ["route"],
+            registry=self.registry,
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+        )
+        self.events = Counter("tracecvr_events_total", "Events accepted", ["kind"], registry=self.registry)
+        self.scored = Counter("tracecvr_scores_total", "Clicks scored", registry=self.registry)
+        self.version = Gauge("tracecvr_version", "Version that serves", registry=self.registry)
+        self.lag = Gauge("tracecvr_intervals_behind", "Closed intervals not learnt yet", registry=self.registry)
+        self.learner = Gauge("tracecvr_learner_up", "Whether the learner runs", registry=self.registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

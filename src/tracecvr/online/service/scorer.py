@@ -1,0 +1,99 @@
+"""The version that serves, held in memory and swapped when another one does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tracecvr.clicks import NEVER
+from tracecvr.engine import Engine
+from tracecvr.errors import UserError
+from tracecvr.online.eventlog import Accepted
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+from tracecvr.reveal import Reveals, reveal
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One version, ready to answer."""
+
+    version: int
+    engine: Engine
+    manifest: dict[str, Any]
+
+
+class Scorer:
+    """Answers with one version from start to end of a request; `refresh` swaps in whichever serves now."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.versions = Versions(store.folder, store.settings.keep)
+        self.model: Model | None = None
+        self._seen: tuple[int, ...] = ()
+        self._asking = threading.Lock()  # a net remembers its last answers while it works: one question at a time
+
+    def refresh(self) -> bool:
+        """Look whether another version serves, and load it; whether that was so. Nobody waits for it meanwhile."""
+        state = tuple(p.stat().st_mtime_ns for p in (self.store.folder, self.store.folder / "models"))
+        if state == self._seen:
+            return False
+        number = self.versions.serving()
+        if number is not None and (self.model is None or number != self.model.version):
+            try:
+                self.model = self._loaded(number)
+            except (OSError, UserError):
+                return False  # removed while it was read: the next look finds its successor
+        self._seen = state
+        return True
+
+    def score(self, bodies: Sequence[str]) -> tuple[npt.NDArray[np.float32], int]:
+        """Log-odds of clicks, and the version that they are by."""
+        model, x = self.ready(), torch.from_numpy(self.store.reader.encoded(bodies))
+        with self._asking:
+            return model.engine.score(x), model.version
+
+    def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
+        """Log-odds of a click given what is known of it at a clock, and what that is."""
+        model, kinds = self.ready(), len(self.store.schema.actions)
+        happened, undone = np.full((1, kinds), NEVER), np.full(1, NEVER)
+        for action in actions:
+            if action.kind > kinds:
+                undone[0] = min(undone[0], action.seen)
+            elif 0 <= action.ts - click.ts <= self.store.schema.d_max:
+                happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
+        assert click.body is not None
+        known = reveal(
+            x=self.store.reader.encoded([click.body]),
+            click_ts=np.array([click.ts]),
+            action_ts=happened,
+            seen_ts=happened,
+            clock=np.array([max(clock, click.ts)]),
+            d_max=self.store.schema.d_max,
+            row=np.zeros(1, np.int64),
+            undone_ts=undone,
+        )
+        with self._asking:
+            return float(model.engine.posterior_log_odds(known)[0]), known
+
+    def ready(self) -> Model:
+        """The model that serves, once there is one."""
+        if self.model is None:
+            raise NotReadyError
+        return self.model
+
+    def _loaded(self, number: int) -> Model:
+        manifest = next(m for m in self.versions.listed() if m["intervals"] == number)
+        engine = self.store.engine()
+        self.versions.load(engine, manifest)
+        return Model(number, engine, manifest)
+
+
+class NotReadyError(Exception):
+    """There is no version yet: the learner is warming up."""

@@ -1,0 +1,101 @@
+"""`tracecvr serve`: the service and, beside it, the learner, which is started again if it ends."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import torch
+import uvicorn
+
+from tracecvr.errors import UserError
+from tracecvr.online.service.app import application
+from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.limits import Limits
+from tracecvr.online.store import Store
+
+_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before the learner is started again, the longer the oftener it has ended at once."""
+
+
+@dataclass(frozen=True)
+class Address:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, learn: bool) -> None:
+    """Answer until stopped."""
+    known = Tokens() if tokens is None else Tokens.read(tokens)
+    if not known.required and not _is_loopback(address.host):
+        raise UserError(f"--host {address.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
+    if (address.certificate is None) != (address.key is None):
+        raise UserError("TLS needs both --certificate and --key")
+    torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
+    with Learning(store.folder, learn) as learning:
+        uvicorn.run(
+            application(store, known, limits, learning.runs),
+            host=address.host,
+            port=address.port,
+            log_level="warning",
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=30,
+            ssl_certfile=address.certificate,
+            ssl_keyfile=address.key,
+            server_header=False,
+        )
+
+
+class Learning:
+    """The learner as a process of its own, of lower priority, watched by a thread."""
+
+    def __init__(self, folder: Path, wanted: bool) -> None:
+        self.folder, self.wanted = folder, wanted
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Learning:
+        if self.wanted:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self._ended.set()
+        if self.wanted:
+            self._thread.join()
+
+    def runs(self) -> bool | None:
+        """Whether it does; None if it was not wanted."""
+        return None if not self.wanted else self._process is not None and self._process.poll() is None
+
+    def _watch(self) -> None:
+        failures = 0
+        while not self._ended.is_set():
+            since = time.monotonic()
+            words = [sys.executable, "-m", "tracecvr.cli", "learn", str(self.folder), "--with-parent"]
+            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, preexec_fn=lambda: os.nice(5))
+            while self._process.poll() is None and not self._ended.wait(0.2):
+                pass
+            if self._ended.is_set():
+                self._process.kill()
+                self._process.wait()
+                return
+            failures = 0 if time.monotonic() - since > 60 else failures + 1
+            self._ended.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
