@@ -1,7 +1,8 @@
 """A client of the service: sends batches, tries again when it may, and never sends twice what counts twice.
 
 >>> from tracecvr.online.client import Client
->>> client = Client("http://127.0.0.1:8000", token="...")
+>>> with Client("http://127.0.0.1:8000", token="...") as client:
+...     pass
 
 Everything it sends is safe to send again: the service counts each event once.
 """
@@ -14,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -60,6 +62,12 @@ class Client:
     def promote(self, version: int | None) -> dict[str, Any]:
         """Choose the version that serves; None for the newest."""
         return self._ask("POST", "/v1/promote", {"version": version})
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self.close()
 
     def close(self) -> None:
         if self._connection is not None:

@@ -14,6 +14,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.clicks import NEVER
 from tracecvr.errors import UserError
@@ -152,7 +153,7 @@ def _routes(app: FastAPI, service: Service) -> None:
         receipt = await service.commit(service.read([a.model_dump(exclude_none=True) for a in batch.events], "event"))
         return bodies.Receipt(accepted=receipt.accepted, duplicates=receipt.duplicates)
 
-    @app.get("/v1/clicks/{click_id}", responses=_ERRORS, dependencies=[need("score")])
+    @app.get("/v1/clicks/{click_id:path}", responses=_ERRORS, dependencies=[need("score")])
     async def click(click_id: str) -> bodies.Known:
         """A click as it is known now: what it was answered, what has happened, what is believed by now."""
         return await run_in_threadpool(_known, service, click_id)
@@ -275,8 +276,8 @@ def _admitted(request: Request, service: Service, scope: str) -> Token:
 
 
 def _failures(app: FastAPI) -> None:
-    @app.exception_handler(HTTPException)
-    async def failed(_: Request, error: HTTPException) -> JSONResponse:
+    @app.exception_handler(AnyHTTPException)
+    async def failed(_: Request, error: AnyHTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)

@@ -1,0 +1,357 @@
+"""The service: what is answered with success is on disk, every score names its version, nobody gets in uninvited."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import Call
+from livestore import Made, learnt, replayed, the_events
+from tracecvr import registry
+from tracecvr.config import DAY
+from tracecvr.errors import UserError
+from tracecvr.online.client import Client
+from tracecvr.online.eventlog import EventLog
+from tracecvr.online.service.app import application
+from tracecvr.online.service.auth import Token, Tokens, new_token
+from tracecvr.online.service.limits import Limits, Pace
+from tracecvr.online.service.serve import Address, serve
+from tracecvr.online.store import Settings, Store
+from tracecvr.online.versions import Versions
+from tracecvr.source import TableSource
+
+JSON_TYPE = {"Content-Type": "application/json"}
+GENEROUS = Limits(requests_per_second=10_000)
+ROUTES = [
+    ("POST", "/v1/clicks", "ingest"),
+    ("POST", "/v1/events", "ingest"),
+    ("POST", "/v1/score", "score"),
+    ("GET", "/v1/clicks/5", "score"),
+    ("GET", "/v1/model", "score"),
+    ("GET", "/v1/status", "admin"),
+    ("POST", "/v1/promote", "admin"),
+    ("GET", "/metrics", "admin"),
+]
+
+
+@contextmanager
+def served(store: Store, tokens: Tokens | None = None, limits: Limits = GENEROUS) -> Iterator[str]:
+    """The service of a store, in a thread of this process."""
+    server = uvicorn.Server(
+        uvicorn.Config(application(store, tokens, limits), port=0, log_level="critical", limit_concurrency=64)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def asked(url: str, method: str, path: str, body: bytes | None = None, *, authorization: str = "") -> tuple[int, Any]:
+    """Status and content of an answer."""
+    where = urlsplit(url)
+    connection = HTTPConnection(where.hostname or "", where.port, timeout=20)
+    try:
+        connection.request(method, path, body, JSON_TYPE | ({"Authorization": authorization} if authorization else {}))
+        response = connection.getresponse()
+        text = response.read().decode()
+    finally:
+        connection.close()
+    try:
+        return response.status, json.loads(text)
+    except json.JSONDecodeError:
+        return response.status, text
+
+
+def without_type(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name != "type"}
+
+
+@pytest.fixture
+def ready(made: Made) -> Store:
+    """A store whose learner has warmed up and learnt the first events."""
+    store = made("trace")
+    store.log().append([store.reader.read(event) for event in the_events()[:600]])
+    learnt(store)
+    return store
+
+
+# What it is for.
+
+
+def test_live_equals_replay_over_http_and_every_score_is_its_versions(made: Made) -> None:
+    store = made("trace", Settings(lateness=DAY))  # clicks and actions of a batch go different ways
+    scores: list[tuple[dict[str, Any], int, float]] = []
+    learnt(store)  # version 0
+    events, sent = list(the_events()), 0
+    with served(store) as url, Client(url) as client:
+        while sent < len(events):
+            batch = events[sent : sent + 60]
+            clicks = [without_type(e) for e in batch if e["type"] == "click"]
+            answer: dict[str, Any] = client.clicks(clicks) if clicks else {"version": 0, "scores": []}
+            scores += [(c, answer["version"], s["log_odds"]) for c, s in zip(clicks, answer["scores"], strict=True)]
+            if actions := [e for e in batch if e["type"] != "click"]:
+                client.events(actions)
+            sent += len(batch)
+            if sent % 900 == 0:
+                learnt(store)
+                until(lambda: client.model()["version"] == Versions(store.folder, 48).serving())
+    store.log().close_until(7 * DAY)
+    weights, _ = learnt(store)
+    assert store.log().facts().get("late", 0) == 0
+    assert weights == replayed(store)
+    versions = {version for _, version, _ in scores}
+    assert len(versions) > 2
+    for version in versions:
+        engine = store.engine()
+        engine.warm_up(TableSource(store.base).history(store.schema.split, "censored"))
+        for number in range(version):
+            engine.tick(TableSource(store.base), *store.grid.bounds(number))
+        ours = [(c, s) for c, v, s in scores if v == version]
+        bodies = [store.reader.read({"type": "click", **c}).body or "" for c, _ in ours]
+        offline = engine.score(torch.from_numpy(store.reader.encoded(bodies)))
+        assert np.abs(offline - [s for _, s in ours]).max() < 1e-5
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_click_tells_what_it_was_answered_what_happened_and_what_is_believed(ready: Store) -> None:
+    with served(ready) as url, Client(url) as client:
+        late = the_events()[600:700]
+        click = next(without_type(e) for e in late if e["type"] == "click")
+        answer = client.clicks([click | {"click_id": "a/b?c"}])
+        assert answer["accepted"] == 1
+        assert client.clicks([click | {"click_id": "a/b?c"}])["duplicates"] == 1
+        client.events([{"type": "cart", "click_id": "a/b?c", "ts": click["ts"] + 60}])
+        client.events([{"type": "purchase", "click_id": "a/b?c", "ts": click["ts"] + 4000}])
+        found = client.click("a/b?c")
+        assert found["at_click"]["log_odds"] == pytest.approx(answer["scores"][0]["log_odds"])
+        assert found["version_at_click"] == answer["version"]
+        assert found["actions"] == {"purchase": 4000, "cart": 60}
+        assert found["converted"]
+        assert [w["happened"] for w in found["windows"][:1]] == [["cart"]] or not found["windows"][0]["over"]
+        with pytest.raises(UserError, match="404: no such click"):
+            client.click("nobody")
+        assert 0 < found["now"]["probability"] < 1
+
+
+def test_another_version_serves_from_the_next_request_on(ready: Store) -> None:
+    features = [the_events()[0]["features"]]
+    with served(ready) as url, Client(url) as client:
+        newest = client.score(features)
+        assert client.promote(0) == {"serving": 0}
+        old = client.score(features)
+        assert (old["version"], newest["version"]) == (0, Versions(ready.folder, 48).published()[-1])
+        assert old["scores"] != newest["scores"]
+        assert client.promote(None)["serving"] == newest["version"]
+        assert client.score(features) == newest
+        with pytest.raises(UserError, match="422: version 999 cannot serve"):
+            client.promote(999)
+        assert client.status()["versions"]["serving"] == newest["version"]
+
+
+def test_before_there_is_a_version_it_is_alive_and_not_ready(made: Made) -> None:
+    store = made("vanilla")
+    with served(store) as url:
+        assert asked(url, "GET", "/healthz") == (200, "ok")
+        assert asked(url, "GET", "/readyz")[0] == 503
+        assert asked(url, "GET", "/v1/model")[0] == 503
+        learnt(store)
+        until(lambda: asked(url, "GET", "/readyz") == (200, "version 0"))
+        assert "tracecvr_version 0.0" in asked(url, "GET", "/metrics")[1]
+        assert "<title>tracecvr</title>" in asked(url, "GET", "/")[1]
+
+
+def test_what_could_not_be_written_is_not_answered_with_success(ready: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ready.log().position()
+    with served(ready) as url:
+        with monkeypatch.context() as patch:
+            patch.setattr(EventLog, "append_all", lambda *_: (_ for _ in ()).throw(UserError("disk full")))
+            event = {"events": [{"type": "cart", "click_id": 1, "ts": 5}]}
+            status, told = asked(url, "POST", "/v1/events", json.dumps(event).encode())
+            assert (status, "disk" in told["error"]) == (503, False)
+        assert ready.log().position() == before
+        with Client(url) as client:
+            assert client.events(event["events"])["accepted"] == 1
+
+
+# Who may.
+
+
+def test_every_route_wants_a_token_of_its_scope(ready: Store) -> None:
+    made_tokens = {scope: new_token() for scope in ("score", "ingest", "admin")}
+    tokens = Tokens(tuple(Token(s, digest, frozenset([s])) for s, (_, digest) in made_tokens.items()))
+    with served(ready, tokens) as url:
+        for method, path, scope in ROUTES:
+            body = b"{}" if method == "POST" else None
+            assert asked(url, method, path, body)[0] == 401, path
+            for bad in ("Bearer nonsense", "Basic abc", "Bearer", "Bearer \u00e9"):
+                assert asked(url, method, path, body, authorization=bad)[0] == 401, (path, bad)
+            for other, (token, _) in made_tokens.items():
+                status, told = asked(url, method, path, body, authorization=f"Bearer {token}")
+                assert (status == 403) == (other != scope), (path, other, told)
+                assert status not in (401, 500)
+        assert asked(url, "GET", "/healthz")[0] == 200
+        with Client(url, made_tokens["score"][0]) as client:
+            assert client.model()["method"] == "trace"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty"),
+        ("token = 5", "expected \\[\\[token\\]\\]"),
+        ("[[token]]\nname = 'a'", "expected name, sha256 and scopes"),
+        ("[[token]]\nname = 'a'\nsha256 = 'abc'\nscopes = ['score']", "64 hexadecimal"),
+        (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'\nscopes = ['all']", "expected some of score"),
+        ("[[token]]\nname = \"a\\nb\"\nsha256 = 'abc'\nscopes = ['score']", "name is"),
+    ],
+)
+def test_a_bad_file_of_tokens_is_told_what_is_wrong(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        Tokens.read(tmp_path / "tokens.toml")
+
+
+def test_a_token_is_made_and_works(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("token", "bidder", "--scope", "score", "--scope", "ingest") == 0
+    told = capsys.readouterr()
+    (tmp_path / "tokens.toml").write_text(told.out)
+    found = Tokens.read(tmp_path / "tokens.toml").known(told.err.removeprefix("token: ").strip())
+    assert found is not None
+    assert found.scopes == {"score", "ingest"}
+    assert call("token", "x", "--scope", "all") == 2
+
+
+def test_nobody_outside_is_served_without_tokens(ready: Store) -> None:
+    with pytest.raises(UserError, match="give --tokens FILE"):
+        serve(ready, None, Address("0.0.0.0"), Limits(), learn=False)
+    with pytest.raises(UserError, match="both --certificate and --key"):
+        serve(ready, None, Address(certificate=Path("x")), Limits(), learn=False)
+
+
+# How much.
+
+
+def test_too_much_is_refused_and_harms_nobody(ready: Store) -> None:
+    limits = Limits(body_bytes=20_000, batch=5, text=50, requests_per_second=10_000, body_seconds=0.5)
+    features = the_events()[0]["features"]
+    with served(ready, limits=limits) as url, Client(url, retries=0) as client:
+        assert asked(url, "POST", "/v1/score", b"[" * 30_000)[0] == 413
+        with pytest.raises(UserError, match="413: 6 clicks in one request"):
+            client.score([features] * 6)
+        with pytest.raises(UserError, match="422: click 0: a text is longer"):
+            client.score([features | {"item": "x" * 51}])
+        where = urlsplit(url)
+        with socket.create_connection((where.hostname or "", where.port)) as slow:
+            slow.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            assert client.score([features])["scores"]  # others are served meanwhile
+            assert b" 408 " in slow.recv(1000)
+        chunked = {"Transfer-Encoding": "chunked"}
+        connection = HTTPConnection(where.hostname or "", where.port)
+        connection.request("POST", "/v1/score", iter([b"x" * 15_000, b"y" * 15_000]), chunked, encode_chunked=True)
+        assert connection.getresponse().status == 413
+        connection.close()
+
+
+def test_who_asks_too_often_is_slowed_down_alone(ready: Store) -> None:
+    made_tokens = [new_token() for _ in range(2)]
+    tokens = Tokens(tuple(Token(f"t{n}", digest, frozenset(["score"])) for n, (_, digest) in enumerate(made_tokens)))
+    with served(ready, tokens, Limits(requests_per_second=3)) as url:
+        eager, modest = (f"Bearer {token}" for token, _ in made_tokens)
+        statuses = [asked(url, "GET", "/v1/model", authorization=eager)[0] for _ in range(12)]
+        assert statuses[:6] == [200] * 6
+        assert 429 in statuses
+        assert asked(url, "GET", "/v1/model", authorization=modest)[0] == 200
+
+
+def test_a_pace_is_refilled_at_its_rate() -> None:
+    now = 0.0
+    pace = Pace(2.0, lambda: now)
+    assert [pace.allowed("a") for _ in range(5)] == [True] * 4 + [False]
+    now = 0.5
+    assert [pace.allowed("a") for _ in range(2)] == [True, False]
+    assert pace.allowed("b")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+NAMES = ("segment", "device", "item")
+SHAPED = st.fixed_dictionaries(
+    {
+        "clicks": st.lists(
+            st.fixed_dictionaries(
+                {"click_id": JSON, "ts": JSON},
+                optional={
+                    "features": st.dictionaries(st.sampled_from(("segment", "device", "item")), JSON),
+                    "user": JSON,
+                },
+            ),
+            max_size=3,
+        )
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def fuzzed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    method = registry.get("method", "vanilla")(hidden=(8,))
+    store = Store.create(tmp_path_factory.mktemp("fuzz") / "store", base, method, (), Settings())
+    learnt(store)
+    with served(store) as url:
+        yield url
+
+
+@given(
+    body=st.one_of(
+        st.binary(max_size=60), JSON.map(lambda j: json.dumps(j).encode()), SHAPED.map(lambda j: json.dumps(j).encode())
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_sent_is_no_servers_error(fuzzed: str, body: bytes) -> None:
+    for method, path, _ in ROUTES:
+        if method == "POST":
+            status, told = asked(fuzzed, method, path, body)
+            assert status in (200, 400, 413, 422), (path, body, told)
+            assert status == 200 or list(told) == ["error"]
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_whatever_a_click_is_called_is_no_servers_error(fuzzed: str, name: str) -> None:
+    status, _ = asked(fuzzed, "GET", f"/v1/clicks/{quote(name, safe='')}")
+    assert status in (404, 405, 200, 307)
+
+
+# The client.
+
+
+def test_the_client_tries_again_when_it_may_and_says_when_it_gives_up() -> None:
+    with pytest.raises(UserError, match="503"):
+        Client("http://127.0.0.1:9", retries=1).model()
