@@ -6,8 +6,11 @@ import importlib.util
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,22 @@ def test_the_guide_to_the_live_learner_runs(
     assert "versions are identical" in told
     (events,) = blocks("docs/online.md", "json")
     store = Store.open(tmp_path / "store")
+    (command,), (code,) = blocks("docs/online.md", "bash"), blocks("docs/online.md", "python")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = [sys.executable, "-m", "tracecvr.cli", *shlex.split(command.replace("8000", port))[1:]]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as service:
+        try:
+            for _ in range(600):
+                with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+                    break
+                time.sleep(0.1)
+            exec(compile(code.replace("8000", port), "docs/online.md", "exec"), {})
+        finally:
+            service.terminate()
+    told = capsys.readouterr().out
+    assert "'accepted': 1" in told
+    assert "'actions': {'cart': 600}" in told
     assert [store.reader.read(json.loads(line)).kind for line in events.splitlines()] == [0, 1, 4]
 
 
