@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 settings.register_profile("tracecvr", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("tracecvr")
 
-pytest_plugins = ("livestore",)
+pytest_plugins = ("browsing", "livestore")
 
 SHARED = Path(os.environ.get("TRACECVR_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

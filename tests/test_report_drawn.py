@@ -6,8 +6,6 @@ Chromium is found on PATH; `make browser` installs what is missing. With TRACECV
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +19,12 @@ from tracecvr.bench.tables import Outcome
 
 pytestmark = pytest.mark.browser
 
-QUIET = [  # no service of the browser's own may call out
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 LAYOUTS = {
     "comparison": {},
     "posterior": {},
     "changes": dict.fromkeys(("Pretrain", "DEFER"), "TRACE"),
 }
 LONG = "a label that is far longer than any that a sensible person would give to a row"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert path is not None, "no chromium on PATH: `make browser` installs it"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=QUIET)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
