@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from tracecvr.errors import UserError
 from tracecvr.export.served import Inputs
+from tracecvr.export.stable import FORMS
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def traced(module: nn.Module, example: Inputs) -> ExportedProgram:
 
 def _write_onnx(program: ExportedProgram, path: Path) -> None:
     with quiet(), torch.no_grad():
-        made = torch.onnx.export(program, dynamo=True, output_names=["log_odds"], verbose=False)
+        stable = program.run_decompositions(FORMS)
+        made = torch.onnx.export(stable, dynamo=True, output_names=["log_odds"], verbose=False)
     assert made is not None
     proto = made.model_proto
     for described in (proto, proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):

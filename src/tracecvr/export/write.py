@@ -68,6 +68,8 @@ def _written(question: Question, model: Model, kind: Format, path: Path) -> dict
         with quiet():
             answer = scorer.loaded(path)
         found = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in question.batches]
+    except (OSError, MemoryError):
+        raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
         raise _untraceable(model, question.name, error) from error
     finally:
@@ -86,8 +88,8 @@ def _untraceable(model: Model, what: str, error: Exception) -> UserError:
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return UserError(
         f"the {what} of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
-        "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says len(x), no "
-        "`if` on values, no numpy"
+        "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says "
+        "len(x), no `if` on values, no numpy"
     )
 
 
