@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import export as benchmark
 from conftest import Call
 from tracecvr import registry
 from tracecvr.checks.subject import Subject, small_log
@@ -325,6 +326,13 @@ def test_the_scorer_bins_as_the_encoder(
     as_floats = [None if value is None else float(value) for value in values]
     expected = Encoder((column,)).encode(pl.DataFrame({"n": as_floats}, {"n": pl.Float64}))[:, 0]
     assert [identified(column, value) for value in values] == expected.tolist()
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_every_question(tmp_path: Path) -> None:
+    figures = benchmark.measured(tmp_path / "out", calls=100)
+    assert [figure.name.split(" by ")[0].split()[-1] for figure in figures] == 3 * ["score"] + 2 * ["posterior"]
+    assert all(figure.value is not None and 1 < figure.value < 1e5 for figure in figures)
 
 
 # What goes wrong.
