@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -206,6 +207,22 @@ def test_the_stable_sum_of_exponentials() -> None:
     torch.testing.assert_close(FORMS[torch.ops.aten.logaddexp.default](a, b).double(), exact, rtol=5e-7, atol=1e-6)
 
 
+class Extremes(nn.Module):
+    """The four operators at whatever they are given."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = -torch.exp(ids.float())
+        found = [torch.expm1(x), torch.log1p(-x), nn.functional.logsigmoid(x), torch.logaddexp(x, 2 * x)]
+        return torch.stack(found, dim=1)
+
+
+def test_onnx_keeps_the_digits_of_numbers_near_and_far(tmp_path: Path) -> None:
+    ids = np.arange(-60, 7)  # to -403: the exponential of that is none
+    FORMATS["onnx"].write(traced(Extremes(), (ids,)), tmp_path / "extremes.onnx")
+    found = scorer.loaded(tmp_path / "extremes.onnx")(ids=ids)
+    np.testing.assert_allclose(found, Extremes()(torch.from_numpy(ids)), rtol=2e-6)
+
+
 # The scorer.
 
 _BARE = """
@@ -290,6 +307,24 @@ def _damage_is_noticed(out: Path) -> None:
 
 NUMBERS = st.integers(-(2**62), 2**62) | st.floats(allow_infinity=False, allow_nan=False)
 VALUES = st.none() | st.text(max_size=12) | NUMBERS | st.booleans() | st.floats(1e-7, 1e-3)
+TEXTS = [
+    -1e-5,
+    1.5e-5,
+    9.99e-5,
+    1e-4,
+    9.9e-6,
+    1e-7,
+    1e-10,
+    1e16,
+    1e15,
+    1e100,
+    -0.0,
+    0.1 + 0.2,
+    math.nan,
+    -math.inf,
+    True,
+]
+"""Numbers that are written otherwise here and there."""
 
 
 def identified(column: Column, value: object) -> int:
@@ -298,6 +333,7 @@ def identified(column: Column, value: object) -> int:
     return scorer.identified(kept, value)
 
 
+@example(TEXTS, 2**31 - 1)
 @given(st.lists(VALUES, min_size=1, max_size=5), st.integers(1, 2**31 - 1))
 def test_the_scorer_hashes_as_the_encoder(values: list[Any], size: int) -> None:
     column = Hashed("c", size)
@@ -313,6 +349,8 @@ def test_the_scorer_takes_remainders_as_the_encoder(values: list[int | None], si
     assert [identified(column, value) for value in values] == expected.tolist()
 
 
+@example(list(range(98)), 64, "linear", (-1, 97))
+@example(list(range(98)), 64, "log", (-1, 97))
 @given(
     st.lists(st.integers(-10, 400) | st.floats(-1e6, 1e6) | st.none(), min_size=1),
     st.integers(1, 200),
