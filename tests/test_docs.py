@@ -85,6 +85,26 @@ def test_the_guide_to_the_live_learner_runs(
     assert [store.reader.read(json.loads(line)).kind for line in events.splitlines()] == [0, 1, 4]
 
 
+def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,), (clicks,), (code,) = (blocks("docs/export.md", language) for language in ("sh", "json", "python"))
+    *ours, theirs = commands.splitlines()
+    for line in ours:
+        assert call(*shlex.split(line)[1:]) == 0, line
+    assert theirs == "python model/scorer.py < clicks.jsonl"
+
+    def told(*words: str) -> list[str]:
+        command = [sys.executable, *words]
+        return subprocess.run(
+            command, cwd="model", input=clicks, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    rates = [float(line) for line in told("scorer.py")]
+    assert len(rates) == 2
+    assert all(0 < rate < 1 for rate in rates)
+    assert len(told("-c", code)) == 2
+
+
 def test_the_guide_to_logs_of_your_own_names_every_count() -> None:
     text = (ROOT / "docs" / "own_log.md").read_text()
     kept = {"dropped_action_without_click", "dropped_refund_without_click", "conversion_before_click_ignored"}

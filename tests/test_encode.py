@@ -70,6 +70,20 @@ def test_log_bins_tell_small_counts_apart() -> None:
     assert len(set(log.tolist())) == 5
 
 
+@given(st.integers(2, 400), st.integers(2, 100), st.sampled_from(["linear", "log"]), st.data())
+def test_a_click_has_the_same_bin_alone_as_among_others(high: int, size: int, scale: str, data: st.DataObject) -> None:
+    encoder = Encoder((Binned("n", size, scale=scale),)).fit(pl.DataFrame({"n": [-1, high]}))
+    value = data.draw(st.integers(0, high))
+    assert encoder.encode(pl.DataFrame({"n": [value]})) == encoder.encode(pl.DataFrame({"n": [value] * 2}))[:1]
+
+
+def test_a_number_on_the_edge_of_a_bin_has_one_bin() -> None:
+    """49 / 98 is a half, 49 times the inverse of 98 a little less: polars took either, by the number of rows."""
+    encoder = Encoder((Binned("n", 64),)).fit(pl.DataFrame({"n": [-1, 97]}))
+    for count in (1, 2, 1000):
+        assert set(encoder.encode(pl.DataFrame({"n": [48] * count})).ravel().tolist()) == {31}
+
+
 def test_a_constant_column_is_one_bin() -> None:
     frame = pl.DataFrame({"n": [7, 7]})
     assert Encoder((Binned("n", 4),)).fit(frame).encode(frame).tolist() == [[0], [0]]

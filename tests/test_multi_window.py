@@ -135,7 +135,7 @@ def test_what_is_logged_is_what_the_serving_model_said(lag: int) -> None:
     for number in range(6):
         start, end = plan.bounds(number)
         clicks = source.clicks(start, end)
-        with engine._serving(), torch.no_grad():
+        with engine.serving(), torch.no_grad():
             tasks = torch.sigmoid(engine.method.nets["main"](clicks.x).chunk(2, dim=1)[0])
         said |= dict(zip(clicks.row.tolist(), tasks, strict=True))
         engine.tick(source, start, end)

@@ -249,6 +249,25 @@ def check(
 
 
 @app.command()
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of a run, or of a live model.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
+    kind: Annotated[str, typer.Option("--format", help="onnx or pt2.")] = "onnx",
+    version: Annotated[
+        int | None, typer.Option("--version", help="Version of a live model; the one that serves by default.")
+    ] = None,
+) -> None:
+    """Write a model for other systems, checked against torch, with a scorer that needs onnxruntime alone."""
+    from tracecvr.export.model import opened
+    from tracecvr.export.write import export
+
+    manifest = export(opened(model, version), kind, out)
+    for facts in manifest["models"].values():
+        typer.echo(f"{facts['file']}: within {facts['max_difference']:.1e} of torch's log-odds")
+    typer.echo(f"export: {out}")
+
+
+@app.command()
 def new_method(
     name: Annotated[str, typer.Argument(help="Name of the method: lower case, digits and underscores.")],
     out: Annotated[Path, typer.Option("--out", help="Directory of the new file.")] = Path(),

@@ -88,8 +88,9 @@ class Binned(Column):
         return replace(self, low=min(self.low, low), high=max(self.high, high))
 
     def ids(self) -> pl.Expr:
-        width = max(self.high - self.low, 1e-9)
-        position = (self._value() - self.low) / width * self.size
+        # By the inverse: polars divides so, too, except where there is one row, and an id must not depend on that.
+        inverse = 1 / max(self.high - self.low, 1e-9)
+        position = (self._value() - self.low) * inverse * self.size
         return position.floor().clip(0, self.size - 1)
 
     def _value(self) -> pl.Expr:

@@ -121,7 +121,7 @@ class Engine:
 
     def score(self, x: Tensor) -> npt.NDArray[np.float32]:
         """Log-odds served for clicks: by the current model, or by the one of `publish_lag` ticks ago."""
-        with self._serving():
+        with self.serving():
             return self._answer(self.method.log_odds, torch.as_tensor(x))
 
     def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
@@ -131,8 +131,21 @@ class Engine:
     def posterior_log_odds(self, reveals: Reveals) -> npt.NDArray[np.float32]:
         """The same as log-odds."""
         index = torch.arange(len(reveals))
-        with self._serving():
+        with self.serving():
             return self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """While it lasts, the served net is the one that answers: the newest, or that of `publish_lag` ticks ago."""
+        if not self.publish_lag or not self._published:
+            yield
+            return
+        newest = {name: value.clone() for name, value in self._main.state_dict().items()}
+        self._main.load_state_dict(self._published[0])
+        try:
+            yield
+        finally:
+            self._main.load_state_dict(newest)
 
     # State.
 
@@ -277,7 +290,7 @@ class Engine:
         """Log what the method wants to remember of the clicks that were served, by the model that served them."""
         if type(self.method).record is not Method.record:
             clicks = source.clicks(start, end)
-            with self._serving(), torch.no_grad():
+            with self.serving(), torch.no_grad():
                 recorded = _in_blocks(self.method.record, clicks.x)
             self.method.forget()
             self._logs.add(clicks.row, recorded, end + self._memory)
@@ -347,18 +360,6 @@ class Engine:
         if not np.isfinite(answers).all():
             raise DivergedError(f"{self.method.name}: the model's scores are not finite; try a lower learning_rate")
         return answers
-
-    @contextmanager
-    def _serving(self) -> Iterator[None]:
-        if not self.publish_lag or not self._published:
-            yield
-            return
-        newest = {name: value.clone() for name, value in self._main.state_dict().items()}
-        self._main.load_state_dict(self._published[0])
-        try:
-            yield
-        finally:
-            self._main.load_state_dict(newest)
 
 
 def _in_blocks(ask: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

@@ -13,6 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+def exporting() -> bool:
+    """Whether torch is drawing a graph of the net, for any number of rows: forms that depend on it are then left aside,
+    and so are bags, which ONNX does not have."""
+    return torch.compiler.is_compiling()
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Features of one vocabulary size: where their tables start, and their positions in a layer."""
@@ -29,6 +35,8 @@ class Group:
 
 def lookup(table: Tensor, ids: Tensor) -> Tensor:
     """Sums of table rows: (V, D) and ids (B, n) to (B, D)."""
+    if exporting():
+        return F.embedding(ids, table).sum(1)
     if not (table.requires_grad and torch.is_grad_enabled()):
         return F.embedding_bag(ids, table, mode="sum")
     found: Tensor = _Lookup.apply(table, ids)  # type: ignore[no-untyped-call]
@@ -107,7 +115,7 @@ def _by_feature(weight: Tensor, dim: int) -> Tensor:
 def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
     """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves. `h` is
     overwritten: half of what a ReLU costs is memory for its result."""
-    if len(h) < norm.num_features:
+    if exporting() or len(h) < norm.num_features:
         return F.linear(_normed(F.relu(h, inplace=True), norm), linear.weight, linear.bias)
     out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
     return out

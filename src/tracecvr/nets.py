@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tracecvr.clicks import Schema
 from tracecvr.config import DAY, MINUTE
-from tracecvr.layers import Group, lookup, normed_linear, project
+from tracecvr.layers import Group, exporting, lookup, normed_linear, project
 
 
 class Embedding(nn.Module):
@@ -41,7 +41,7 @@ class Embedding(nn.Module):
         A feature with few values for the size of the batch goes through its block of the layer value by value; each
         row of the batch then only looks up and adds. Criteo's 17 tables have 3,488 rows, a batch 17 x 4,096 ids.
         """
-        at_most = len(x) // 2
+        at_most = 0 if exporting() else len(x) // 2
         few = [i for i, t in enumerate(self.tables) if self.sizes[t] <= at_most]
         if not few:
             return F.linear(torch.cat([self(x), *beside], dim=1), layer.weight, layer.bias)
@@ -90,7 +90,7 @@ class Embedding(nn.Module):
         parts = [F.one_hot(x[:, j].long(), size).to(self.table.weight.dtype) for j, size in self.one_hot]
         if chosen:
             ids = self._ids(x, chosen, [self.starts[self.tables[i]] for i in chosen])
-            parts.insert(0, lookup(self.table.weight, ids.reshape(-1, 1)).view(len(x), len(chosen) * self.dim))
+            parts.insert(0, lookup(self.table.weight, ids.reshape(-1, 1)).view(x.shape[0], len(chosen) * self.dim))
         return parts
 
 

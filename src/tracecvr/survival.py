@@ -69,7 +69,7 @@ class Survival(Windowed):
         return torch.logaddexp(F.logsigmoid(-outputs[:, 0]), F.logsigmoid(outputs[:, 0]) + survives)
 
     def log_odds(self, x: Tensor) -> Tensor:
-        outputs, end = self.outputs(x), torch.full((len(x),), self.schema.d_max)
+        outputs, end = self.outputs(x), torch.full((x.shape[0],), self.schema.d_max)
         survives = self.log_survival(outputs[:, 1:], end).clamp_max(-1e-30)  # a law may put all its mass after d_max
         within = F.logsigmoid(outputs[:, 0]) + torch.log(-torch.expm1(survives))
         return within - self.log_open(x, end)

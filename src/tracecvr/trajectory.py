@@ -50,9 +50,9 @@ class TrajectoryNet(nn.Module):
         self.shape = (horizons, actions)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.tensor([0, 1]).repeat(len(x))
+        y = torch.tensor([0, 1]).repeat(x.shape[0])
         encoded: Tensor = self.encoder(x).repeat_interleave(2, dim=0)
-        return self._given(encoded, y).view(len(x), 2, *self.shape)
+        return self._given(encoded, y).view(x.shape[0], 2, *self.shape)
 
     def loss(self, b: Reveals, ends: tuple[int, ...]) -> Tensor:
         """Cross-entropy of every visible window's states under each click's own outcome."""

@@ -1,0 +1,126 @@
+"""An export, written whole or not at all, once it is known to answer as the engine does."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tracecvr.clicks import NEVER, draft
+from tracecvr.config import chosen
+from tracecvr.errors import UserError
+from tracecvr.export import scorer
+from tracecvr.export.formats import FORMATS, Format, quiet, traced
+from tracecvr.export.model import Model
+from tracecvr.export.served import BATCHES, Question, questions
+from tracecvr.files import sha256, write_json, write_text
+
+TOLERANCE = 1e-4
+"""How far log-odds of an export may be from torch's."""
+
+_HASHING = "xxh3_64 of the value as UTF-8 text, a missing one as the empty text, modulo the feature's size"
+
+_README = """{method} of {dataset}, exported by tracecvr {version}.
+
+scorer.py needs Python, {needs} and xxhash:
+
+    python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
+
+    from scorer import Scorer
+    Scorer().score([click, ...])           # log-odds; a rate is 1 / (1 + exp(-log-odds))
+{posterior}
+manifest.json tells how features become ids, in which order, and the hashes of all files.
+"""
+
+_POSTERIOR = """    Scorer().posterior([click, ...], [elapsed, ...], [[age, ...], ...])
+
+elapsed is seconds since the click, an age the delay in seconds of each of the actions known so far, else None:
+{actions}.
+"""
+
+
+def export(model: Model, name: str, out: Path) -> dict[str, Any]:
+    """Write a model in a format and return its manifest."""
+    kind = FORMATS[chosen(name, tuple(FORMATS), "--format")]
+    kind.check()
+    with draft(out) as folder:
+        models = {q.name: _written(q, model, kind, folder / f"{q.name}.{name}") for q in questions(model.engine)}
+        shutil.copyfile(scorer.__file__, folder / "scorer.py")
+        write_text(folder / "README.txt", _readme(model, name, "posterior" in models))
+        files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+        manifest = _manifest(model, kind, name) | {"models": models, "files": files}
+        write_json(folder / "manifest.json", manifest)
+        return manifest
+
+
+def _written(question: Question, model: Model, kind: Format, path: Path) -> dict[str, Any]:
+    """Write what answers a question, and hold its answers against the engine's."""
+    engine = model.engine
+    expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
+    try:
+        with engine.serving():
+            kind.write(traced(question.module, question.batches[-1]), path)
+        with quiet():
+            answer = scorer.loaded(path)
+        found = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in question.batches]
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
+        raise _untraceable(model, question.name, error) from error
+    finally:
+        engine.method.forget()
+    difference = max(float(np.abs(f - e).max()) for f, e in zip(found, expected, strict=True))
+    if not difference <= TOLERANCE:
+        raise UserError(
+            f"{engine.method.name}: the exported {question.name} is {difference:.3g} from torch's log-odds, more than "
+            f"{TOLERANCE:g}; nothing was written. Try the other --format, and tell us"
+        )
+    return {"file": path.name, "inputs": list(question.inputs), "output": "log_odds", "max_difference": difference}
+
+
+def _untraceable(model: Model, what: str, error: Exception) -> UserError:
+    method = model.engine.method
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return UserError(
+        f"the {what} of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
+        "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says "
+        "len(x), no `if` on values, no numpy"
+    )
+
+
+def _manifest(model: Model, kind: Format, name: str) -> dict[str, Any]:
+    engine, schema = model.engine, model.engine.schema
+    return {
+        "format": 1,
+        "kind": name,
+        "model": model.source | {"state_sha256": engine.fingerprint()},
+        "method": engine.method.name,
+        "options": engine.in_force(),
+        "dataset": schema.dataset,
+        "features": [{"kind": column.kind} | asdict(column) for column in model.encoder.columns],
+        "hashing": _HASHING,
+        "actions": list(schema.actions),
+        "horizons": list(engine.method.ends),
+        "d_max": schema.d_max,
+        "never": NEVER,
+        "negatives_kept": schema.negatives_kept,
+        "checked": {"batches": list(BATCHES), "tolerance": TOLERANCE},
+        "versions": {"tracecvr": version("tracecvr"), "torch": torch.__version__} | kind.versions(),
+    }
+
+
+def _readme(model: Model, name: str, posterior: bool) -> str:
+    engine = model.engine
+    return _README.format(
+        method=engine.method.name,
+        dataset=engine.schema.dataset,
+        version=version("tracecvr"),
+        needs="torch" if name == "pt2" else "onnxruntime",
+        features=", ".join(dict.fromkeys(column.raw for column in model.encoder.columns)),
+        posterior=_POSTERIOR.format(actions=", ".join(engine.schema.actions)) if posterior else "",
+    )
