@@ -209,7 +209,7 @@ def _routes(app: FastAPI, service: Service) -> None:
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": bodies.Failure} for code in (401, 403, 404, 408, 413, 422, 429, 503)
+    code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 422, 429, 503)
 }
 
 
