@@ -178,6 +178,22 @@ def test_another_version_serves_from_the_next_request_on(ready: Store) -> None:
         assert client.status()["versions"]["serving"] == newest["version"]
 
 
+def test_a_look_that_fails_is_not_the_last(ready: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
+    def failing(_: Versions) -> int | None:
+        tried.set()
+        raise RuntimeError("for example")
+
+    with served(ready) as url:
+        with monkeypatch.context() as patch:
+            patch.setattr(Versions, "serving", failing)
+            (ready.folder / "models" / "touched").touch()
+            assert tried.wait(20)
+        Versions(ready.folder, 48).promote(0)
+        until(lambda: asked(url, "GET", "/readyz") == (200, "version 0"))
+
+
 def test_before_there_is_a_version_it_is_alive_and_not_ready(made: Made) -> None:
     store = made("vanilla")
     with served(store) as url:
