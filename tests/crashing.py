@@ -1,8 +1,9 @@
-"""A writer and a learner on one store, killed at random moments and started again; and the same without that.
+"""Processes on one store, killed at random moments and started again; and the same without that.
 
-Both are processes of their own: the writer calls what `tracecvr ingest` calls and notes what was acknowledged, on disk;
-the learner is the command itself. To import torch takes seconds, so they are forked by a server that has imported
-everything and done nothing: neither torch nor polars has started a thread there that a fork would lose.
+A writer and a learner, or a client, a server and a learner. The writer calls what `tracecvr ingest` calls, the client
+asks the server; both note what was acknowledged, on disk. Server and learner are the commands themselves. To import
+torch takes seconds, so all are forked by a process that has imported everything and done nothing: neither torch nor
+polars has started a thread there that a fork would lose.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import json
 import multiprocessing
 import os
 import random
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -23,12 +28,17 @@ from tracecvr import prepared
 from tracecvr.clicks import ClickTable
 from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.datasets.synthetic import Synthetic
+from tracecvr.errors import UserError
 from tracecvr.method import Method
 from tracecvr.methods.trace import Trace
+from tracecvr.online.client import Client
 from tracecvr.online.eventlog import EventLog
+from tracecvr.online.events import Event
 from tracecvr.online.feed import events_of
 from tracecvr.online.learner import opened
+from tracecvr.online.relive import as_table, relive
 from tracecvr.online.store import Settings, Store
+from tracecvr.online.versions import Versions
 from tracecvr.source import TableSource
 
 Batches = list[list[dict[str, Any]]]
@@ -37,7 +47,17 @@ LATENESS = 2 * HOUR
 _PATIENCE = 120.0
 """Seconds within which something has to happen."""
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tracecvr.cli", "tracecvr.online.learner", "tracecvr.methods.trace", "torch._dynamo"])
+_SERVER.set_forkserver_preload(
+    [
+        "tracecvr.cli",
+        "tracecvr.online.learner",
+        "tracecvr.online.service.serve",
+        "uvicorn.lifespan.on",
+        "uvicorn.protocols.http.auto",
+        "tracecvr.methods.trace",
+        "torch._dynamo",
+    ]
+)
 """The last is imported by the first optimiser of a process: a second or more."""
 
 
@@ -112,7 +132,7 @@ def replayed(store: Store, table: ClickTable, intervals: int) -> str:
 class Toll:
     """What the kills hit."""
 
-    kills: dict[str, int] = field(default_factory=lambda: {"writer": 0, "learner": 0})
+    kills: Counter[str] = field(default_factory=Counter)
     half_snapshots: int = 0
     """Kills that left the temporary file of a snapshot or of its manifest, or a snapshot without manifest."""
     unheard: int = 0
@@ -121,22 +141,25 @@ class Toll:
 
 @dataclass
 class Disturbance:
-    """Kills one of the two processes again and again, then lets them finish."""
+    """Starts processes, kills one of the victims again and again, then lets all finish."""
 
     store: Store
     batches: Batches
     room: Path
     rng: random.Random
+    roles: Mapping[str, Role]
+    victims: Sequence[str]
+    port: int = field(default_factory=lambda: free_port())
     toll: Toll = field(default_factory=Toll)
     _running: dict[str, ForkServerProcess] = field(default_factory=dict)
 
     def run(self, kills: int) -> Toll:
         _write_lines(self.room / "batches", [json.dumps(batch) for batch in self.batches])
         try:
-            self._start("writer")
-            self._start("learner")
-            while sum(self.toll.kills.values()) < kills:
-                victim = self.rng.choice(("writer", "learner"))
+            for who in self.roles:
+                self._start(who)
+            while self.toll.kills.total() < kills:
+                victim = self.rng.choice(self.victims)
                 self._await_moment(victim)
                 self._kill(victim)
                 self._look()
@@ -149,7 +172,7 @@ class Disturbance:
         return self.toll
 
     def _start(self, who: str) -> None:
-        target, words = _ROLES[who]
+        target, words = self.roles[who]
         given = (self.room, who, target, words(self))
         self._running[who] = _SERVER.Process(target=_in_child, args=given)
         self._running[who].start()
@@ -168,7 +191,7 @@ class Disturbance:
 
     def _done(self, who: str) -> int:
         """How far it has come: batches or versions."""
-        if who == "writer":
+        if who != "learner":
             return _acknowledged(self.room)
         return max((int(path.stem) for path in (self.store.folder / "models").glob("*.json")), default=-1)
 
@@ -190,7 +213,7 @@ class Disturbance:
         self.toll.kills[victim] += 1
 
     def _alive(self) -> None:
-        """Neither may end by itself."""
+        """None may end by itself."""
         for who, process in self._running.items():
             if not process.is_alive():
                 raise AssertionError(f"{who} ended with {process.exitcode}: {(self.room / who).read_text()}")
@@ -212,6 +235,65 @@ class Disturbance:
             self._alive()
             assert time.monotonic() < deadline, "they do not get on"
             time.sleep(0.05)
+
+
+def survived(
+    room: Path,
+    kills: int,
+    intervals: int,
+    seed: int,
+    lateness: int = LATENESS,
+    roles: Mapping[str, Role] | None = None,
+    victims: Sequence[str] = ("writer", "learner"),
+) -> Toll:
+    """Kill, then hold what is left against the same events undisturbed."""
+    events = small_events(intervals)
+    batches = in_batches(events, seed, lateness)
+    store = small_store(room / "killed", intervals)
+    toll = Disturbance(store, batches, room, random.Random(seed), roles or LOCAL, victims).run(kills)
+    weights = learn_all(store)  # nothing is left to learn; what was not recorded any more is
+    each_event_once(store, events)
+    in_order = lateness <= LATENESS
+    calm = undisturbed(small_store(room / "calm", intervals), [[e] for e in events] if in_order else batches)
+    same_in_the_end(store, calm)
+    relived = relive(store)
+    assert relived.same
+    assert relived.weights == weights
+    closed = store.log().closed()
+    assert closed > 0.8 * intervals
+    assert replayed(store, as_table(store, room / "table"), closed) == weights
+    assert (replayed(store, store.base, closed) == weights) == in_order
+    assert (store.log().facts().get("late", 0) == 0) == in_order
+    return toll
+
+
+def each_event_once(store: Store, events: list[dict[str, Any]]) -> None:
+    """The log holds the events, all of them, none twice, as they were sent; and so say its counts."""
+    log = store.log()
+    found = [Event(*row[1:5], *row[6:8]) for row in log.since(0, 10 * len(events))]  # whatever they were answered
+    assert sorted(found) == sorted(store.reader.read(event) for event in events)
+    clicks = sum(event["type"] == "click" for event in events)
+    facts = log.facts()
+    assert (facts["clicks"], facts["actions"]) == (clicks, len(events) - clicks)
+
+
+def same_in_the_end(store: Store, calm: Store) -> None:
+    """Weights, live metrics, served scores and the records of ticks."""
+    one, other = (Versions(s.folder, s.settings.keep).latest() for s in (store, calm))
+    assert one is not None
+    assert other is not None
+    for name in ("intervals", "weights", "sha256", "rows", "served", "counts", "mature", "recent", "vitals"):
+        assert one[name] == other[name], name
+    assert (store.folder / "served.f32").read_bytes() == (calm.folder / "served.f32").read_bytes()
+    ticks, others = (s.log().ticks() for s in (store, calm))
+    assert [number for number, _ in ticks] == list(range(one["intervals"]))
+    assert [told["weights"] for _, told in ticks] == [told["weights"] for _, told in others]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _distinct(batches: Batches) -> int:
@@ -238,18 +320,74 @@ def _in_child(room: Path, who: str, target: Callable[..., None], words: tuple[An
 
 
 def _write(folder: Path, room: Path, seed: int) -> None:
+    store = Store.open(folder)
+    log = store.log()
+    _send_all(room, random.Random(seed), lambda batch: send(log, store, batch))
+
+
+def _send_all(room: Path, rng: random.Random, sent: Callable[[list[dict[str, Any]]], None]) -> None:
     """Send batches from a little before the last that was acknowledged, then old ones for ever."""
-    rng, store = random.Random(seed), Store.open(folder)
-    batches = [json.loads(line) for line in (room / "batches").read_text().splitlines()]
-    log, done = store.log(), _acknowledged(room)
+    batches, done = _read_batches(room), _acknowledged(room)
     with (room / "notes").open("a") as notes:
         for number in _numbers(rng, done, len(batches)):
-            send(log, store, batches[number])
+            sent(batches[number])
             if number >= done:
                 notes.write(f"{number}\n")
                 notes.flush()
                 os.fsync(notes.fileno())
             time.sleep(rng.uniform(0, 0.1))
+
+
+def _read_batches(room: Path) -> Batches:
+    return [json.loads(line) for line in (room / "batches").read_text().splitlines()]
+
+
+def _ask(room: Path, url: str, seed: int) -> None:
+    """Send everything over HTTP; in another thread, send again what was acknowledged."""
+    rng = random.Random(seed)
+    threading.Thread(target=_repeat, args=(room, url, rng.getrandbits(32)), daemon=True).start()
+    with Client(url, retries=2) as client, (room / "answers").open("a") as answers:
+
+        def sent(batch: list[dict[str, Any]]) -> None:
+            for answer in send_over(client, batch):
+                answers.write(json.dumps(answer) + "\n")
+                answers.flush()
+
+        _send_all(room, rng, sent)
+
+
+def send_over(client: Client, batch: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Send a batch, again and again until it is answered with success; what clicks were answered, by their ids."""
+    clicks = [{k: v for k, v in event.items() if k != "type"} for event in batch if event["type"] == "click"]
+    actions = [event for event in batch if event["type"] != "click"]
+    if clicks:
+        answer = _insisted(lambda: client.clicks(clicks))
+        scores = [score["log_odds"] for score in answer["scores"]]
+        yield {"clicks": [click["click_id"] for click in clicks], "scores": scores, "version": answer["version"]}
+    if actions:
+        _insisted(lambda: client.events(actions))
+
+
+def _insisted(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    while True:
+        try:
+            return ask()
+        except UserError as error:
+            if ": 503: " not in str(error):
+                raise
+            time.sleep(0.02)
+
+
+def _repeat(room: Path, url: str, seed: int) -> None:
+    rng, batches = random.Random(seed), _read_batches(room)
+    with Client(url, retries=2) as client:
+        while True:
+            if done := _acknowledged(room):
+                batch = batches[rng.randrange(done)]
+                list(send_over(client, batch))
+                if known := [event["features"] for event in batch if event["type"] == "click"]:
+                    _insisted(partial(client.score, known))
+            time.sleep(rng.uniform(0, 0.05))
 
 
 def _numbers(rng: random.Random, done: int, count: int) -> Iterator[int]:
@@ -265,7 +403,22 @@ def _learn(folder: Path) -> None:
     main()
 
 
-_ROLES: dict[str, tuple[Callable[..., None], Callable[[Disturbance], tuple[Any, ...]]]] = {
+def _serve(folder: Path, port: int) -> None:
+    from tracecvr.cli import main
+
+    sys.argv = ["tracecvr", "serve", str(folder), "--port", str(port), "--no-learn"]
+    main()
+
+
+Role = tuple[Callable[..., None], Callable[[Disturbance], tuple[Any, ...]]]
+"""What a process runs, and what it is given."""
+
+LOCAL: dict[str, Role] = {
     "writer": (_write, lambda d: (d.store.folder, d.room, d.rng.getrandbits(32))),
     "learner": (_learn, lambda d: (d.store.folder,)),
+}
+OVER_HTTP: dict[str, Role] = {
+    "server": (_serve, lambda d: (d.store.folder, d.port)),
+    "learner": LOCAL["learner"],
+    "client": (_ask, lambda d: (d.room, f"http://127.0.0.1:{d.port}", d.rng.getrandbits(32))),
 }

@@ -34,6 +34,7 @@ def test_the_readme_runs(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tracecvr.cli._cores", lambda: 1)  # threads that wait for each other beside other tests crawl
     (commands,), (code,) = blocks("README.md", "sh"), blocks("README.md", "python")
     for line in commands.splitlines():
         assert call(*shlex.split(line)[1:]) == 0, line
@@ -45,6 +46,7 @@ def test_the_readme_runs(
 
 def test_the_guide_to_logs_of_your_own_runs(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tracecvr.cli._cores", lambda: 1)
     planted.write_clicks(tmp_path, planted.log())
     (commands,) = blocks("docs/own_log.md", "sh")
     for line in commands.splitlines():

@@ -4,7 +4,6 @@ nothing counts twice, and the weights come out the same to the byte."""
 from __future__ import annotations
 
 import os
-import random
 import resource
 import shutil
 import signal
@@ -12,30 +11,18 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from conftest import Call
-from crashing import (
-    LATENESS,
-    Disturbance,
-    Toll,
-    in_batches,
-    learn_all,
-    replayed,
-    send,
-    small_events,
-    small_store,
-    undisturbed,
-)
+from crashing import LATENESS, each_event_once, learn_all, same_in_the_end, send, small_events, small_store, survived
 from tracecvr.errors import UserError
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.archive import compact
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Event
 from tracecvr.online.learner import opened
-from tracecvr.online.relive import as_table, relive
+from tracecvr.online.relive import relive
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -54,51 +41,6 @@ def test_200_kills_change_nothing(tmp_path: Path, lateness: int) -> None:
     assert min(toll.kills.values()) > 50
     assert toll.half_snapshots, "no kill hit a snapshot"
     assert toll.unheard, "no kill hit between a commit and its acknowledgement"
-
-
-def survived(room: Path, kills: int, intervals: int, seed: int, lateness: int = LATENESS) -> Toll:
-    """Kill, then hold what is left against the same events undisturbed."""
-    events = small_events(intervals)
-    batches = in_batches(events, seed, lateness)
-    store = small_store(room / "killed", intervals)
-    toll = Disturbance(store, batches, room, random.Random(seed)).run(kills)
-    weights = learn_all(store)  # nothing is left to learn; what was not recorded any more is
-    each_event_once(store, events)
-    in_order = lateness <= LATENESS
-    calm = undisturbed(small_store(room / "calm", intervals), [[e] for e in events] if in_order else batches)
-    same_in_the_end(store, calm)
-    relived = relive(store)
-    assert relived.same
-    assert relived.weights == weights
-    closed = store.log().closed()
-    assert closed > 0.8 * intervals
-    assert replayed(store, as_table(store, room / "table"), closed) == weights
-    assert (replayed(store, store.base, closed) == weights) == in_order
-    assert (store.log().facts().get("late", 0) == 0) == in_order
-    return toll
-
-
-def each_event_once(store: Store, events: list[dict[str, Any]]) -> None:
-    """The log holds the events, all of them, none twice, as they were sent; and so say its counts."""
-    log = store.log()
-    found = [Event(*row[1:5], *row[6:]) for row in log.since(0, 10 * len(events))]
-    assert sorted(found) == sorted(store.reader.read(event) for event in events)
-    clicks = sum(event["type"] == "click" for event in events)
-    facts = log.facts()
-    assert (facts["clicks"], facts["actions"]) == (clicks, len(events) - clicks)
-
-
-def same_in_the_end(store: Store, calm: Store) -> None:
-    """Weights, live metrics, served scores and the records of ticks."""
-    one, other = (Versions(s.folder, s.settings.keep).latest() for s in (store, calm))
-    assert one is not None
-    assert other is not None
-    for name in ("intervals", "weights", "sha256", "rows", "served", "counts", "mature", "recent", "vitals"):
-        assert one[name] == other[name], name
-    assert (store.folder / "served.f32").read_bytes() == (calm.folder / "served.f32").read_bytes()
-    ticks, others = (s.log().ticks() for s in (store, calm))
-    assert [number for number, _ in ticks] == list(range(one["intervals"]))
-    assert [told["weights"] for _, told in ticks] == [told["weights"] for _, told in others]
 
 
 def test_a_tick_is_recorded_though_the_learner_was_killed_right_after_its_version(

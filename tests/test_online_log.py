@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -135,6 +136,19 @@ def test_what_was_accepted_is_there_for_another_process_and_only_once(log: Event
         "actions": 1,
         "duplicates": 3,
     }
+
+
+def test_threads_that_share_a_connection_take_turns(log: EventLog) -> None:
+    log.append([Event(f"c{n}", 0, n, 100, None, "[]") for n in range(2000)])
+
+    def reads() -> None:
+        for n in range(200):
+            assert len(log.of_click(n)) == 1
+            assert len(log.since(0, 500)) == 500
+
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(reads) for _ in range(8)]:
+            done.result()
 
 
 def test_actions_of_one_second_are_one_unless_their_ids_say_otherwise(log: EventLog) -> None:

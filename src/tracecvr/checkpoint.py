@@ -20,6 +20,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder, self.keep = folder, keep
+        self._known: dict[Path, tuple[tuple[int, ...], dict[str, Any] | None]] = {}
 
     def save(self, engine: Engine, number: int, facts: dict[str, Any], pinned: Collection[int] = ()) -> None:
         """Write the state after `number` intervals, then remove older checkpoints that are neither new nor pinned."""
@@ -41,15 +42,22 @@ class Checkpoints:
 
     def manifests(self) -> list[dict[str, Any]]:
         """The whole manifests, oldest first; whether the states are whole, too, is another question."""
-        found = []
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                manifest: dict[str, Any] = read_json(path)
-                if manifest.pop("manifest") == _digest(manifest) and self._paths(manifest["intervals"])[0].exists():
-                    found.append(manifest)
-            except (UserError, KeyError):
-                continue
-        return found
+        self._known = {path: self._manifest(path) for path in sorted(self.folder.glob("*.json"))}
+        whole = (manifest for _, manifest in self._known.values() if manifest is not None)
+        return [manifest for manifest in whole if self._paths(manifest["intervals"])[0].exists()]
+
+    def _manifest(self, path: Path) -> tuple[tuple[int, ...], dict[str, Any] | None]:
+        """A manifest, if it is whole, and when it was written: to read and to hash it again takes milliseconds each."""
+        try:
+            facts = path.stat()
+            written = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+            if path in self._known and self._known[path][0] == written:
+                return self._known[path]
+            manifest: dict[str, Any] = read_json(path)
+            whole = manifest.pop("manifest") == _digest(manifest) and "intervals" in manifest
+        except (OSError, UserError, KeyError):
+            return (), None
+        return written, manifest if whole else None
 
     def whole(self, manifest: dict[str, Any]) -> bool:
         """Whether the state is what the manifest says."""

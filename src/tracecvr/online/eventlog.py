@@ -7,6 +7,7 @@ processes may write and read; SQLite lets one write at a time.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -100,10 +101,11 @@ class Accepted(NamedTuple):
 
 
 class EventLog:
-    """One connection to the log of a store."""
+    """One connection to the log of a store. Threads that share it take turns."""
 
     def __init__(self, path: Path, grid: Grid, clock: Callable[[], float] = time.time) -> None:
         self.path, self.grid, self.clock = path, grid, clock
+        self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
         with self._errors("be opened"):
             self._db = apsw.Connection(str(path))
             self._db.set_busy_timeout(60_000)
@@ -268,7 +270,7 @@ class EventLog:
 
     def _truncate(self) -> None:
         """What was deleted is overwritten in the database; empty its write-ahead log, too."""
-        with self._errors("be written"):
+        with self._turn, self._errors("be written"):
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def facts(self) -> dict[str, int]:
@@ -278,11 +280,11 @@ class EventLog:
     # Inside.
 
     def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
-        with self._errors("be read"):
+        with self._turn, self._errors("be read"):
             return self._db.execute(query, values).get
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self._errors("be read"):
+        with self._turn, self._errors("be read"):
             return self._db.execute(query, values).fetchall()
 
     def _accepted_rows(self, condition: str, values: tuple[Any, ...]) -> list[Accepted]:
@@ -290,7 +292,7 @@ class EventLog:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._errors("be written"):
+        with self._turn, self._errors("be written"):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield

@@ -9,14 +9,15 @@ from tracecvr.online.versions import Versions
 from tracecvr.online.vitals import Vitals
 
 
-def status_of(store: Store) -> dict[str, Any]:
-    """Events by kind, progress and lag, versions, and live metrics as of the newest version."""
+def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
+    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Who asks often gives the
+    same `versions` each time, which remember what they have read."""
     log = store.log()
     try:
         facts, closed = log.facts(), log.closed()
     finally:
         log.close()
-    versions = Versions(store.folder, store.settings.keep)
+    versions = versions or Versions(store.folder, store.settings.keep)
     listed = versions.listed()
     newest = listed[-1] if listed else None
     found: dict[str, Any] = {

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,12 @@ class Service:
         return content
 
     async def watch(self) -> None:
-        """Swap in new versions, and tell how far the learner is."""
+        """Swap in new versions, and tell how far the learner is. Whatever goes wrong, the next look may go well."""
         while True:
-            with suppress(OSError, UserError):
+            try:
                 await run_in_threadpool(self._look)
+            except Exception:
+                _log.exception("could not look for another version")
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
@@ -209,7 +211,7 @@ def _routes(app: FastAPI, service: Service) -> None:
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": bodies.Failure} for code in (401, 403, 404, 408, 413, 422, 429, 503)
+    code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 422, 429, 503)
 }
 
 
@@ -250,7 +252,7 @@ def _status(service: Service) -> dict[str, Any]:
         {"version": m["intervals"], "published": m["published"], "undone": m["undone"]}
         for m in service.scorer.versions.listed()
     ]
-    return status_of(service.store) | {
+    return status_of(service.store, service.scorer.versions) | {
         "learner": service.learner_runs(),
         "serving": service.scorer.model.version if service.scorer.model else None,
         "interval_s": service.store.schema.interval,

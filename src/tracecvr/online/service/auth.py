@@ -47,7 +47,7 @@ class Tokens:
     def read(cls, path: Path) -> Tokens:
         """From a TOML file."""
         try:
-            content = tomllib.loads(existing(path).read_text(encoding="utf-8"))
+            content = tomllib.loads(existing(path, "--tokens").read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not readable as TOML ({error})") from None
         entries = content.get("token", [])

@@ -89,7 +89,9 @@ class Scorer:
         return self.model
 
     def _loaded(self, number: int) -> Model:
-        manifest = next(m for m in self.versions.listed() if m["intervals"] == number)
+        manifest = next((m for m in self.versions.listed() if m["intervals"] == number), None)
+        if manifest is None:
+            raise UserError(f"version {number} was removed")
         engine = self.store.engine()
         self.versions.load(engine, manifest)
         return Model(number, engine, manifest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -41,11 +42,9 @@ def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, l
     if (address.certificate is None) != (address.key is None):
         raise UserError("TLS needs both --certificate and --key")
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
-    with Learning(store.folder, learn) as learning:
-        uvicorn.run(
+    with _bound(address) as listening, Learning(store.folder, learn) as learning:
+        config = uvicorn.Config(
             application(store, known, limits, learning.runs),
-            host=address.host,
-            port=address.port,
             log_level="warning",
             limit_concurrency=limits.connections,
             timeout_keep_alive=30,
@@ -53,6 +52,21 @@ def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, l
             ssl_keyfile=address.key,
             server_header=False,
         )
+        uvicorn.Server(config).run([listening])
+
+
+def _bound(address: Address) -> socket.socket:
+    """Hold the address before anything is started: who cannot have it should be told, not find a learner at work."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    found = socket.socket(family)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not to wait for connections of one killed before
+        found.bind((address.host, address.port))
+    except OSError as error:
+        found.close()
+        where = f"--host {address.host} --port {address.port}"
+        raise UserError(f"{where} cannot be listened at ({error.strerror}): choose others") from None
+    return found
 
 
 class Learning:
