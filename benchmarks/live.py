@@ -97,7 +97,7 @@ def main() -> None:
 
 def traffic(size: Size, room: Path) -> list[Figure]:
     """Some hours learnt alone; then a writer sends more while the learner follows."""
-    dataset, raw = _criteo(size, room)
+    dataset, raw = criteo(size, room)
     prepared.prepare_to(room / "base", dataset, raw)
     store = Store.create(room / "store", room / "base", Trace(), (), Settings(lateness=60))
     events = list(events_of(dataset, raw, HOUR, 100 * DAY))
@@ -137,7 +137,7 @@ def _traffic_figures(size: Size, ticks: list[dict[str, Any]], batches: list[dict
     ]
 
 
-def _criteo(size: Size, room: Path) -> tuple[Criteo, Path]:
+def criteo(size: Size, room: Path) -> tuple[Criteo, Path]:
     """A raw log in Criteo's format, its 60 days and 30 of delay squeezed into the hours that `paper` has."""
     made, raw = room / "made.txt", room / "raw.txt"
     write_criteo(made, size.hourly * (size.hours + 1))

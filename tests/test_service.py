@@ -34,7 +34,7 @@ from tracecvr.online.eventlog import EventLog
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.limits import Limits, Pace
-from tracecvr.online.service.serve import Address, serve
+from tracecvr.online.service.serve import Address, _bound, serve
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.versions import Versions
 from tracecvr.source import TableSource
@@ -309,6 +309,24 @@ def test_too_much_is_refused_and_harms_nobody(ready: Store) -> None:
         connection.request("POST", "/v1/score", iter([b"x" * 15_000, b"y" * 15_000]), chunked, encode_chunked=True)
         assert connection.getresponse().status == 413
         connection.close()
+
+
+def test_who_leaves_in_the_middle_is_counted_and_no_error(ready: Store, caplog: pytest.LogCaptureFixture) -> None:
+    with served(ready) as url:
+        where = urlsplit(url)
+        with socket.create_connection((where.hostname or "", where.port)) as leaving:
+            leaving.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        until(lambda: 'requests_total{route="none",status="400"} 1.0' in asked(url, "GET", "/metrics")[1])
+        assert asked(url, "GET", "/v1/model")[0] == 200
+        counted = asked(url, "GET", "/metrics")[1]
+        assert 'requests_total{route="/v1/model",status="200"} 1.0' in counted
+        assert 'status="500"' not in counted
+    assert "Traceback" not in caplog.text
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    with _bound(Address(port=0)) as listening:
+        assert listening.proto == socket.IPPROTO_TCP, "asyncio asks this before it switches Nagle's algorithm off"
 
 
 def test_who_asks_too_often_is_slowed_down_alone(ready: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tracecvr.online.report import status_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.gauges import Gauges
-from tracecvr.online.service.limits import BoundedBodies, Limits, Pace
+from tracecvr.online.service.limits import App, BoundedBodies, Limits, Message, Pace, Receive, Scope, Send
 from tracecvr.online.service.scorer import NotReadyError, Scorer
 from tracecvr.online.store import Store
 
@@ -110,8 +110,8 @@ def application(
 
     app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(BoundedBodies, limits=service.limits)
+    app.add_middleware(_Observed, gauges=service.gauges)
     _failures(app)
-    _observed(app, service)
     _routes(app, service)
     return app
 
@@ -304,12 +304,26 @@ def _later(why: str) -> JSONResponse:
     return JSONResponse({"error": why}, 503, {"Retry-After": "5"})
 
 
-def _observed(app: FastAPI, service: Service) -> None:
-    @app.middleware("http")
-    async def observe(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        since = time.perf_counter()
-        response = await answer(request)
-        route = getattr(request.scope.get("route"), "path", "none")
-        service.gauges.requests.labels(route, str(response.status_code)).inc()
-        service.gauges.seconds.labels(route).observe(time.perf_counter() - since)
-        return response
+class _Observed:
+    """Counts and times every answer. Plain ASGI: FastAPI's own way costs a task and a queue for each request."""
+
+    def __init__(self, app: App, gauges: Gauges) -> None:
+        self.app, self.gauges = app, gauges
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        since, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self.gauges.requests.labels(route, str(status)).inc()
+            self.gauges.seconds.labels(route).observe(time.perf_counter() - since)

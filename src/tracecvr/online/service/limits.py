@@ -68,7 +68,8 @@ class BoundedBodies:
             await _refuse(send, 413, f"the body is larger than {self.limits.body_bytes} bytes: send smaller batches")
             return
         if body is None:
-            return  # gone
+            await _refuse(send, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
+            return
         given = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def replay() -> Message:

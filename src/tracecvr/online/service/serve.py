@@ -58,7 +58,7 @@ def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, l
 def _bound(address: Address) -> socket.socket:
     """Hold the address before anything is started: who cannot have it should be told, not find a learner at work."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    found = socket.socket(family)
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves Nagle's delay on
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not to wait for connections of one killed before
         found.bind((address.host, address.port))

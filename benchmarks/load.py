@@ -1,0 +1,370 @@
+"""The service under load: how fast events are accepted over HTTP, how long a score takes while the learner works, and
+whether one sender can harm another. Every figure with its target, in a table and as JSON. Exit code 1 if one fails.
+
+    python benchmarks/load.py             # about 3 minutes
+    python benchmarks/load.py --quick     # half a minute, with wider limits: what the test suite runs
+
+Senders, server and learner are processes of their own on one machine, so they are in each other's way, and so is other
+work. Times of a good client are held against its own, beside nobody, in the same run. See docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+import live
+from measure import machine, paper, report
+from measure.report import Figure
+from rawlogs import DAY
+from tracecvr import prepared
+from tracecvr.config import HOUR
+from tracecvr.errors import UserError
+from tracecvr.methods.trace import Trace
+from tracecvr.online.client import Client
+from tracecvr.online.feed import events_of
+from tracecvr.online.learner import opened
+from tracecvr.online.service.auth import new_token
+from tracecvr.online.service.limits import Limits
+from tracecvr.online.service.serve import Address, serve
+from tracecvr.online.store import Settings, Store
+
+BATCH = 100
+SENDERS = 2
+SCOPES = ("score", "ingest", "admin")
+LIMITS = Limits(requests_per_second=300)
+"""Of each sender: more than what is measured needs, less than one without pauses asks for."""
+PAUSE = 0.005
+"""Seconds between a good client's requests: it does not ask for much."""
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(["tracecvr.online.learner", "tracecvr.online.service.serve", "torch._dynamo"])
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured, and how much wider limits of time are."""
+
+    name: str
+    hourly: int
+    ticks: int
+    sent: int
+    """Hours that are sent over HTTP."""
+    seconds: float
+    """How long a good client is watched beside each of the others."""
+    loose: float
+
+
+FULL = Size("full", paper.HOURLY, live.ALONE, 5, 8.0, 1.0)
+QUICK = Size("quick", 300, live.ALONE, 4, 1.5, 10.0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To a good client: when it asked, how long it took, and whether it was a score."""
+
+    at: float
+    seconds: float
+    scored: bool
+
+
+@dataclass(frozen=True)
+class Site:
+    """A server, and who may ask it."""
+
+    url: str
+    good: str
+    other: str
+    features: dict[str, Any]
+
+
+def main() -> None:
+    given = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    with tempfile.TemporaryDirectory(prefix="tracecvr_load_") as room:
+        facts = machine.facts(1)
+        figures = measured(given.size, Path(room))
+    found = {
+        "size": given.size.name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": facts,
+        "passed": all(figure.passed for figure in figures),
+        "figures": [figure.to_json() for figure in figures],
+        "methods": [],
+        "profile": {},
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    console.print(
+        *report.tables(found), report.machine_line(facts), f"load at start: {facts['load_at_start']:.1f}", sep="\n"
+    )
+    console.print(f"written: {given.out}")
+    sys.exit(0 if found["passed"] else 1)
+
+
+def measured(size: Size, room: Path) -> list[Figure]:
+    """All figures, on one store and one server."""
+    hours = size.ticks + size.sent
+    dataset, raw = live.criteo(live.Size(size.name, size.hourly, hours, 0, 0, size.loose), room)
+    prepared.prepare_to(room / "base", dataset, raw)
+    store = Store.create(room / "store", room / "base", Trace(), (), Settings(lateness=60))
+    events = list(events_of(dataset, raw, HOUR, 100 * DAY))
+    learnt_from = [event for event in events if event["ts"] < HOUR * (1 + size.ticks)]
+    features = next(event["features"] for event in events if event["type"] == "click")
+    with ProcessPoolExecutor(SENDERS + 2, mp_context=_FORKED) as pool:
+        pool.submit(learn, store.folder, 0).result()  # a version to serve
+        with served(store, room, features) as site:
+            good(site, 1.0)  # what a first request pays for
+            idle = pool.submit(good, site, size.seconds).result()
+            figures = _beside_ticks(size, pool, site, store, learnt_from, idle)
+            figures += _accepting(size, pool, site, events[len(learnt_from) :])
+            figures += [f for other in OTHERS for f in _beside(size, pool, site, other, idle)]
+    return figures
+
+
+@contextmanager
+def served(store: Store, room: Path, features: dict[str, Any]) -> Iterator[Site]:
+    """A server, without a learner beside it, that knows two senders."""
+    (good_token, good_hash), (other_token, other_hash) = new_token(), new_token()
+    entries = [
+        f"[[token]]\nname = {name!r}\nsha256 = {digest!r}\nscopes = {list(SCOPES)!r}\n"
+        for name, digest in (("good", good_hash), ("other", other_hash))
+    ]
+    (room / "tokens.toml").write_text("".join(entries))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = (store, room / "tokens.toml", Address(port=port), LIMITS, False)
+    server = _FORKED.Process(target=serve, args=given, daemon=True)
+    server.start()
+    site = Site(f"http://127.0.0.1:{port}", good_token, other_token, features)
+    try:
+        with Client(site.url, site.good) as client:
+            client.model()
+        yield site
+    finally:
+        server.kill()
+        server.join()
+
+
+# What is measured.
+
+
+def _accepting(size: Size, pool: ProcessPoolExecutor, site: Site, events: Sequence[dict[str, Any]]) -> list[Figure]:
+    """Clicks, which are scored, too, and actions, as fast as two senders can."""
+    batches = [events[first : first + BATCH] for first in range(0, len(events), BATCH)]
+    since = time.monotonic()
+    told = [pool.submit(send, site, batches[n::SENDERS]) for n in range(SENDERS)]
+    waited = 1e3 * np.array([seconds for future in told for seconds in future.result()])
+    took = (time.monotonic() - since) / len(events)
+    clicks = sum(event["type"] == "click" for event in events)
+    how = f"{1 / took:,.0f}/s; {clicks:,} clicks, scored and registered, {len(events) - clicks:,} actions, by {BATCH}"
+    middle, worst = np.quantile(waited, (0.5, 0.99))
+    batch = f"{SENDERS} senders at once; 99 % below {worst:.0f} ms, longest {waited.max():.0f} ms"
+    return [
+        Figure("to accept an event over HTTP", 1e6 * took, "us", 200.0, how, size.loose),
+        Figure(f"a batch of {BATCH} over HTTP, median", float(middle), "ms", how=batch),
+    ]
+
+
+def _beside_ticks(
+    size: Size,
+    pool: ProcessPoolExecutor,
+    site: Site,
+    store: Store,
+    events: Sequence[dict[str, Any]],
+    idle: list[Answer],
+) -> list[Figure]:
+    log = store.log()
+    log.append([store.reader.read(event) for event in events])
+    log.close_until(HOUR * (1 + size.ticks))
+    learner: Future[list[tuple[float, float]]] = pool.submit(learn, store.folder, size.ticks)
+    answers: list[Answer] = []
+    while not learner.done():
+        answers += pool.submit(good, site, 0.5).result()
+    ticks = learner.result()
+    during = [a for a in answers if any(start <= a.at <= end for start, end in ticks)]
+    alone = np.quantile(_times(idle), (0.5, 0.99))
+    how = f"median {alone[0]:.1f} ms, {len(idle):,} requests of one click, nobody else"
+    return [
+        Figure("a score, 99 % below", float(alone[1]), "ms", how=how),
+        _ratio("a score during ticks / alone, 99 % below", during, idle, f"{len(ticks)} ticks", 3.0, size),
+    ]
+
+
+def _beside(size: Size, pool: ProcessPoolExecutor, site: Site, name: str, idle: list[Answer]) -> list[Figure]:
+    other = pool.submit(OTHERS[name], site, size.seconds + 1.0)
+    time.sleep(0.5)
+    answers = pool.submit(good, site, size.seconds).result()
+    told = other.result()
+    how = ", ".join(f"{word} {n:,}" for word, n in sorted(told.items()))
+    found = [_ratio(f"a score beside {name} / alone, 99 % below", answers, idle, how, 5.0, size)]
+    if name == "too many requests":
+        allowed = LIMITS.requests_per_second * (size.seconds + 1.0 + 2.0)  # and the burst
+        collapsed = sum(n for word, n in told.items() if word not in ("200", "429"))
+        refused = f"{told['429']:,} were answered 429, {collapsed} otherwise than that or 200"
+        found.append(Figure("requests let through / allowed by the pace", told["200"] / allowed, "x", 1.0, refused))
+        found.append(Figure("too many requests, neither served nor 429", float(collapsed), "", 0.0))
+    return found
+
+
+def _ratio(name: str, answers: list[Answer], idle: list[Answer], how: str, most: float, size: Size) -> Figure:
+    """A figure that fails if a good client was not answered, however fast."""
+    failed = sum(not answer.scored for answer in answers)
+    if not answers or failed:
+        return Figure(name, None, "x", most, f"{failed} of {len(answers)} requests were not served; {how}")
+    middle, worst = np.quantile(_times(answers), (0.5, 0.99))
+    told = f"{worst:.1f} ms, median {middle:.1f} ms of {len(answers):,}; {how}"
+    return Figure(name, float(worst / np.quantile(_times(idle), 0.99)), "x", most, told, size.loose)
+
+
+def _times(answers: list[Answer]) -> npt.NDArray[np.float64]:
+    return 1e3 * np.array([answer.seconds for answer in answers])
+
+
+# In processes of their own.
+
+
+def good(site: Site, seconds: float) -> list[Answer]:
+    """Ask for the score of one click, again and again, at an easy pace."""
+    found, end = [], time.monotonic() + seconds
+    with Client(site.url, site.good, retries=0) as client:
+        while (at := time.monotonic()) < end:
+            try:
+                scored = len(client.score([site.features])["scores"]) == 1
+            except UserError:
+                scored = False
+            found.append(Answer(at, time.monotonic() - at, scored))
+            time.sleep(PAUSE)
+    return found
+
+
+def send(site: Site, batches: Sequence[Sequence[dict[str, Any]]]) -> list[float]:
+    """Clicks to one route, actions to the other; the time that each batch took."""
+    found = []
+    with Client(site.url, site.other) as client:
+        for batch in batches:
+            since = time.monotonic()
+            clicks = [{k: v for k, v in event.items() if k != "type"} for event in batch if event["type"] == "click"]
+            actions = [event for event in batch if event["type"] != "click"]
+            if clicks:
+                client.clicks(clicks)
+            if actions:
+                client.events(actions)
+            found.append(time.monotonic() - since)
+    return found
+
+
+def learn(folder: Path, ticks: int) -> list[tuple[float, float]]:
+    """Learn so many intervals, as the learner beside a server does; when each began and ended."""
+    if ticks:
+        os.nice(5)  # as `serve` has it; the warm-up is in nobody's way
+    found = []
+    with opened(Store.open(folder)) as learner:
+        while len(found) < ticks:
+            since = time.monotonic()
+            if learner.tick() is not None:
+                found.append((since, time.monotonic()))
+    return found
+
+
+def slow(site: Site, seconds: float) -> Counter[str]:
+    """Many connections that send a byte now and then."""
+    where, end = urlsplit(site.url), time.monotonic() + seconds
+    head = f"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\nAuthorization: Bearer {site.other}\r\n\r\n"
+    held = [socket.create_connection((where.hostname or "", where.port or 80)) for _ in range(100)]
+    for connection in held:
+        connection.sendall(head.encode())
+    while time.monotonic() < end:
+        for connection in held:
+            with suppress(OSError):
+                connection.sendall(b" ")
+        time.sleep(0.1)
+    for connection in held:
+        connection.close()
+    return Counter(connections=len(held))
+
+
+def nonsense(site: Site, seconds: float) -> Counter[str]:
+    """Requests that are wrong in several ways, without a pause."""
+    bodies = [b"{", b"[]", b'{"features": [{"nothing": 1}]}', b'{"features": [' + b"[" * 500, b"\xff" * 100]
+    return _flood(site, seconds, bodies, site.other)
+
+
+def strangers(site: Site, seconds: float) -> Counter[str]:
+    """Requests without a valid token, without a pause."""
+    return _flood(site, seconds, [b'{"features": []}'], "nobody")
+
+
+def huge(site: Site, seconds: float) -> Counter[str]:
+    """Bodies at the limit of what is read, and beyond."""
+    most = LIMITS.body_bytes
+    return _flood(site, seconds, [b"[" + b"1," * (most // 2 - 2) + b"1]", b"x" * (8 * most)], site.other)
+
+
+def too_many(site: Site, seconds: float) -> Counter[str]:
+    """Good requests, without a pause."""
+    body = json.dumps({"features": [site.features]}).encode()
+    return _flood(site, seconds, [body], site.other)
+
+
+def _flood(site: Site, seconds: float, bodies: Sequence[bytes], token: str) -> Counter[str]:
+    """How often each status was answered."""
+    where, end, found = urlsplit(site.url), time.monotonic() + seconds, Counter[str]()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    connection = HTTPConnection(where.hostname or "", where.port, timeout=20)
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        try:
+            connection.request("POST", "/v1/score", bodies[number % len(bodies)], headers)
+            response = connection.getresponse()
+            response.read()
+            found[str(response.status)] += 1
+        except (OSError, HTTPException):
+            found["cut off"] += 1
+            connection.close()
+    connection.close()
+    return found
+
+
+OTHERS: dict[str, Callable[[Site, float], Counter[str]]] = {
+    "slow senders": slow,
+    "bad requests": nonsense,
+    "strangers": strangers,
+    "huge bodies": huge,
+    "too many requests": too_many,
+}
+
+
+def _arguments() -> argparse.Namespace:
+    text, _, more = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        description=text, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", dest="size", action="store_const", const=QUICK, default=FULL, help="a smoke")
+    parser.add_argument("--out", type=Path, default=Path("runs/load.json"), help="the JSON that is written")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
