@@ -278,7 +278,7 @@ def learn(folder: Path, ticks: int) -> list[tuple[float, float]]:
     """Learn so many intervals, as the learner beside a server does; when each began and ended."""
     if ticks:
         os.nice(5)  # as `serve` has it; the warm-up is in nobody's way
-    found = []
+    found: list[tuple[float, float]] = []
     with opened(Store.open(folder)) as learner:
         while len(found) < ticks:
             since = time.monotonic()
