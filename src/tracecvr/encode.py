@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -136,7 +137,12 @@ class Encoder:
     def encode(self, raw: pl.DataFrame) -> Ids:
         """(N, F) ids of raw rows; a missing column is an error, an unseen value is not."""
         self.check(raw)
-        return _side_by_side(raw, [c.ids() for c in self.columns])
+        return _side_by_side(raw, self._ids)
+
+    @cached_property
+    def _ids(self) -> list[pl.Expr]:
+        """Built once: for a few rows, that takes as long as to evaluate them."""
+        return [c.ids() for c in self.columns]
 
     def check(self, raw: pl.DataFrame) -> None:
         """Refuse rows that lack a column."""
