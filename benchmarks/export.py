@@ -25,8 +25,8 @@ from measure.report import FIGURES, Figure, figure_rows
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.encode import Binned, Encoder
 from tracecvr.export.model import Model
+from tracecvr.export.questions import known, probes
 from tracecvr.export.scorer import Scorer
-from tracecvr.export.served import known, probes
 from tracecvr.export.write import export
 
 TARGET_US = 200.0

@@ -32,7 +32,7 @@ from tracecvr.errors import UserError
 from tracecvr.export import scorer, write
 from tracecvr.export.formats import FORMATS, quiet, traced
 from tracecvr.export.model import Model, opened
-from tracecvr.export.served import known, probes, questions
+from tracecvr.export.questions import known, probes, questions
 from tracecvr.export.stable import FORMS
 from tracecvr.export.write import export
 from tracecvr.method import Method

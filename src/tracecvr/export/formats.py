@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from tracecvr.errors import UserError
-from tracecvr.export.served import Inputs
+from tracecvr.export.questions import Inputs
 from tracecvr.export.stable import FORMS
 
 

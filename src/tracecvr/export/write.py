@@ -17,7 +17,7 @@ from tracecvr.errors import UserError
 from tracecvr.export import scorer
 from tracecvr.export.formats import FORMATS, Format, quiet, traced
 from tracecvr.export.model import Model
-from tracecvr.export.served import BATCHES, Question, questions
+from tracecvr.export.questions import BATCHES, Question, questions
 from tracecvr.files import sha256, write_json, write_text
 
 TOLERANCE = 1e-4

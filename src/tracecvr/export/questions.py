@@ -73,7 +73,7 @@ class Score(Served):
 
 
 class Posterior(Served):
-    """`Engine.posterior_log_odds`, of what is known of a click."""
+    """`Engine.posterior_log_odds`. What is known of a click is given; of it, `reveal` would show the same: checked."""
 
     def forward(self, ids: Tensor, elapsed: Tensor, age: Tensor) -> Tensor:  # (B, F), (B,), (B, K) -> (B,)
         nothing = torch.zeros_like(elapsed)
@@ -92,7 +92,8 @@ class Posterior(Served):
 
 def known(d_max: int, ids: Ints, elapsed: Ints, age: Ints) -> Reveals:
     """The same by the function that everything else is revealed by."""
-    return reveal(ids, np.zeros_like(elapsed), age, age, elapsed, d_max, np.arange(len(ids)))  # type: ignore[arg-type]
+    start = np.zeros_like(elapsed)
+    return reveal(ids.astype(np.int32), start, age, age, elapsed, d_max, np.arange(len(ids)))
 
 
 def probes(schema: Schema, ends: tuple[int, ...], size: int) -> tuple[Ints, Ints, Ints]:
