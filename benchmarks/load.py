@@ -75,7 +75,7 @@ class Size:
 
 
 FULL = Size("full", paper.HOURLY, live.ALONE, 5, 8.0, 1.0)
-QUICK = Size("quick", 300, live.ALONE, 4, 1.5, 10.0)
+QUICK = Size("quick", 200, live.ALONE, 3, 0.8, 10.0)
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def learn(folder: Path, ticks: int) -> list[tuple[float, float]]:
     """Learn so many intervals, as the learner beside a server does; when each began and ended."""
     if ticks:
         os.nice(5)  # as `serve` has it; the warm-up is in nobody's way
-    found = []
+    found: list[tuple[float, float]] = []
     with opened(Store.open(folder)) as learner:
         while len(found) < ticks:
             since = time.monotonic()

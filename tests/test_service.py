@@ -22,6 +22,7 @@ import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from conftest import Call
@@ -403,7 +404,7 @@ def test_whatever_a_click_is_called_is_no_servers_error(fuzzed: str, name: str) 
 def test_what_it_says_of_itself_is_true_and_no_request_is_its_error(fuzzed: str) -> None:
     """By hand: schemathesis' own plugin does not know this pytest."""
     described = schemathesis.openapi.from_url(f"{fuzzed}/openapi.json")
-    operations = [found.ok() for found in described.get_all_operations()]
+    operations = [found.ok() for found in described.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) > len(ROUTES)
     for operation, mode in product(operations, GenerationMode):
         if mode == GenerationMode.NEGATIVE and operation.method.upper() != "POST":
@@ -411,7 +412,7 @@ def test_what_it_says_of_itself_is_true_and_no_request_is_its_error(fuzzed: str)
 
         @given(case=operation.as_strategy(generation_mode=mode))
         @settings(max_examples=20, deadline=None)
-        def holds(case: schemathesis.Case) -> None:
+        def holds(case: Any) -> None:
             case.call_and_validate(excluded_checks=[positive_data_acceptance])  # features are the store's
 
         holds()

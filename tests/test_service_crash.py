@@ -44,7 +44,8 @@ def killed_over_http(room: Path, kills: int, intervals: int, seed: int) -> Toll:
 
 def every_answer_is_in_the_log(room: Path) -> None:
     """Of each click, the log has one of the answers that were given or, if that one was not heard, a version's."""
-    log, heard = Store.open(room / "killed").log(), {}
+    log = Store.open(room / "killed").log()
+    heard: dict[int, set[tuple[float, int]]] = {}
     for line in (room / "answers").read_text().splitlines():
         answer = json.loads(line)
         for click, score in zip(answer["clicks"], answer["scores"], strict=True):
