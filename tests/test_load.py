@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import load
@@ -17,7 +18,14 @@ def test_the_smoke_passes_and_has_every_figure(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Traceback" not in ended.stderr
     found = json.loads((tmp_path / "load.json").read_text())
-    assert len(found["figures"]) == 4 + len(load.OTHERS) + 2
+    assert len(found["figures"]) == 4 + len(load.OTHERS) + 1
+
+
+def test_a_pace_that_is_not_kept_fails_and_so_does_one_that_was_not_tried() -> None:
+    assert load._paced(Counter({"200": 90, "429": 30}), 100).passed
+    assert not load._paced(Counter({"200": 110, "429": 30}), 100).passed
+    assert not load._paced(Counter({"200": 90, "429": 30, "500": 1}), 100).passed
+    assert not load._paced(Counter({"200": 90}), 100).passed
 
 
 def test_slow_answers_fail_and_so_does_one_that_is_missing() -> None:
