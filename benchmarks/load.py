@@ -52,10 +52,6 @@ from tracecvr.online.store import Settings, Store
 BATCH = 100
 SENDERS = 2
 SCOPES = ("score", "ingest", "admin")
-LIMITS = Limits(requests_per_second=300)
-"""Of each sender: more than what is measured needs, less than one without pauses asks for."""
-PAUSE = 0.005
-"""Seconds between a good client's requests: it does not ask for much."""
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(["tracecvr.online.learner", "tracecvr.online.service.serve", "torch._dynamo"])
 
@@ -71,11 +67,15 @@ class Size:
     """Hours that are sent over HTTP."""
     seconds: float
     """How long a good client is watched beside each of the others."""
+    pause: float
+    """Between a good client's requests: it does not ask for much."""
+    pace: float
+    """Requests a second of each sender: more than what is measured needs, less than one without pauses asks for."""
     loose: float
 
 
-FULL = Size("full", paper.HOURLY, live.ALONE, 5, 8.0, 1.0)
-QUICK = Size("quick", 300, live.ALONE, 4, 1.5, 10.0)
+FULL = Size("full", paper.HOURLY, live.ALONE, 5, 8.0, 0.005, 200.0, 1.0)
+QUICK = Size("quick", 200, live.ALONE, 3, 0.8, 0.02, 60.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class Site:
     good: str
     other: str
     features: dict[str, Any]
+    pause: float
 
 
 def main() -> None:
@@ -132,7 +133,7 @@ def measured(size: Size, room: Path) -> list[Figure]:
     features = next(event["features"] for event in events if event["type"] == "click")
     with ProcessPoolExecutor(SENDERS + 2, mp_context=_FORKED) as pool:
         pool.submit(learn, store.folder, 0).result()  # a version to serve
-        with served(store, room, features) as site:
+        with served(size, store, room, features) as site:
             good(site, 1.0)  # what a first request pays for
             idle = pool.submit(good, site, size.seconds).result()
             figures = _beside_ticks(size, pool, site, store, learnt_from, idle)
@@ -142,7 +143,7 @@ def measured(size: Size, room: Path) -> list[Figure]:
 
 
 @contextmanager
-def served(store: Store, room: Path, features: dict[str, Any]) -> Iterator[Site]:
+def served(size: Size, store: Store, room: Path, features: dict[str, Any]) -> Iterator[Site]:
     """A server, without a learner beside it, that knows two senders."""
     (good_token, good_hash), (other_token, other_hash) = new_token(), new_token()
     entries = [
@@ -153,10 +154,10 @@ def served(store: Store, room: Path, features: dict[str, Any]) -> Iterator[Site]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = (store, room / "tokens.toml", Address(port=port), LIMITS, False)
+    given = (store, room / "tokens.toml", Address(port=port), Limits(requests_per_second=size.pace), False)
     server = _FORKED.Process(target=serve, args=given, daemon=True)
     server.start()
-    site = Site(f"http://127.0.0.1:{port}", good_token, other_token, features)
+    site = Site(f"http://127.0.0.1:{port}", good_token, other_token, features, size.pause)
     try:
         with Client(site.url, site.good) as client:
             client.model()
@@ -219,12 +220,17 @@ def _beside(size: Size, pool: ProcessPoolExecutor, site: Site, name: str, idle: 
     how = ", ".join(f"{word} {n:,}" for word, n in sorted(told.items()))
     found = [_ratio(f"a score beside {name} / alone, 99 % below", answers, idle, how, 5.0, size)]
     if name == "too many requests":
-        allowed = LIMITS.requests_per_second * (size.seconds + 1.0 + 2.0)  # and the burst
-        collapsed = sum(n for word, n in told.items() if word not in ("200", "429"))
-        refused = f"{told['429']:,} were answered 429, {collapsed} otherwise than that or 200"
-        found.append(Figure("requests let through / allowed by the pace", told["200"] / allowed, "x", 1.0, refused))
-        found.append(Figure("too many requests, neither served nor 429", float(collapsed), "", 0.0))
+        allowed = size.pace * (size.seconds + 1.0 + 2.0)  # and the burst
+        found.append(_paced(told, allowed))
     return found
+
+
+def _paced(told: Counter[str], allowed: float) -> Figure:
+    """Fails if a request was neither served nor refused with 429, and if too few came to tell."""
+    name, other = "requests let through / allowed by the pace", told.total() - told["200"] - told["429"]
+    if other or told.total() <= allowed:
+        return Figure(name, None, "x", 1.0, f"{told.total():,} came, {allowed:,.0f} were allowed; {other} failed")
+    return Figure(name, told["200"] / allowed, "x", 1.0, f"the other {told['429']:,} were answered 429")
 
 
 def _ratio(name: str, answers: list[Answer], idle: list[Answer], how: str, most: float, size: Size) -> Figure:
@@ -254,7 +260,7 @@ def good(site: Site, seconds: float) -> list[Answer]:
             except UserError:
                 scored = False
             found.append(Answer(at, time.monotonic() - at, scored))
-            time.sleep(PAUSE)
+            time.sleep(site.pause)
     return found
 
 
@@ -317,17 +323,16 @@ def strangers(site: Site, seconds: float) -> Counter[str]:
 
 def huge(site: Site, seconds: float) -> Counter[str]:
     """Bodies at the limit of what is read, and beyond."""
-    most = LIMITS.body_bytes
+    most = Limits().body_bytes
     return _flood(site, seconds, [b"[" + b"1," * (most // 2 - 2) + b"1]", b"x" * (8 * most)], site.other)
 
 
 def too_many(site: Site, seconds: float) -> Counter[str]:
-    """Good requests, without a pause."""
-    body = json.dumps({"features": [site.features]}).encode()
-    return _flood(site, seconds, [body], site.other)
+    """Good requests that cost little, without a pause."""
+    return _flood(site, seconds, [None], site.other)
 
 
-def _flood(site: Site, seconds: float, bodies: Sequence[bytes], token: str) -> Counter[str]:
+def _flood(site: Site, seconds: float, bodies: Sequence[bytes | None], token: str) -> Counter[str]:
     """How often each status was answered."""
     where, end, found = urlsplit(site.url), time.monotonic() + seconds, Counter[str]()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -336,7 +341,8 @@ def _flood(site: Site, seconds: float, bodies: Sequence[bytes], token: str) -> C
     while time.monotonic() < end:
         number += 1
         try:
-            connection.request("POST", "/v1/score", bodies[number % len(bodies)], headers)
+            body = bodies[number % len(bodies)]
+            connection.request(*(("GET", "/v1/model") if body is None else ("POST", "/v1/score")), body, headers)
             response = connection.getresponse()
             response.read()
             found[str(response.status)] += 1

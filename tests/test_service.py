@@ -236,6 +236,7 @@ def test_every_route_wants_a_token_of_its_scope(ready: Store) -> None:
                 status, told = asked(url, method, path, body, authorization=f"Bearer {token}")
                 assert (status == 403) == (other != scope), (path, other, told)
                 assert status not in (401, 500)
+        assert asked(url, "POST", "/v1/score", b"{")[0] == 401, "a stranger's body is not even parsed"
         assert asked(url, "GET", "/healthz")[0] == 200
         with Client(url, made_tokens["score"][0]) as client:
             assert client.model()["method"] == "trace"
@@ -338,6 +339,7 @@ def test_who_asks_too_often_is_slowed_down_alone(ready: Store) -> None:
         statuses = [asked(url, "GET", "/v1/model", authorization=eager)[0] for _ in range(12)]
         assert statuses[:6] == [200] * 6
         assert 429 in statuses
+        assert asked(url, "POST", "/v1/score", b"{", authorization=eager)[0] == 429, "nor are too many"
         assert asked(url, "GET", "/v1/model", authorization=modest)[0] == 200
 
 

@@ -14,6 +14,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.clicks import NEVER
@@ -109,6 +110,7 @@ def application(
             watching.cancel()
 
     app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(_Admission, service=service)
     app.add_middleware(BoundedBodies, limits=service.limits)
     app.add_middleware(_Observed, gauges=service.gauges)
     _failures(app)
@@ -119,7 +121,10 @@ def application(
 def _routes(app: FastAPI, service: Service) -> None:
     def need(scope: str) -> Any:
         def check(request: Request) -> Token:
-            return _admitted(request, service, scope)
+            token: Token = request.state.token
+            if scope not in token.scopes:
+                raise HTTPException(403, f"the token lacks the scope {scope!r}")
+            return token
 
         return Depends(check)
 
@@ -261,26 +266,44 @@ def _status(service: Service) -> dict[str, Any]:
     }
 
 
-def _admitted(request: Request, service: Service, scope: str) -> Token:
-    """Who asks, once it is known that he may ask for this, now."""
+class _Admission:
+    """Asks who it is, and how often he has asked, before any body is parsed: FastAPI parses first, whoever sent it."""
+
+    def __init__(self, app: App, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(("/v1/", "/metrics")):
+            try:
+                scope.setdefault("state", {})["token"] = _admitted(Headers(scope=scope), self.service)
+            except HTTPException as error:
+                await _told(error)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def _admitted(headers: Headers, service: Service) -> Token:
+    """Who asks, once it is known that he may ask now."""
     token = ANYBODY
     if service.tokens.required:
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        kind, _, given = headers.get("authorization", "").partition(" ")
         found = service.tokens.known(given) if kind.lower() == "bearer" and given else None
         if found is None:
             raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
         token = found
-    if scope not in token.scopes:
-        raise HTTPException(403, f"the token lacks the scope {scope!r}")
     if not service.pace.allowed(token.name):
         raise HTTPException(429, "too many requests: slow down", {"Retry-After": "1"})
     return token
 
 
+def _told(error: AnyHTTPException) -> JSONResponse:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
 def _failures(app: FastAPI) -> None:
     @app.exception_handler(AnyHTTPException)
     async def failed(_: Request, error: AnyHTTPException) -> JSONResponse:
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+        return _told(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
