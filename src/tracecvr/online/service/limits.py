@@ -19,7 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Limits:
     """All of them have defaults that suit a small machine."""
 
-    body_bytes: int = 4 << 20
+    body_bytes: int = 1 << 20
     batch: int = 2_000
     """Events or clicks of one request."""
     text: int = 1_000
