@@ -24,7 +24,7 @@ from tracecvr.online.store import Store
 
 
 def test_six_kills_lose_and_double_nothing(tmp_path: Path) -> None:
-    toll = killed_over_http(tmp_path, kills=6, intervals=14, seed=1)
+    toll = killed_over_http(tmp_path, kills=6, intervals=18, seed=1)
     assert toll.kills.total() == 6
 
 
