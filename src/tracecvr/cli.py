@@ -292,7 +292,9 @@ def main() -> None:
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("stopped; a run goes on with --resume, a bench when it is started again", err=True)
-        sys.exit(130)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)  # if Ctrl-C passed through code that C ran, Python would end by the signal, handled or not
     except UserError as error:
         _fail(str(error))
     except typer.TyperException as error:
