@@ -156,19 +156,21 @@ def test_it_can_be_read_without_script(browser: Any, out: Path) -> None:
     context.close()
 
 
-def test_pdf_figures(tmp_path: Path, call: Call) -> None:
-    from tracecvr.bench.report import pdf
+def test_figures_as_files(tmp_path: Path, call: Call) -> None:
+    from tracecvr.bench.report import plots
 
     out = madeup.bench(tmp_path, layout="posterior")
     made = figures(Outcome(out))
     for figure in made:
-        places = pdf.drawn(figure).axes
+        places = plots.drawn(figure).axes
         assert [place.get_title(loc="left") for place in places] == [panel.title for panel in figure.panels]
         assert all(place.lines or place.patches for place in places)
-    assert call("report", out, "--pdf") == 0
-    files = sorted((out / "figures").iterdir())
-    assert [path.stem for path in files] == sorted(figure.key for figure in made)
-    before = files[0].read_bytes()
-    assert before.startswith(b"%PDF")
-    pdf.save([figure for figure in made if figure.key == files[0].stem], out / "figures")
-    assert files[0].read_bytes() == before
+    assert call("report", out, "--pdf", "--png") == 0
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert names == {f"{figure.key}.{kind}" for figure in made for kind in ("pdf", "png")}
+    for kind, opening in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        path = out / "figures" / f"{made[0].key}.{kind}"
+        before = path.read_bytes()
+        assert before.startswith(opening)
+        plots.save(made[:1], out / "figures", [kind])
+        assert path.read_bytes() == before

@@ -191,14 +191,13 @@ def bench(
 @app.command()
 def report(
     bench: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a bench, finished or not.")],
-    pdf: Annotated[
-        bool, typer.Option("--pdf", help="Each figure as DIR/figures/NAME.pdf, too; needs matplotlib.")
-    ] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Each figure as DIR/figures/NAME.pdf, too.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
 ) -> None:
     """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
     from tracecvr.bench import report as reports
 
-    for path in reports.write(bench, pdf):
+    for path in reports.write(bench, [kind for kind, wanted in (("pdf", pdf), ("png", png)) if wanted]):
         typer.echo(f"written: {path}")
 
 
