@@ -112,8 +112,8 @@ def test_live_equals_replay_over_http_and_every_score_is_its_versions(made: Made
         while sent < len(events):
             batch = events[sent : sent + 60]
             clicks = [without_type(e) for e in batch if e["type"] == "click"]
-            answer: dict[str, Any] = client.clicks(clicks) if clicks else {"version": 0, "scores": []}
-            scores += [(c, answer["version"], s["log_odds"]) for c, s in zip(clicks, answer["scores"], strict=True)]
+            answers: list[dict[str, Any]] = client.clicks(clicks)["scores"] if clicks else []
+            scores += [(c, s["version"], s["log_odds"]) for c, s in zip(clicks, answers, strict=True)]
             if actions := [e for e in batch if e["type"] != "click"]:
                 client.events(actions)
             sent += len(batch)
@@ -155,13 +155,35 @@ def test_a_click_tells_what_it_was_answered_what_happened_and_what_is_believed(r
         client.events([{"type": "purchase", "click_id": "a/b?c", "ts": click["ts"] + 4000}])
         found = client.click("a/b?c")
         assert found["at_click"]["log_odds"] == pytest.approx(answer["scores"][0]["log_odds"])
-        assert found["version_at_click"] == answer["version"]
+        assert found["version_at_click"] == answer["scores"][0]["version"]
         assert found["actions"] == {"purchase": 4000, "cart": 60}
         assert found["converted"]
         assert [w["happened"] for w in found["windows"][:1]] == [["cart"]] or not found["windows"][0]["over"]
         with pytest.raises(UserError, match="404: no such click"):
             client.click("nobody")
         assert 0 < found["now"]["probability"] < 1
+
+
+def test_a_click_that_is_sent_again_is_answered_as_it_was(ready: Store) -> None:
+    one, two, new = [without_type(e) for e in the_events()[600:] if e["type"] == "click"][:3]
+    ready.log().append([ready.reader.read({"type": "click", **two})])  # by another way: it was not answered
+    with served(ready) as url, Client(url) as client:
+        (first,) = client.clicks([one])["scores"]
+        assert client.promote(0) == {"serving": 0}
+        fresh = client.score([click["features"] for click in (one, two, new, new)])
+        assert fresh["version"] != first["version"]
+        again = client.clicks([one, two, new, new])
+        assert (again["accepted"], again["duplicates"]) == (1, 3)
+        assert again["scores"][0] == first
+        expected = [score | {"version": 0} for score in fresh["scores"][1:]]
+        assert again["scores"][1:] == expected
+        other = client.clicks([one | {"features": new["features"]}])
+        assert other["scores"] == [first], "of one id, the first counts"
+        assert client.click(one["click_id"])["version_at_click"] == first["version"]
+        client.promote(None)
+        assert client.clicks([new])["scores"] == expected[-1:]
+    facts = ready.log().facts()
+    assert (facts["duplicates"], facts["conflicts"]) == (5, 1)
 
 
 def test_another_version_serves_from_the_next_request_on(ready: Store) -> None:

@@ -130,15 +130,15 @@ def _routes(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/clicks", responses=_ERRORS, dependencies=[need("ingest")])
     async def register(batch: bodies.Clicks) -> bodies.Registered:
-        """Register and score clicks; answered once they are on disk."""
+        """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
         events = service.read([{"type": "click", **c.model_dump(exclude_none=True)} for c in batch.clicks], "click")
         log_odds, version = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
         scored = [e._replace(score=float(s), version=version) for e, s in zip(events, log_odds, strict=True)]
         receipt = await service.commit(scored)
         service.gauges.scored.inc(len(events))
+        answers = [receipt.answers.get(e.event, (s, version)) for e, s in zip(events, log_odds, strict=True)]
         return bodies.Registered(
-            version=version,
-            scores=[bodies.Score.of(s) for s in log_odds],
+            scores=[bodies.Answered.by(version, score) for score, version in answers],
             accepted=receipt.accepted,
             duplicates=receipt.duplicates,
         )
