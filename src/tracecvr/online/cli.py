@@ -152,7 +152,7 @@ def serve(
     except ImportError:
         raise UserError("the service is an extra: pip install 'tracecvr[serve]'") from None
     limits = Limits(requests_per_second=rate, batch=batch)
-    answer(found, tokens, Address(host, port, certificate, key), limits, learning)
+    answer(found, tokens, Address(host, port, certificate, key), limits, learning, _say_where)
 
 
 def token(
@@ -317,6 +317,10 @@ def _say(done: Tick) -> None:
         f"interval {done.number}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}",
         err=True,
     )
+
+
+def _say_where(url: str) -> None:
+    typer.echo(f"listening: {url}\ndashboard: {url}/", err=True)
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
