@@ -41,7 +41,7 @@ from tracecvr.online.versions import Versions
 from tracecvr.source import TableSource
 
 JSON_TYPE = {"Content-Type": "application/json"}
-GENEROUS = Limits(requests_per_second=10_000)
+GENEROUS = Limits(rate=10_000)
 ROUTES = [
     ("POST", "/v1/clicks", "ingest"),
     ("POST", "/v1/events", "ingest"),
@@ -315,7 +315,7 @@ def test_an_address_that_is_taken_is_named_and_no_learner_is_started(ready: Stor
 
 
 def test_too_much_is_refused_and_harms_nobody(ready: Store) -> None:
-    limits = Limits(body_bytes=20_000, batch=5, text=50, requests_per_second=10_000, body_seconds=0.5)
+    limits = Limits(body_bytes=20_000, batch=5, text=50, rate=10_000, body_seconds=0.5)
     features = the_events()[0]["features"]
     with served(ready, limits=limits) as url, Client(url, retries=0) as client:
         assert asked(url, "POST", "/v1/score", b"[" * 30_000)[0] == 413
@@ -356,7 +356,7 @@ def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
 def test_who_asks_too_often_is_slowed_down_alone(ready: Store) -> None:
     made_tokens = [new_token() for _ in range(2)]
     tokens = Tokens(tuple(Token(f"t{n}", digest, frozenset(["score"])) for n, (_, digest) in enumerate(made_tokens)))
-    with served(ready, tokens, Limits(requests_per_second=3)) as url:
+    with served(ready, tokens, Limits(rate=3)) as url:
         eager, modest = (f"Bearer {token}" for token, _ in made_tokens)
         statuses = [asked(url, "GET", "/v1/model", authorization=eager)[0] for _ in range(12)]
         assert statuses[:6] == [200] * 6

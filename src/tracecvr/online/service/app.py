@@ -40,7 +40,7 @@ class Service:
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner_runs: Callable[[], bool | None]) -> None:
         self.store, self.tokens, self.limits, self.learner_runs = store, tokens, limits, learner_runs
-        self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.requests_per_second)
+        self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.rate)
         self.committer = Committer(store.log)
         self.log = store.log()
 
@@ -260,7 +260,7 @@ def _status(service: Service) -> dict[str, Any]:
     return status_of(service.store, service.scorer.versions) | {
         "learner": service.learner_runs(),
         "serving": service.scorer.model.version if service.scorer.model else None,
-        "interval_s": service.store.schema.interval,
+        "interval_s": service.store.grid.interval,
         "ticks": ticks,
         "all_versions": versions,
     }
