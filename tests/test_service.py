@@ -34,6 +34,8 @@ from tracecvr.online.client import Client
 from tracecvr.online.eventlog import EventLog
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Token, Tokens, new_token
+from tracecvr.online.service.gauges import BUCKETS, Gauges
+from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.limits import Limits, Pace
 from tracecvr.online.service.serve import Address, _bound, serve
 from tracecvr.online.store import Settings, Store
@@ -240,6 +242,54 @@ def test_what_could_not_be_written_is_not_answered_with_success(ready: Store, mo
         assert ready.log().position() == before
         with Client(url) as client:
             assert client.events(event["events"])["accepted"] == 1
+
+
+def test_it_tells_how_long_answers_took_of_late(ready: Store) -> None:
+    with served(ready) as url, Client(url) as client:
+        for _ in range(5):
+            client.score([the_events()[0]["features"]])
+        client.events([{"type": "cart", "click_id": 1, "ts": 5}])
+        told = client.status()["latency"]
+    assert [told[name]["requests"] for name in ("score", "clicks", "events")] == [5, 0, 1]
+    assert 0 < told["score"]["p50_ms"] <= told["score"]["p99_ms"] < 7000
+    assert told["clicks"]["p99_ms"] is None
+
+
+@given(st.lists(st.floats(0, 9), min_size=1, max_size=300), st.sampled_from([0.5, 0.99]))
+def test_a_quantile_is_in_the_bucket_of_the_exact_one(seconds: list[float], share: float) -> None:
+    gauges = Gauges()
+    latency = Latency(gauges.seconds)
+    for took in seconds:
+        gauges.seconds.labels("/v1/score").observe(took)
+    found = latency.told()["score"]
+    assert found["requests"] == len(seconds)
+    ends = [0.0, *(1e3 * end for end in BUCKETS)]
+    exact = 1e3 * float(np.quantile(seconds, share, method="inverted_cdf"))
+    above = next((n for n, end in enumerate(ends) if exact <= end), len(ends))
+    told = found[f"p{round(100 * share)}_ms"]
+    assert ends[max(above - 1, 0)] - 1e-9 <= told <= ends[min(max(above, 1), len(ends) - 1)] + 1e-9
+
+
+def test_only_the_last_minutes_count() -> None:
+    now, gauges = 0.0, Gauges()
+    latency = Latency(gauges.seconds, lambda: now)
+
+    def answered(seconds: float) -> None:
+        gauges.seconds.labels("/v1/score").observe(seconds)
+        latency.note()
+
+    answered(4.0)
+    for now in (10.0, 20.0, 250.0):  # noqa: B007
+        answered(0.01)
+    assert latency.told()["score"]["requests"] == 4
+    now = 320.0
+    latency.note()
+    told = latency.told()
+    assert (told["seconds"], told["score"]["requests"]) == (300, 1)
+    assert told["score"]["p99_ms"] <= 10
+    now = 700.0
+    latency.note()
+    assert latency.told()["score"] == {"requests": 0, "p50_ms": None, "p99_ms": None}
 
 
 # Who may.

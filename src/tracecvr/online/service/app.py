@@ -26,6 +26,7 @@ from tracecvr.online.report import status_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.gauges import Gauges
+from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.limits import App, BoundedBodies, Limits, Message, Pace, Receive, Scope, Send
 from tracecvr.online.service.scorer import NotReadyError, Scorer
 from tracecvr.online.store import Store
@@ -41,6 +42,7 @@ class Service:
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner_runs: Callable[[], bool | None]) -> None:
         self.store, self.tokens, self.limits, self.learner_runs = store, tokens, limits, learner_runs
         self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.rate)
+        self.latency = Latency(self.gauges.seconds)
         self.committer = Committer(store.log)
         self.log = store.log()
 
@@ -83,6 +85,7 @@ class Service:
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
+        self.latency.note()
         self.scorer.refresh()
         runs, model = self.learner_runs(), self.scorer.model
         self.gauges.learner.set(bool(runs))
@@ -261,6 +264,7 @@ def _status(service: Service) -> dict[str, Any]:
         "learner": service.learner_runs(),
         "serving": service.scorer.model.version if service.scorer.model else None,
         "interval_s": service.store.grid.interval,
+        "latency": service.latency.told(),
         "ticks": ticks,
         "all_versions": versions,
     }
