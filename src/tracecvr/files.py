@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,14 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
+
+
+def read_toml(path: Path, given_as: str) -> dict[str, Any]:
+    """The content of a TOML file that somebody wrote."""
+    try:
+        return tomllib.loads(existing(path, given_as).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as TOML ({error})") from None
 
 
 def sync(path: Path) -> None:

@@ -15,7 +15,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -103,16 +103,19 @@ def load(out: Path) -> Engine:
     manifest = checkpoints.latest()
     if manifest is None:
         raise UserError(f"{out} holds no checkpoint: give the directory of a run")
-    made, options = manifest["run"], manifest["run"]["config"]
-    engine = Engine(
-        restored(registry.get("method", made["method"]), options["method"]),
-        Schema.from_json(manifest["schema"]),
-        made["seed"],
-        tuple(restored(registry.get("plugin", name), options["plugins"][name]) for name in made["plugins"]),
-        options["plan"]["publish_lag"],
-    )
+    made = manifest["run"]
+    method, plugins = parts(made)
+    lag = made["config"]["plan"]["publish_lag"]
+    engine = Engine(method, Schema.from_json(manifest["schema"]), made["seed"], plugins, lag)
     checkpoints.restore(engine, manifest)
     return engine
+
+
+def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...]]:
+    """The method and the plugins that were recorded by name and options."""
+    options = recorded["config"]
+    method: Method = restored(registry.get("method", recorded["method"]), options["method"])
+    return method, tuple(restored(registry.get("plugin", n), options["plugins"][n]) for n in recorded["plugins"])
 
 
 class _Run:
