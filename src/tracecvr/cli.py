@@ -172,6 +172,7 @@ def bench(
     from tracecvr import config
     from tracecvr.bench import command
     from tracecvr.bench import suite as suites
+    from tracecvr.bench.engines.local import Local
     from tracecvr.bench.runner import Request
 
     request = Request(
@@ -184,7 +185,7 @@ def bench(
         seeds=suites.seeds_of(seeds),
         tuned=suites.tuned_of(tuned),
     )
-    if not command.bench(request, out, workers or _cores(), by, reuse or ()):
+    if not command.bench(request, out, Local(workers or _cores()), by, reuse or ()):
         raise typer.Exit(1)
 
 

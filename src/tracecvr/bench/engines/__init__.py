@@ -1,0 +1,1 @@
+"""Where cells run. An engine is a `runner.Engine`."""
