@@ -98,6 +98,18 @@ def locked(folder: Path, otherwise: str = "wait for it, or choose another --out"
         yield
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds a directory."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
     with path.open("rb") as stream:

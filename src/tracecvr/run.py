@@ -256,7 +256,7 @@ class _Run:
                 "clipped_weights": self.engine.clipped,
                 "peak_rss_mb": max(self.cost["peak_rss_mb"], _peak_rss_mb()),
             },
-            "versions": _versions(),
+            "versions": versions(),
         }
         write_json(self.out / "result.json", result)
         self.served.unlink()
@@ -348,6 +348,7 @@ def _peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that what comes out of a run depends on."""
     packages = ("tracecvr", "torch", "numpy", "polars", "scikit-learn")
     return {"python": platform.python_version()} | {name: version(name) for name in packages}
