@@ -46,8 +46,8 @@ class Pace:
 
 
 class BoundedBodies:
-    """Reads a body before anything else happens, and no more of it than is allowed: neither its declared length nor the
-    sender's speed is believed."""
+    """Reads a body before anything else happens, and no more of it than is allowed: nothing of one that declares to be
+    larger, and as for the others, neither that nor the sender's speed is believed."""
 
     def __init__(self, app: App, limits: Limits) -> None:
         self.app, self.limits = app, limits
@@ -57,6 +57,8 @@ class BoundedBodies:
             await self.app(scope, receive, send)
             return
         try:
+            if _declared(scope) > self.limits.body_bytes:
+                raise _TooLargeError
             body = await asyncio.wait_for(self._body(receive), self.limits.body_seconds)
         except TimeoutError:
             await _refuse(send, 408, "the body took too long to send")
@@ -86,6 +88,11 @@ class BoundedBodies:
                 raise _TooLargeError
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+
+def _declared(scope: Scope) -> int:
+    text = dict(scope["headers"]).get(b"content-length", b"0")
+    return int(text) if text.isdigit() else 0
 
 
 class _TooLargeError(Exception):
