@@ -19,11 +19,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Limits:
-    """All of them have defaults that suit a small machine."""
+    """All of them have defaults that suit a small machine. Whoever is answered meanwhile waits for a body to be parsed,
+    so that what bounds a body bounds his wait, too: some ten milliseconds."""
 
     rate: float = option(500.0, "requests per second of each token, with bursts of twice that", low=0.1)
-    batch: int = option(2_000, "events or clicks of one request", low=1)
-    body_bytes: int = option(1 << 20, "bytes of one request", low=1)
+    batch: int = option(500, "events or clicks of one request", low=1)
+    body_bytes: int = option(1 << 18, "bytes of one request", low=1)
     body_seconds: float = option(10.0, "time to send a body: a slow sender gives way to others", above=0)
     text: int = option(1_000, "characters of an id, a user or a text among features", low=1)
     connections: int = option(256, "requests at work or waiting; beyond, 503 at once", low=1)
