@@ -10,25 +10,20 @@ See docs/performance.md. Other work on the machine makes figures worse and is no
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from rich.console import Console
 
-from measure import machine, paper, report
+from measure import command, paper
 from measure.report import Figure
 from rawlogs import CRITEO_D_MAX, CRITEO_DAYS, DAY, write_criteo
 from tracecvr import prepared
@@ -66,30 +61,18 @@ QUICK = Size("quick", 300, ALONE + 3, 10_000, 10, 4.0)
 
 
 def main() -> None:
-    given = _arguments()
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    figures: list[Figure] = []
-    with tempfile.TemporaryDirectory(prefix="tracecvr_live_") as room:
-        facts = machine.facts(1)
+    options = command.parser(__doc__, "live", QUICK, FULL)
+    options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of the parts")
+    given = options.parse_args()
+
+    def measured(room: Path) -> list[Figure]:
+        figures: list[Figure] = []
         for part in given.only:
-            (Path(room) / part).mkdir()
-            figures += PARTS[part](given.size, Path(room) / part)
-    found = {
-        "size": given.size.name,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": facts,
-        "passed": all(figure.passed for figure in figures),
-        "figures": [figure.to_json() for figure in figures],
-        "methods": [],
-        "profile": {},
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
-    console.print(
-        *report.tables(found), report.machine_line(facts), f"load at start: {facts['load_at_start']:.1f}", sep="\n"
-    )
-    console.print(f"written: {given.out}")
-    sys.exit(0 if found["passed"] else 1)
+            (room / part).mkdir()
+            figures += PARTS[part](given.size, room / part)
+        return figures
+
+    command.carried_out("live", given.size.name, given.out, measured)
 
 
 # Traffic: a tick of an hour at the paper's sizes, alone and beside a writer.
@@ -252,17 +235,6 @@ def _lines(notes: Path) -> list[dict[str, Any]]:
 
 
 PARTS: dict[str, Callable[[Size, Path], list[Figure]]] = {"traffic": traffic, "memory": memory}
-
-
-def _arguments() -> argparse.Namespace:
-    text, _, more = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=text, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", dest="size", action="store_const", const=QUICK, default=FULL, help="a smoke")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of the parts")
-    parser.add_argument("--out", type=Path, default=Path("runs/live.json"), help="the JSON that is written")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

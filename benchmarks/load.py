@@ -10,20 +10,16 @@ work. Times of a good client are held against its own, beside nobody, in the sam
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
 import socket
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -31,10 +27,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 
 import live
-from measure import machine, paper, report
+from measure import command, paper
 from measure.report import Figure
 from rawlogs import DAY
 from tracecvr import prepared
@@ -99,27 +94,8 @@ class Site:
 
 
 def main() -> None:
-    given = _arguments()
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    with tempfile.TemporaryDirectory(prefix="tracecvr_load_") as room:
-        facts = machine.facts(1)
-        figures = measured(given.size, Path(room))
-    found = {
-        "size": given.size.name,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": facts,
-        "passed": all(figure.passed for figure in figures),
-        "figures": [figure.to_json() for figure in figures],
-        "methods": [],
-        "profile": {},
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
-    console.print(
-        *report.tables(found), report.machine_line(facts), f"load at start: {facts['load_at_start']:.1f}", sep="\n"
-    )
-    console.print(f"written: {given.out}")
-    sys.exit(0 if found["passed"] else 1)
+    given = command.parser(__doc__, "load", QUICK, FULL).parse_args()
+    command.carried_out("load", given.size.name, given.out, lambda room: measured(given.size, room))
 
 
 def measured(size: Size, room: Path) -> list[Figure]:
@@ -218,7 +194,7 @@ def _beside(size: Size, pool: ProcessPoolExecutor, site: Site, name: str, idle: 
     answers = pool.submit(good, site, size.seconds).result()
     told = other.result()
     how = ", ".join(f"{word} {n:,}" for word, n in sorted(told.items()))
-    found = [_ratio(f"a score beside {name} / alone, 99 % below", answers, idle, how, 5.0, size)]
+    found = [_ratio(f"a score beside {name} / alone, 99 % below", answers, idle, how, 3.0, size)]
     if name == "too many requests":
         allowed = size.pace * (size.seconds + 1.0 + 2.0)  # and the burst
         found.append(_paced(told, allowed))
@@ -322,9 +298,17 @@ def strangers(site: Site, seconds: float) -> Counter[str]:
 
 
 def huge(site: Site, seconds: float) -> Counter[str]:
-    """Bodies at the limit of what is read, and beyond."""
+    """Bodies at the limit of what is read, and beyond: numbers, mistakes, and no JSON at all."""
     most = Limits().body_bytes
-    return _flood(site, seconds, [b"[" + b"1," * (most // 2 - 2) + b"1]", b"x" * (8 * most)], site.other)
+    mistakes = b'{"features": [' + b"[]," * (most // 3 - 10) + b"[]]}"
+    return _flood(site, seconds, [b"[" + b"1," * (most // 2 - 2) + b"1]", mistakes, b"x" * (8 * most)], site.other)
+
+
+def large(site: Site, seconds: float) -> Counter[str]:
+    """The largest batches that are allowed, without a pause."""
+    most = Limits()
+    count = min(most.batch, most.body_bytes // len(json.dumps([site.features])) - 1)
+    return _flood(site, seconds, [json.dumps({"features": [site.features] * count}).encode()], site.other)
 
 
 def too_many(site: Site, seconds: float) -> Counter[str]:
@@ -358,18 +342,9 @@ OTHERS: dict[str, Callable[[Site, float], Counter[str]]] = {
     "bad requests": nonsense,
     "strangers": strangers,
     "huge bodies": huge,
+    "large batches": large,
     "too many requests": too_many,
 }
-
-
-def _arguments() -> argparse.Namespace:
-    text, _, more = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=text, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", dest="size", action="store_const", const=QUICK, default=FULL, help="a smoke")
-    parser.add_argument("--out", type=Path, default=Path("runs/load.json"), help="the JSON that is written")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

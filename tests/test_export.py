@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Container, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,12 @@ from tracecvr.encode import Binned, Column, Encoder, Hashed, Modulo
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.export import scorer, write
+from tracecvr.export.edges import edges
 from tracecvr.export.formats import FORMATS, quiet, traced
 from tracecvr.export.model import Model, opened
 from tracecvr.export.questions import known, probes, questions
 from tracecvr.export.stable import FORMS
-from tracecvr.export.write import export
+from tracecvr.export.write import described, export
 from tracecvr.method import Method
 from tracecvr.nets import MLP
 from tracecvr.source import TableSource
@@ -95,6 +98,16 @@ def frame(clicks: list[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(clicks, types)
 
 
+def exported(out: Path) -> Any:
+    """The scorer of an export, from the file that lies there."""
+    spec = importlib.util.spec_from_file_location("exported", out / "scorer.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Scorer()
+
+
 # What is traced, and what is written.
 
 
@@ -149,7 +162,7 @@ def _stand_in(schema: Schema) -> Encoder:
 def test_every_backbone_is_exported(backbone: str, kind: str, tmp_path: Path) -> None:
     engine = trained("vanilla", schema_of(), backbone=backbone)
     export(Model(engine, ENCODER, {}), kind, tmp_path / "out")
-    found = scorer.Scorer(tmp_path / "out").score(RAW)
+    found = exported(tmp_path / "out").score(RAW)
     np.testing.assert_allclose(found, engine.score(torch.from_numpy(ENCODER.encode(frame(RAW)))), atol=1e-4)
 
 
@@ -171,7 +184,7 @@ def test_the_probes_hold_every_extreme() -> None:
 def test_odds_are_corrected_for_negatives_that_were_left_out(tmp_path: Path) -> None:
     whole = mixed().engine.score(torch.from_numpy(ENCODER.encode(frame(RAW))))
     export(mixed(negatives_kept=0.1), "pt2", tmp_path / "out")
-    np.testing.assert_allclose(scorer.Scorer(tmp_path / "out").score(RAW) - whole, np.log(0.1), atol=1e-5)
+    np.testing.assert_allclose(exported(tmp_path / "out").score(RAW) - whole, np.log(0.1), atol=1e-5)
 
 
 def test_what_serves_is_exported_not_what_has_been_learnt_since(tmp_path: Path) -> None:
@@ -180,7 +193,7 @@ def test_what_serves_is_exported_not_what_has_been_learnt_since(tmp_path: Path) 
     engine._published.append({name: value.clone() for name, value in engine._main.state_dict().items()})
     nn.init.zeros_(engine._main.get_parameter("layers.6.weight"))
     export(Model(engine, ENCODER, {}), "pt2", tmp_path / "out")
-    np.testing.assert_allclose(scorer.Scorer(tmp_path / "out").score(RAW), served, atol=1e-5)
+    np.testing.assert_allclose(exported(tmp_path / "out").score(RAW), served, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", some_slow(FORMATS, ["pt2"]))
@@ -329,8 +342,13 @@ TEXTS = [
 
 def identified(column: Column, value: object) -> int:
     """By the scorer, from what the manifest keeps of a column."""
-    kept = json.loads(json.dumps({"kind": column.kind} | column.__dict__))
-    return scorer.identified(kept, value)
+    return scorer.identified(_kept(column), value)
+
+
+@cache
+def _kept(column: Column) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(described(column)))
+    return found
 
 
 @example(TEXTS, 2**31 - 1)
@@ -364,6 +382,36 @@ def test_the_scorer_bins_as_the_encoder(
     as_floats = [None if value is None else float(value) for value in values]
     expected = Encoder((column,)).encode(pl.DataFrame({"n": as_floats}, {"n": pl.Float64}))[:, 0]
     assert [identified(column, value) for value in values] == expected.tolist()
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_an_edge_is_the_least_value_of_its_bin(scale: str) -> None:
+    column = Binned("n", 64, scale=scale).fitted(pl.DataFrame({"n": (0.1, 97.3)}))
+    assert isinstance(column, Binned)
+    least = np.array(edges(column))
+    for values, ids in ((least, range(1, 64)), (np.nextafter(least, -np.inf), range(63))):
+        assert Encoder((column,)).encode(pl.DataFrame({"n": values}))[:, 0].tolist() == list(ids)
+
+
+def test_xxhash_is_needed_only_where_a_feature_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Encoder(ENCODER.columns[2:])
+    for encoder, out in ((ENCODER, "hashed"), (plain, "plain")):
+        export(Model(trained("vanilla", schema_of(encoder)), encoder, {}), "pt2", tmp_path / out)
+        assert ("xxhash" in (tmp_path / out / "README.txt").read_text()) == (out == "hashed")
+        assert "onnxruntime" not in (tmp_path / out / "scorer.py").read_text()
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    assert exported(tmp_path / "plain").ids(RAW).tolist() == ENCODER.encode(frame(RAW))[:, 2:].tolist()
+    with pytest.raises(ImportError, match="xxhash"):
+        exported(tmp_path / "hashed").ids(RAW)
+
+
+def test_a_click_without_a_feature_is_refused_and_one_of_unseen_values_is_not(tmp_path: Path) -> None:
+    export(mixed(), "pt2", tmp_path / "out")
+    ask = exported(tmp_path / "out")
+    assert np.isfinite(ask.score([RAW[0] | {"campaign": "never seen", "spent": 1e12}])).all()
+    with pytest.raises(KeyError, match="spent"):
+        ask.score([{name: value for name, value in RAW[0].items() if name != "spent"}])
+    assert ask.score([]).shape == (0,)
 
 
 @pytest.mark.slow
@@ -448,7 +496,7 @@ def test_a_run_is_exported_by_the_command_line(tmp_path: Path, call: Call, capsy
     ]
     ids = model.encoder.encode(pl.DataFrame(raw, {"segment": pl.Int64, "device": pl.Int64, "item": pl.Int64}))
     expected = model.engine.score(torch.from_numpy(ids))
-    np.testing.assert_allclose(scorer.Scorer(out).score(raw), expected, atol=1e-5)
+    np.testing.assert_allclose(exported(out).score(raw), expected, atol=1e-5)
     for words, error in (
         ((run, "--out", out), "exists already"),
         ((run, "--out", tmp_path / "b", "--version", 3), "leave --version out"),

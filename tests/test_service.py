@@ -21,6 +21,7 @@ import torch
 import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
@@ -32,6 +33,7 @@ from tracecvr.config import DAY
 from tracecvr.errors import UserError
 from tracecvr.online.client import Client
 from tracecvr.online.eventlog import EventLog
+from tracecvr.online.service import bodies
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.gauges import BUCKETS, Gauges
@@ -383,6 +385,35 @@ def test_too_much_is_refused_and_harms_nobody(ready: Store) -> None:
         connection.request("POST", "/v1/score", iter([b"x" * 15_000, b"y" * 15_000]), chunked, encode_chunked=True)
         assert connection.getresponse().status == 413
         connection.close()
+
+
+def test_a_body_that_declares_to_be_too_large_is_not_waited_for(ready: Store) -> None:
+    with served(ready, limits=Limits(rate=10_000, body_seconds=60)) as url:
+        where = urlsplit(url)
+        with socket.create_connection((where.hostname or "", where.port), timeout=20) as declared:
+            declared.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 262145\r\n\r\n")
+            assert b" 413 " in declared.recv(1000)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        ("score", {"features": [[]] * 500}, 422, "features.0: "),
+        ("score", {"features": [{str(n): [] for n in range(15_000)}]}, 422, "neither text nor a number nor null"),
+        ("clicks", {str(n): 0 for n in range(15_000)}, 422, "unknown key; expected clicks"),
+        ("clicks", {"clicks": [{str(n): 0 for n in range(15_000)}]}, 422, "unknown key; expected click_id"),
+        ("events", {"events": [{}] * 501}, 413, "501 events in one request; send at most 500"),
+    ],
+)
+def test_of_many_mistakes_the_first_is_found(path: str, body: Any, status: int, told: str, fuzzed: str) -> None:
+    """To list all of them takes seconds, in which nobody else is answered."""
+    found, answer = asked(fuzzed, "POST", f"/v1/{path}", json.dumps(body).encode())
+    assert found == status
+    assert told in answer["error"]
+    models: dict[str, type[BaseModel]] = {"score": bodies.Features, "clicks": bodies.Clicks, "events": bodies.Actions}
+    with pytest.raises(ValidationError) as caught:
+        models[path].model_validate(body)
+    assert caught.value.error_count() <= 5
 
 
 def test_who_leaves_in_the_middle_is_counted_and_no_error(ready: Store, caplog: pytest.LogCaptureFixture) -> None:

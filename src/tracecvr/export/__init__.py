@@ -3,7 +3,7 @@
 score.onnx      ids (B, F) of features to the log-odds served at the click; or score.pt2
 posterior.onnx  the same of an open click, if the method has more to say of it: ids, elapsed (B,) seconds since the
                 click, age (B, K) delay of each action known so far, or `never`
-scorer.py       from raw features to scores: needs onnxruntime and xxhash, nothing else
+scorer.py       from raw features to scores: needs onnxruntime, and xxhash if a feature is hashed; nothing else
 manifest.json   how raw features become ids, what the model is, hashes of all files, how far they are from torch
 README.txt      how to use it
 

@@ -10,22 +10,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from tracecvr.errors import UserError
+from tracecvr.export import scorer
 from tracecvr.export.questions import Inputs
 from tracecvr.export.stable import FORMS
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: the packages that it needs, and how a graph is written to it."""
+    """A kind of file: the packages that it needs, how a graph is written to it, and how a scorer reads it."""
 
     needs: tuple[str, ...]
     write: Callable[[ExportedProgram, Path], None]
+    loaded: Callable[[Path], Any]
 
     def check(self) -> None:
         """Refuse to begin where a package is missing."""
@@ -69,9 +72,16 @@ def _write_pt2(program: ExportedProgram, path: Path) -> None:
         torch.export.save(program, path)
 
 
+def loaded(file: Path) -> Any:
+    import torch
+
+    net: Any = torch.export.load(file).module()
+    return lambda **inputs: net(*map(torch.from_numpy, inputs.values())).detach().numpy()
+
+
 FORMATS = {
-    "onnx": Format(("onnx", "onnxscript", "onnxruntime"), _write_onnx),
-    "pt2": Format((), _write_pt2),
+    "onnx": Format(("onnx", "onnxscript", "onnxruntime"), _write_onnx, scorer.loaded),
+    "pt2": Format((), _write_pt2, loaded),
 }
 
 

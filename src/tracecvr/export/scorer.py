@@ -1,15 +1,13 @@
-"""Conversion rates of clicks from raw features: python scorer.py < clicks.jsonl. Needs onnxruntime and xxhash alone."""
+"""Conversion rates of clicks from raw features: python scorer.py < clicks.jsonl. See README.txt for what it needs."""
 
 import hashlib
 import json
-import math
 import sys
-from decimal import Decimal
+from bisect import bisect
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 
 class Scorer:
@@ -24,8 +22,8 @@ class Scorer:
 
     def ids(self, clicks: list[dict[str, Any]]) -> Any:
         columns = self.manifest["features"]
-        ids = [[identified(column, click[column["raw"]]) for column in columns] for click in clicks]
-        return np.array(ids, np.int64).reshape(-1, len(columns))
+        rows = [[identified(column, click[column["raw"]]) for column in columns] for click in clicks]
+        return np.array(rows, np.int64).reshape(-1, len(columns))
 
     def score(self, clicks: list[dict[str, Any]]) -> Any:
         return self.models["score"](ids=self.ids(clicks))
@@ -36,30 +34,24 @@ class Scorer:
 
 
 def identified(column: dict[str, Any], value: Any) -> int:
-    size = column["size"]
+    if column["kind"] == "binned":
+        return bisect(column["edges"], -1.0 if value is None else float(value))
     if column["kind"] == "hashed":
-        return int(xxhash.xxh3_64_intdigest(text(value).encode()) % size)
-    if column["kind"] == "modulo":
-        return int((0 if value is None else value) % size)
-    number = -1.0 if value is None else float(value)
-    number = math.log(max(number, -1.0) + 2.0) if column["scale"] == "log" else number
-    position = (number - column["low"]) * (1 / max(column["high"] - column["low"], 1e-9)) * size
-    return int(min(max(position, 0), size - 1))
+        import xxhash
+
+        value = xxhash.xxh3_64_intdigest(text(value).encode())
+    return int((value or 0) % column["size"])
 
 
 def text(value: Any) -> str:
     if isinstance(value, float):
-        short = repr(float(value)).replace("nan", "NaN")
-        return format(Decimal(short), "f") if short.endswith("e-05") else short.replace("e-0", "e-")
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        if 1e-5 <= abs(value) < 1e-4:
+            return np.format_float_positional(value)
+        return repr(float(value)).replace("e-0", "e-").replace("nan", "NaN")
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def loaded(file: Path) -> Any:
-    if file.suffix == ".pt2":
-        import torch
-
-        net: Any = torch.export.load(file).module()
-        return lambda **inputs: net(*map(torch.from_numpy, inputs.values())).detach().numpy()
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -70,4 +62,4 @@ def loaded(file: Path) -> Any:
 
 if __name__ == "__main__":
     for log_odds in Scorer().score([json.loads(line) for line in sys.stdin]):
-        sys.stdout.write(f"{1 / (1 + math.exp(-log_odds))}\n")
+        sys.stdout.write(f"{1 / (1 + np.exp(-log_odds))}\n")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict
 from importlib.metadata import version
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import torch
 
 from tracecvr.clicks import NEVER, draft
 from tracecvr.config import chosen
+from tracecvr.encode import Binned, Column, Hashed
 from tracecvr.errors import UserError
 from tracecvr.export import scorer
+from tracecvr.export.edges import edges
 from tracecvr.export.formats import FORMATS, Format, quiet, traced
 from tracecvr.export.model import Model
 from tracecvr.export.questions import BATCHES, Question, questions
@@ -27,7 +29,7 @@ _HASHING = "xxh3_64 of the value as UTF-8 text, a missing one as the empty text,
 
 _README = """{method} of {dataset}, exported by tracecvr {version}.
 
-scorer.py needs Python, {needs} and xxhash:
+scorer.py needs Python and {needs}:
 
     python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
 
@@ -50,7 +52,7 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
     kind.check()
     with draft(out) as folder:
         models = {q.name: _written(q, model, kind, folder / f"{q.name}.{name}") for q in questions(model.engine)}
-        shutil.copyfile(scorer.__file__, folder / "scorer.py")
+        write_text(folder / "scorer.py", _scorer(kind))
         write_text(folder / "README.txt", _readme(model, name, "posterior" in models))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
         manifest = _manifest(model, kind, name) | {"models": models, "files": files}
@@ -66,7 +68,7 @@ def _written(question: Question, model: Model, kind: Format, path: Path) -> dict
         with engine.serving():
             kind.write(traced(question.module, question.batches[-1]), path)
         with quiet():
-            answer = scorer.loaded(path)
+            answer = kind.loaded(path)
         found = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in question.batches]
     except (OSError, MemoryError):
         raise
@@ -93,6 +95,17 @@ def _untraceable(model: Model, what: str, error: Exception) -> UserError:
     )
 
 
+def described(column: Column) -> dict[str, Any]:
+    """All that a scorer has to know of a column."""
+    bins = {"edges": edges(column)} if isinstance(column, Binned) else {}
+    return {"kind": column.kind} | asdict(column) | bins
+
+
+def _scorer(kind: Format) -> str:
+    """The scorer's source, with the function that loads files of a format."""
+    return getsource(scorer).replace(getsource(scorer.loaded), getsource(kind.loaded))
+
+
 def _manifest(model: Model, kind: Format, name: str) -> dict[str, Any]:
     engine, schema = model.engine, model.engine.schema
     return {
@@ -102,7 +115,7 @@ def _manifest(model: Model, kind: Format, name: str) -> dict[str, Any]:
         "method": engine.method.name,
         "options": engine.in_force(),
         "dataset": schema.dataset,
-        "features": [{"kind": column.kind} | asdict(column) for column in model.encoder.columns],
+        "features": [described(column) for column in model.encoder.columns],
         "hashing": _HASHING,
         "actions": list(schema.actions),
         "horizons": list(engine.method.ends),
@@ -116,11 +129,12 @@ def _manifest(model: Model, kind: Format, name: str) -> dict[str, Any]:
 
 def _readme(model: Model, name: str, posterior: bool) -> str:
     engine = model.engine
+    hashing = " and xxhash" if any(isinstance(column, Hashed) for column in model.encoder.columns) else ""
     return _README.format(
         method=engine.method.name,
         dataset=engine.schema.dataset,
         version=version("tracecvr"),
-        needs="torch" if name == "pt2" else "onnxruntime",
+        needs=("torch" if name == "pt2" else "onnxruntime") + hashing,
         features=", ".join(dict.fromkeys(column.raw for column in model.encoder.columns)),
         posterior=_POSTERIOR.format(actions=", ".join(engine.schema.actions)) if posterior else "",
     )

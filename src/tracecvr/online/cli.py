@@ -183,7 +183,7 @@ def serve(
     key: Annotated[Path | None, typer.Option(help="TLS key, PEM.")] = None,
     learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Run the learner beside it, or not.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second of each token, 500.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Events or clicks of one request, 2000.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Events or clicks of one request, 500.")] = None,
 ) -> None:
     """Serve a live model over HTTP: score, accept events, watch it learn at /."""
     try:

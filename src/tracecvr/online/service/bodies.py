@@ -1,10 +1,23 @@
-"""What requests and answers look like; FastAPI makes the OpenAPI description of it."""
+"""What requests and answers look like; FastAPI makes the OpenAPI description of it.
+
+Of a request that is wrong in many ways, the first is told. To list half a million others would take seconds, in which
+nobody else is answered.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
 
 from tracecvr.metrics import probability
 
@@ -12,9 +25,33 @@ from tracecvr.metrics import probability
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_known_keys(cls, content: Any) -> Any:
+        if isinstance(content, dict) and not content.keys() <= cls.model_fields.keys():
+            raise ValueError(f"unknown key; expected {', '.join(cls.model_fields)}")
+        return content
 
+    def given(self) -> dict[str, Any]:
+        """Its content, without what was left out."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+_PLAIN = {str, int, float, bool, type(None)}
+
+
+def _plain(features: Any) -> Any:
+    if isinstance(features, dict) and not set(map(type, features.values())) <= _PLAIN:
+        raise ValueError("a feature is neither text nor a number nor null")
+    return features
+
+
+Item = TypeVar("Item")
+Many = Annotated[list[Item], FailFast()]
 ClickId = int | str
 Feature = str | int | float | bool | None
+Raw = Annotated[dict[str, Any], BeforeValidator(_plain), WithJsonSchema(TypeAdapter(dict[str, Feature]).json_schema())]
+"""Raw values by name, looked at once: to try each type for each of them takes longer than to parse them."""
 
 
 class Click(_Strict):
@@ -22,12 +59,12 @@ class Click(_Strict):
 
     click_id: ClickId
     ts: int = Field(ge=0, description="whole seconds since the log's origin")
-    features: dict[str, Feature] = Field(description="raw values, exactly the model's columns")
+    features: Raw = Field(description="raw values, exactly the model's columns")
     user: str | None = None
 
 
 class Clicks(_Strict):
-    clicks: list[Click] = Field(min_length=1)
+    clicks: Many[Click] = Field(min_length=1)
 
 
 class Action(_Strict):
@@ -41,11 +78,11 @@ class Action(_Strict):
 
 
 class Actions(_Strict):
-    events: list[Action] = Field(min_length=1)
+    events: Many[Action] = Field(min_length=1)
 
 
 class Features(_Strict):
-    features: list[dict[str, Feature]] = Field(min_length=1)
+    features: Many[Raw] = Field(min_length=1)
 
 
 class Promotion(_Strict):

@@ -19,11 +19,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Limits:
-    """All of them have defaults that suit a small machine."""
+    """All of them have defaults that suit a small machine. Whoever is answered meanwhile waits for a body to be parsed,
+    so that what bounds a body bounds his wait, too: some ten milliseconds."""
 
     rate: float = option(500.0, "requests per second of each token, with bursts of twice that", low=0.1)
-    batch: int = option(2_000, "events or clicks of one request", low=1)
-    body_bytes: int = option(1 << 20, "bytes of one request", low=1)
+    batch: int = option(500, "events or clicks of one request", low=1)
+    body_bytes: int = option(1 << 18, "bytes of one request", low=1)
     body_seconds: float = option(10.0, "time to send a body: a slow sender gives way to others", above=0)
     text: int = option(1_000, "characters of an id, a user or a text among features", low=1)
     connections: int = option(256, "requests at work or waiting; beyond, 503 at once", low=1)
@@ -46,8 +47,8 @@ class Pace:
 
 
 class BoundedBodies:
-    """Reads a body before anything else happens, and no more of it than is allowed: neither its declared length nor the
-    sender's speed is believed."""
+    """Reads a body before anything else happens, and no more of it than is allowed: nothing of one that declares to be
+    larger, and as for the others, neither that nor the sender's speed is believed."""
 
     def __init__(self, app: App, limits: Limits) -> None:
         self.app, self.limits = app, limits
@@ -57,6 +58,8 @@ class BoundedBodies:
             await self.app(scope, receive, send)
             return
         try:
+            if _declared(scope) > self.limits.body_bytes:
+                raise _TooLargeError
             body = await asyncio.wait_for(self._body(receive), self.limits.body_seconds)
         except TimeoutError:
             await _refuse(send, 408, "the body took too long to send")
@@ -86,6 +89,11 @@ class BoundedBodies:
                 raise _TooLargeError
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+
+def _declared(scope: Scope) -> int:
+    text = dict(scope["headers"]).get(b"content-length", b"0")
+    return int(text) if text.isdigit() else 0
 
 
 class _TooLargeError(Exception):

@@ -6,6 +6,7 @@ first's holds the store, takes over when that is gone.
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import socket
@@ -54,6 +55,7 @@ def serve(
     if (address.certificate is None) != (address.key is None):
         raise UserError("TLS needs both --certificate and --key")
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
+    sys.setswitchinterval(0.001)  # who reads a large batch lets the others go on after a millisecond, not after five
     with _bound(address) as listening, Learning(store.folder, learn) as learning:
         config = uvicorn.Config(
             application(store, known, limits, learning.runs),
@@ -76,8 +78,17 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        _settle()
         if self.started:
             self._listens()
+
+
+def _settle() -> None:
+    """What is in memory by now stays. The collector of garbage would look through all of it, torch's modules too, again
+    and again while a large body is parsed: that took several times as long as the parsing."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _url(address: Address, port: int) -> str:
