@@ -128,23 +128,38 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Directory of the result.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
-    threads: Threads = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads, of each worker; all cores by default.")
+    ] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that share each batch.")] = 1,
+    engine: Annotated[str, typer.Option("--engine", help="Where workers run: local, or ray (an extra).")] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; one of our own by default."),
+    ] = None,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
+    from functools import partial
+
     from rich.console import Console
 
     from tracecvr import config, show
     from tracecvr.progress import Display
-    from tracecvr.run import run as carry_out
     from tracecvr.spec import spec_of
+    from tracecvr.workers import launcher, run_by
 
     given = config.pairs(settings or [], "--set")
     chosen = _with_schema(data_set, schema)
-    spec = spec_of(method, plugin or [], data, source, given, chosen, seed, threads or _cores())
+    make = partial(
+        spec_of,
+        *(method, plugin or [], data, source, given, chosen, seed),
+        threads=threads or max(1, _cores() // workers),
+        workers=workers,
+    )
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
-    with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
-        result = carry_out(spec, where, resume, progress, checkpoint_every)
+    with Display(Console(stderr=True), f"{make().method.name} · ") as progress:
+        result = run_by(launcher(engine, address, workers), make, where, resume, progress, checkpoint_every)
     show.result(result)
     typer.echo(f"result: {where / 'result.json'}")
 
