@@ -27,6 +27,7 @@ from tracecvr.workers import job_of_run
 
 Case = tuple[str, tuple[str, ...]]
 Floats = npt.NDArray[Any]
+Step = list[Tensor | None]
 
 SPLIT = DAY
 SIZES: dict[str, Any] = {"hidden": (16, 8), "embedding_dim": 4, "batch_size": 31}
@@ -71,6 +72,8 @@ def precision(dtype: torch.dtype) -> Iterator[None]:
 class Taken:
     """What is compared of a case; arrays, because tensors do not outlive the process that sends them."""
 
+    taken: int
+    """How many steps there were."""
     steps: list[Floats]
     """The gradient of every step."""
     missing: list[list[bool]]
@@ -90,31 +93,35 @@ def gradients(case: Case, dtype: torch.dtype, hourly: int = 6, **options: Any) -
         return taken(engine, source, steps)
 
 
-def trained(case: Case, hourly: int, ticks: int, dtype: torch.dtype, **options: Any) -> Taken:
-    """The state after warm-up and so many ticks."""
-    with precision(dtype):
-        engine, source = engine_of(case, table(hourly), **options)
-        for hour in range(ticks):
+def trained(case: Case, dtype: torch.dtype) -> Taken:
+    """The state after a warm-up and a stream that is learnt from twice."""
+    with precision(dtype), recorded(taking=True) as steps:
+        engine, source = engine_of(case, table(12), passes=2)
+        for hour in range(47):
             engine.tick(source, SPLIT + hour * HOUR, SPLIT + (hour + 1) * HOUR)
-        return taken(engine, source, [])
+        return taken(engine, source, steps)
 
 
-def taken(engine: Engine, source: TableSource, steps: list[list[Tensor | None]]) -> Taken:
-    flat = [torch.cat([g.flatten() for g in step if g is not None]).numpy() for step in steps]
+def taken(engine: Engine, source: TableSource, steps: list[Step]) -> Taken:
+    flat = [torch.cat([g.flatten() for g in step if g is not None]).numpy() for step in steps if step]
     state = {name: value.numpy().copy() for name, value in engine.state().items()}
     scores = engine.score(source.clicks(SPLIT, 2 * SPLIT).x).copy()
-    return Taken(flat, [[g is None for g in step] for step in steps], state, engine.fingerprint(), scores)
+    return Taken(len(steps), flat, [[g is None for g in s] for s in steps], state, engine.fingerprint(), scores)
 
 
 @contextmanager
-def recorded() -> Iterator[list[list[Tensor | None]]]:
-    """The gradients of steps, which are not taken."""
-    steps: list[list[Tensor | None]] = []
+def recorded(taking: bool = False) -> Iterator[list[Step]]:
+    """The gradients of steps, which are not taken; if they are, only their number."""
+    steps: list[Step] = []
+    plain = torch.optim.Adam.step
 
     def step(self: torch.optim.Adam) -> None:
-        steps.append([None if p.grad is None else p.grad.clone() for p in self.param_groups[0]["params"]])
+        if taking:
+            plain(self)
+            steps.append([])
+        else:
+            steps.append([None if p.grad is None else p.grad.clone() for p in self.param_groups[0]["params"]])
 
-    plain = torch.optim.Adam.step
     torch.optim.Adam.step = step  # type: ignore[assignment,method-assign]
     try:
         yield steps
@@ -154,7 +161,8 @@ def _odd(parts: nn.ModuleDict, x: Tensor) -> Tensor:
     out = parts["out"](h)
     share = torch.softmax(out[:, 0], 0)
     decay = torch.stack([p.square().sum() for p in parts.parameters()]).sum()
-    return nn.BCEWithLogitsLoss()(out[:, 1], x[:, 0].sigmoid()) + (share * out[:, 1]).sum() + 0.1 * decay
+    total: Tensor = nn.BCEWithLogitsLoss()(out[:, 1], x[:, 0].sigmoid()) + (share * out[:, 1]).sum() + 0.1 * decay
+    return total
 
 
 def dying(make: Callable[[], Spec], out: Path, after: int, progress: Progress) -> None:
@@ -168,7 +176,7 @@ def dying(make: Callable[[], Spec], out: Path, after: int, progress: Progress) -
             os.kill(os.getpid(), signal.SIGKILL)
         return tick(self, *args)
 
-    Engine.tick = counted  # type: ignore[method-assign]
+    Engine.tick = counted  # type: ignore[assignment,method-assign]
     job_of_run(make, out, 0.0, progress)
 
 
@@ -184,5 +192,5 @@ def straying(make: Callable[[], Spec], out: Path, progress: Progress) -> None:
         done = True
         return tick(self, *args)
 
-    Engine.tick = flipped  # type: ignore[method-assign]
+    Engine.tick = flipped  # type: ignore[assignment,method-assign]
     job_of_run(make, out, 0.0, progress)

@@ -6,12 +6,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracecvr.errors import UserError
 from tracecvr.online import cli as live
+
+if TYPE_CHECKING:
+    from tracecvr.workers import Launch
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -147,7 +150,7 @@ def run(
     from tracecvr import config, show
     from tracecvr.progress import Display
     from tracecvr.spec import spec_of
-    from tracecvr.workers import launcher, run_by
+    from tracecvr.workers import run_by
 
     given = config.pairs(settings or [], "--set")
     chosen = _with_schema(data_set, schema)
@@ -159,7 +162,7 @@ def run(
     )
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
     with Display(Console(stderr=True), f"{make().method.name} · ") as progress:
-        result = run_by(launcher(engine, address, workers), make, where, resume, progress, checkpoint_every)
+        result = run_by(_launch(engine, address, workers), make, where, resume, progress, checkpoint_every)
     show.result(result)
     typer.echo(f"result: {where / 'result.json'}")
 
@@ -330,6 +333,23 @@ def _fail(message: str) -> None:
 def _with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
     """Options of the dataset, of which `--schema FILE` is one."""
     return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
+
+
+def _launch(engine: str, address: str | None, workers: int) -> Launch | None:
+    """Who starts the workers of a run; nobody if there is one, here."""
+    if engine == "ray":
+        from tracecvr.raytrain import together_on
+
+        return together_on(address)
+    if engine != "local":
+        raise UserError(f"--engine {engine}: give local or ray")
+    if address is not None:
+        raise UserError("--address is for --engine ray")
+    if workers == 1:
+        return None
+    from tracecvr.workers import together
+
+    return together
 
 
 def _cores() -> int:

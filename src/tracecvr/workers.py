@@ -34,20 +34,32 @@ from tracecvr.scratch import Progress, silent
 Make = Callable[[], Spec]
 """Makes the specification of a run: in each process anew, since methods may come from a file that none has imported."""
 
+Job = Callable[[Progress], Any]
+
+Launch = Callable[[Job, int, int, Progress], object]
+"""Has a job done by so many workers of so many threads, joined as ranks; tells the progress of the first."""
+
 PATIENCE = timedelta(minutes=10)
 """How long a worker waits for the others: none does anything alone for long. If one ends, that is seen at once."""
 
 _TELL_S, _GRACE_S = 0.2, 3.0
 
 
-def run_by_workers(
-    make: Make, out: Path, resume: bool = False, progress: Progress = silent, checkpoint_every: float = 30.0
+def run_by(
+    launch: Launch | None,
+    make: Make,
+    out: Path,
+    resume: bool = False,
+    progress: Progress = silent,
+    checkpoint_every: float = 30.0,
 ) -> dict[str, Any]:
-    """Carry out a run, or the rest of it, by as many workers as it says; returns the content of `result.json`."""
+    """Carry out a run, or the rest of it, and return the content of `result.json`: by as many workers as it says, which
+    are launched (`together` does it), or by this process."""
     spec = make()
+    if launch is None:
+        return run(spec, out, resume, progress, checkpoint_every)
     job = partial(job_of_run, make, out, checkpoint_every)
-    launch = partial(together, job, spec.workers, spec.threads, progress)
-    return run(spec, out, resume, progress, launch=launch)
+    return run(spec, out, resume, progress, launch=partial(launch, job, spec.workers, spec.threads, progress))
 
 
 def job_of_run(make: Make, out: Path, checkpoint_every: float, progress: Progress) -> None:
@@ -55,7 +67,7 @@ def job_of_run(make: Make, out: Path, checkpoint_every: float, progress: Progres
     work(make(), out, progress, checkpoint_every)
 
 
-def together(job: Callable[[Progress], Any], size: int, threads: int = 1, progress: Progress = silent) -> list[Any]:
+def together(job: Job, size: int, threads: int = 1, progress: Progress = silent) -> list[Any]:
     """What `job` returns in each of so many processes, which are joined as ranks; the first one's progress is told."""
     with tempfile.TemporaryDirectory(prefix="tracecvr-") as folder:
         crew = [_started(job, Path(folder) / "store", rank, size, threads) for rank in range(size)]
@@ -73,7 +85,7 @@ class _Worker:
     pipe: Connection
 
 
-def _started(job: Callable[[Progress], Any], store: Path, rank: int, size: int, threads: int) -> _Worker:
+def _started(job: Job, store: Path, rank: int, size: int, threads: int) -> _Worker:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     loopback = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
     process = started(_worker, (theirs, job, store, rank, size), threads_of(threads) | loopback)
@@ -123,7 +135,7 @@ def resumable(what: str) -> UserError:
     return UserError(f"{what}, so the run stops: continue it with --resume")
 
 
-def _worker(pipe: Connection, job: Callable[[Progress], Any], store: Path, rank: int, size: int) -> None:
+def _worker(pipe: Connection, job: Job, store: Path, rank: int, size: int) -> None:
     end_with_parent()
     try:
         dist.init_process_group("gloo", f"file://{store}", PATIENCE, size, rank)
@@ -135,7 +147,7 @@ def _worker(pipe: Connection, job: Callable[[Progress], Any], store: Path, rank:
         pipe.recv()  # until the parent ends it: others may still be reading what this process has sent them
 
 
-def as_rank(job: Callable[[Progress], Any], progress: Progress) -> Any:
+def as_rank(job: Job, progress: Progress) -> Any:
     """Do a job as one of the processes that torch.distributed has brought together; a single one is alone."""
     with nullcontext() if dist.get_world_size() == 1 else joined(Ranks()):
         return job(progress)
