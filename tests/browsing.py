@@ -19,6 +19,24 @@ QUIET = [  # no service of the browser's own may call out
 ]
 
 
+class Watched:
+    """A page with all that it said and asked for."""
+
+    def __init__(self, browser: Any, url: str, width: int, scheme: str = "light", **more: Any) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(url)
+
+    def style(self, selector: str, name: str) -> str:
+        code = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
+        return str(self.page.evaluate(code, [selector, name]))
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright

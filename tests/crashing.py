@@ -17,12 +17,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tracecvr import prepared
 from tracecvr.clicks import ClickTable
@@ -347,13 +347,13 @@ def _ask(room: Path, url: str, seed: int) -> None:
     rng = random.Random(seed)
     threading.Thread(target=_repeat, args=(room, url, rng.getrandbits(32)), daemon=True).start()
     with Client(url, retries=2) as client, (room / "answers").open("a") as answers:
+        _send_all(room, rng, lambda batch: _noted(answers, send_over(client, batch)))
 
-        def sent(batch: list[dict[str, Any]]) -> None:
-            for answer in send_over(client, batch):
-                answers.write(json.dumps(answer) + "\n")
-                answers.flush()
 
-        _send_all(room, rng, sent)
+def _noted(file: TextIO, answers: Iterable[dict[str, Any]]) -> None:
+    for answer in answers:
+        file.write(json.dumps(answer) + "\n")
+        file.flush()
 
 
 def send_over(client: Client, batch: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -362,8 +362,8 @@ def send_over(client: Client, batch: Sequence[dict[str, Any]]) -> Iterator[dict[
     actions = [event for event in batch if event["type"] != "click"]
     if clicks:
         answer = _insisted(lambda: client.clicks(clicks))
-        scores = [score["log_odds"] for score in answer["scores"]]
-        yield {"clicks": [click["click_id"] for click in clicks], "scores": scores, "version": answer["version"]}
+        scores = [(score["log_odds"], score["version"]) for score in answer["scores"]]
+        yield {"clicks": [click["click_id"] for click in clicks], "scores": scores}
     if actions:
         _insisted(lambda: client.events(actions))
 
@@ -380,11 +380,11 @@ def _insisted(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _repeat(room: Path, url: str, seed: int) -> None:
     rng, batches = random.Random(seed), _read_batches(room)
-    with Client(url, retries=2) as client:
+    with Client(url, retries=2) as client, (room / "answers_again").open("a") as answers:
         while True:
             if done := _acknowledged(room):
                 batch = batches[rng.randrange(done)]
-                list(send_over(client, batch))
+                _noted(answers, send_over(client, batch))
                 if known := [event["features"] for event in batch if event["type"] == "click"]:
                     _insisted(partial(client.score, known))
             time.sleep(rng.uniform(0, 0.05))

@@ -19,6 +19,7 @@ import pytest
 
 from conftest import Call
 from tracecvr.bench import results, reuse, segments, suite, tables
+from tracecvr.bench.engines.local import Local
 from tracecvr.bench.runner import Request, State, carry_out, opened
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.errors import UserError
@@ -68,7 +69,7 @@ def request_for(folder: Path, name: str = "small", **changes: Any) -> Request:
 
 def carried_out(request: Request, out: Path, workers: int = 2) -> State:
     with opened(request, out) as bench:
-        state = carry_out(bench, workers)
+        state = carry_out(bench, Local(workers))
         tables.write(out)
     return state
 

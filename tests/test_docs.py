@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,10 +17,13 @@ from typing import Any
 
 import pytest
 
+import madeup
 import planted
 from conftest import Call
 from tracecvr import checks, registry
+from tracecvr.bench import tables
 from tracecvr.checks.subject import Subject
+from tracecvr.files import read_json
 from tracecvr.online.store import Store
 from tracecvr.ownlog.clean import COUNTED, DROPPED
 
@@ -155,16 +159,59 @@ def test_every_module_is_in_the_architecture() -> None:
     assert [name for name in modules if f"`{name}`" not in text] == []
 
 
-def test_the_pages_of_the_methods_are_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+def script(name: str) -> Any:
+    """A program of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_of_the_methods_are_up_to_date() -> None:
+    generate = script("generate")
     for name, text in generate.pages(generate.kept()).items():
         assert (generate.FOLDER / name).read_text() == text, f"{name}: run python docs/generate.py"
         assert "not run" not in text, f"{name}: run python docs/generate.py"
     assert {p.name for p in generate.FOLDER.iterdir()} == set(generate.pages(generate.kept()))
+
+
+RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").glob("*/bench.json"))
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
+def test_tables_of_results_follow_from_the_results(folder: Path, tmp_path: Path) -> None:
+    again = tmp_path / folder.name
+    shutil.copytree(folder, again)
+    tables.write(again)
+    told, made = ((where / "table.md").read_text() for where in (folder, again))
+    if len(read_json(folder / "bench.json")["seeds"]) == 1:  # then intervals are over days, which are not kept here
+        told, made = (text.partition("## Paired")[0] for text in (told, made))
+    assert told == made
+
+
+def test_the_page_of_results_quotes_its_tables() -> None:
+    text = (ROOT / "docs" / "results" / "README.md").read_text()
+    known = {line for folder in RESULTS for line in (folder / "table.md").read_text().splitlines()}
+    quoted = [line for line in text.splitlines() if line.startswith("|")]
+    assert [line for line in quoted if line not in known] == []
+    collect = script("collect")
+    for folder in RESULTS:
+        assert f"{folder.name}/report.html" in text
+        shown = collect.shown(ROOT / "docs" / "results" / "README.md", folder.name)
+        assert [name for name in shown if not (folder / name).is_file()] == []
+        assert {path.name for path in folder.iterdir()} <= {*collect.TAKEN, "bench.json", *shown}
+
+
+def test_results_are_taken_without_cells_and_paths(tmp_path: Path) -> None:
+    bench = madeup.bench(tmp_path / "bench")
+    tables.write(bench)
+    (tmp_path / "README.md").write_text("")
+    out = script("collect").collect(bench, tmp_path)
+    assert {path.name for path in out.iterdir()} >= {"bench.json", "table.md", "results.parquet", "report.html"}
+    assert not (out / "cells").exists()
+    assert "source" not in read_json(out / "bench.json")
 
 
 def test_nothing_names_a_machine() -> None:

@@ -8,25 +8,15 @@ from typing import Any
 
 import pytest
 
+from browsing import Watched
 from livestore import Made, finish, learnt, send, the_events
 from test_service import GENEROUS, served
+from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 
 pytestmark = pytest.mark.browser
 
-
-class Watched:
-    """A page with all that it said and asked for."""
-
-    def __init__(self, browser: Any, url: str, width: int, scheme: str = "light") -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(url)
+NOTHING = "\u2013"
 
 
 def serves(page: Any, version: int) -> None:
@@ -34,7 +24,13 @@ def serves(page: Any, version: int) -> None:
     page.wait_for_function(f"document.getElementById('what').textContent.includes('version {version} serves')")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+def latencies(page: Any) -> list[list[str]]:
+    """Requests and quantiles of each route, as they are shown."""
+    rows = page.locator("#latency tr:has(td)").all()
+    return [row.locator("td.n").all_text_contents() for row in rows]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1440, "light"), (1440, "dark")])
 def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width: int, scheme: str) -> None:
     store = made("trace")
     send(store, the_events()[:1200])
@@ -55,11 +51,23 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
             assert drawn.query_selector("path").bounding_box()["width"] > 50
         assert page.evaluate("document.documentElement.scrollWidth") == width
         page.click(f"button[aria-label='let version {intervals - 1} serve']")
-        page.wait_for_function(
-            f"document.getElementById('what').textContent.includes('version {intervals - 1} serves')"
-        )
-        page.click("#versions th button")
+        serves(page, intervals - 1)
+        page.click("#back")
+        serves(page, intervals - 2)
+        page.click("#newest")
         serves(page, intervals)
+        assert latencies(page) == [["0", NOTHING, NOTHING]] * 3
+        with Client(url) as client:
+            for _ in range(20):
+                client.score([the_events()[0]["features"]])
+        page.wait_for_selector("#latency td:text-is('20')")
+        (_, *score), *others = ([text.removesuffix(" ms") for text in row] for row in latencies(page))
+        assert 0 < float(score[0]) <= float(score[1])
+        assert others == [["0", NOTHING, NOTHING]] * 2
+        assert page.text_content("#theme") == ("Light" if scheme == "dark" else "Dark")
+        page.click("#theme")
+        assert page.text_content("#theme") == ("Dark" if scheme == "dark" else "Light")
+        page.click("#theme")
         if folder := os.environ.get("TRACECVR_SCREENSHOTS"):
             page.screenshot(path=Path(folder) / f"page-{width}-{scheme}.png", full_page=True)
         assert watched.said == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import madeup
+from browsing import Watched
 from conftest import Call
 from tracecvr.bench import report
 from tracecvr.bench.report.figures import figures
@@ -35,30 +36,14 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-class Opened:
-    """A page with all that it said and asked for."""
-
-    def __init__(self, browser: Any, path: Path, width: int, scheme: str) -> None:
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, reduced_motion="reduce"
-        )
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
-
-    def style(self, selector: str, name: str) -> str:
-        code = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
-        return str(self.page.evaluate(code, [selector, name]))
+def report_in(browser: Any, path: Path, width: int, scheme: str) -> Watched:
+    return Watched(browser, path.as_uri(), width, scheme, offline=True, reduced_motion="reduce")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_it_opens_offline_and_draws_everything(browser: Any, out: Path, width: int, scheme: str) -> None:
-    opened = Opened(browser, out / "report.html", width, scheme)
+    opened = report_in(browser, out / "report.html", width, scheme)
     page = opened.page
     made = {figure.key: len(figure.panels) for figure in figures(Outcome(out))}
     assert len(made) >= 8
@@ -89,7 +74,7 @@ def test_it_opens_offline_and_draws_everything(browser: Any, out: Path, width: i
 def test_text_can_be_read_against_its_ground(browser: Any, out: Path) -> None:
     """WCAG's contrast of 4.5 for text and 3 for lines, in both themes."""
     for scheme in ("light", "dark"):
-        opened = Opened(browser, out / "report.html", 1440, scheme)
+        opened = report_in(browser, out / "report.html", 1440, scheme)
         names = ["--ink", "--soft", "--link", "--good", "--bad", *(f"--s{n}" for n in range(8)), "--bar", "--paper"]
         read = "names => names.map(n => getComputedStyle(document.documentElement).getPropertyValue(n).trim())"
         *colours, paper = (_luminance(colour) for colour in opened.page.evaluate(read, names))
@@ -107,7 +92,7 @@ def _luminance(colour: str) -> float:
 
 
 def test_the_keyboard_does_what_the_mouse_does(browser: Any, out: Path) -> None:
-    opened = Opened(browser, out / "report.html", 1440, "light")
+    opened = report_in(browser, out / "report.html", 1440, "light")
     page = opened.page
     page.focus("#theme")
     page.keyboard.press("Enter")
@@ -139,7 +124,7 @@ def test_the_keyboard_does_what_the_mouse_does(browser: Any, out: Path) -> None:
 
 
 def test_pointing_at_a_line_makes_it_stand_out(browser: Any, out: Path) -> None:
-    opened = Opened(browser, out / "report.html", 1440, "dark")
+    opened = report_in(browser, out / "report.html", 1440, "dark")
     opened.page.hover("#auc-over-time .wide .s0 .m", force=True)
     assert opened.page.query_selector("#auc-over-time.active, #auc-over-time .fig.active") is not None
     opened.page.hover("h1")
@@ -156,19 +141,21 @@ def test_it_can_be_read_without_script(browser: Any, out: Path) -> None:
     context.close()
 
 
-def test_pdf_figures(tmp_path: Path, call: Call) -> None:
-    from tracecvr.bench.report import pdf
+def test_figures_as_files(tmp_path: Path, call: Call) -> None:
+    from tracecvr.bench.report import plots
 
     out = madeup.bench(tmp_path, layout="posterior")
     made = figures(Outcome(out))
     for figure in made:
-        places = pdf.drawn(figure).axes
+        places = plots.drawn(figure).axes
         assert [place.get_title(loc="left") for place in places] == [panel.title for panel in figure.panels]
         assert all(place.lines or place.patches for place in places)
-    assert call("report", out, "--pdf") == 0
-    files = sorted((out / "figures").iterdir())
-    assert [path.stem for path in files] == sorted(figure.key for figure in made)
-    before = files[0].read_bytes()
-    assert before.startswith(b"%PDF")
-    pdf.save([figure for figure in made if figure.key == files[0].stem], out / "figures")
-    assert files[0].read_bytes() == before
+    assert call("report", out, "--pdf", "--png") == 0
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert names == {f"{figure.key}.{kind}" for figure in made for kind in ("pdf", "png")}
+    for kind, opening in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        path = out / "figures" / f"{made[0].key}.{kind}"
+        before = path.read_bytes()
+        assert before.startswith(opening)
+        plots.save(made[:1], out / "figures", [kind])
+        assert path.read_bytes() == before

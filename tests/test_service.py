@@ -34,6 +34,8 @@ from tracecvr.online.client import Client
 from tracecvr.online.eventlog import EventLog
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Token, Tokens, new_token
+from tracecvr.online.service.gauges import BUCKETS, Gauges
+from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.limits import Limits, Pace
 from tracecvr.online.service.serve import Address, _bound, serve
 from tracecvr.online.store import Settings, Store
@@ -41,7 +43,7 @@ from tracecvr.online.versions import Versions
 from tracecvr.source import TableSource
 
 JSON_TYPE = {"Content-Type": "application/json"}
-GENEROUS = Limits(requests_per_second=10_000)
+GENEROUS = Limits(rate=10_000)
 ROUTES = [
     ("POST", "/v1/clicks", "ingest"),
     ("POST", "/v1/events", "ingest"),
@@ -112,8 +114,8 @@ def test_live_equals_replay_over_http_and_every_score_is_its_versions(made: Made
         while sent < len(events):
             batch = events[sent : sent + 60]
             clicks = [without_type(e) for e in batch if e["type"] == "click"]
-            answer: dict[str, Any] = client.clicks(clicks) if clicks else {"version": 0, "scores": []}
-            scores += [(c, answer["version"], s["log_odds"]) for c, s in zip(clicks, answer["scores"], strict=True)]
+            answers: list[dict[str, Any]] = client.clicks(clicks)["scores"] if clicks else []
+            scores += [(c, s["version"], s["log_odds"]) for c, s in zip(clicks, answers, strict=True)]
             if actions := [e for e in batch if e["type"] != "click"]:
                 client.events(actions)
             sent += len(batch)
@@ -155,13 +157,35 @@ def test_a_click_tells_what_it_was_answered_what_happened_and_what_is_believed(r
         client.events([{"type": "purchase", "click_id": "a/b?c", "ts": click["ts"] + 4000}])
         found = client.click("a/b?c")
         assert found["at_click"]["log_odds"] == pytest.approx(answer["scores"][0]["log_odds"])
-        assert found["version_at_click"] == answer["version"]
+        assert found["version_at_click"] == answer["scores"][0]["version"]
         assert found["actions"] == {"purchase": 4000, "cart": 60}
         assert found["converted"]
         assert [w["happened"] for w in found["windows"][:1]] == [["cart"]] or not found["windows"][0]["over"]
         with pytest.raises(UserError, match="404: no such click"):
             client.click("nobody")
         assert 0 < found["now"]["probability"] < 1
+
+
+def test_a_click_that_is_sent_again_is_answered_as_it_was(ready: Store) -> None:
+    one, two, new = [without_type(e) for e in the_events()[600:] if e["type"] == "click"][:3]
+    ready.log().append([ready.reader.read({"type": "click", **two})])  # by another way: it was not answered
+    with served(ready) as url, Client(url) as client:
+        (first,) = client.clicks([one])["scores"]
+        assert client.promote(0) == {"serving": 0}
+        fresh = client.score([click["features"] for click in (one, two, new, new)])
+        assert fresh["version"] != first["version"]
+        again = client.clicks([one, two, new, new])
+        assert (again["accepted"], again["duplicates"]) == (1, 3)
+        assert again["scores"][0] == first
+        expected = [score | {"version": 0} for score in fresh["scores"][1:]]
+        assert again["scores"][1:] == expected
+        other = client.clicks([one | {"features": new["features"]}])
+        assert other["scores"] == [first], "of one id, the first counts"
+        assert client.click(one["click_id"])["version_at_click"] == first["version"]
+        client.promote(None)
+        assert client.clicks([new])["scores"] == expected[-1:]
+    facts = ready.log().facts()
+    assert (facts["duplicates"], facts["conflicts"]) == (5, 1)
 
 
 def test_another_version_serves_from_the_next_request_on(ready: Store) -> None:
@@ -218,6 +242,54 @@ def test_what_could_not_be_written_is_not_answered_with_success(ready: Store, mo
         assert ready.log().position() == before
         with Client(url) as client:
             assert client.events(event["events"])["accepted"] == 1
+
+
+def test_it_tells_how_long_answers_took_of_late(ready: Store) -> None:
+    with served(ready) as url, Client(url) as client:
+        for _ in range(5):
+            client.score([the_events()[0]["features"]])
+        client.events([{"type": "cart", "click_id": 1, "ts": 5}])
+        told = client.status()["latency"]
+    assert [told[name]["requests"] for name in ("score", "clicks", "events")] == [5, 0, 1]
+    assert 0 < told["score"]["p50_ms"] <= told["score"]["p99_ms"] < 7000
+    assert told["clicks"]["p99_ms"] is None
+
+
+@given(st.lists(st.floats(0, 9), min_size=1, max_size=300), st.sampled_from([0.5, 0.99]))
+def test_a_quantile_is_in_the_bucket_of_the_exact_one(seconds: list[float], share: float) -> None:
+    gauges = Gauges()
+    latency = Latency(gauges.seconds)
+    for took in seconds:
+        gauges.seconds.labels("/v1/score").observe(took)
+    found = latency.told()["score"]
+    assert found["requests"] == len(seconds)
+    ends = [0.0, *(1e3 * end for end in BUCKETS)]
+    exact = 1e3 * float(np.quantile(seconds, share, method="inverted_cdf"))
+    above = next((n for n, end in enumerate(ends) if exact <= end), len(ends))
+    told = found[f"p{round(100 * share)}_ms"]
+    assert ends[max(above - 1, 0)] - 1e-9 <= told <= ends[min(max(above, 1), len(ends) - 1)] + 1e-9
+
+
+def test_only_the_last_minutes_count() -> None:
+    now, gauges = 0.0, Gauges()
+    latency = Latency(gauges.seconds, lambda: now)
+
+    def answered(seconds: float) -> None:
+        gauges.seconds.labels("/v1/score").observe(seconds)
+        latency.note()
+
+    answered(4.0)
+    for now in (10.0, 20.0, 250.0):  # noqa: B007
+        answered(0.01)
+    assert latency.told()["score"]["requests"] == 4
+    now = 320.0
+    latency.note()
+    told = latency.told()
+    assert (told["seconds"], told["score"]["requests"]) == (300, 1)
+    assert told["score"]["p99_ms"] <= 10
+    now = 700.0
+    latency.note()
+    assert latency.told()["score"] == {"requests": 0, "p50_ms": None, "p99_ms": None}
 
 
 # Who may.
@@ -293,7 +365,7 @@ def test_an_address_that_is_taken_is_named_and_no_learner_is_started(ready: Stor
 
 
 def test_too_much_is_refused_and_harms_nobody(ready: Store) -> None:
-    limits = Limits(body_bytes=20_000, batch=5, text=50, requests_per_second=10_000, body_seconds=0.5)
+    limits = Limits(body_bytes=20_000, batch=5, text=50, rate=10_000, body_seconds=0.5)
     features = the_events()[0]["features"]
     with served(ready, limits=limits) as url, Client(url, retries=0) as client:
         assert asked(url, "POST", "/v1/score", b"[" * 30_000)[0] == 413
@@ -334,7 +406,7 @@ def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
 def test_who_asks_too_often_is_slowed_down_alone(ready: Store) -> None:
     made_tokens = [new_token() for _ in range(2)]
     tokens = Tokens(tuple(Token(f"t{n}", digest, frozenset(["score"])) for n, (_, digest) in enumerate(made_tokens)))
-    with served(ready, tokens, Limits(requests_per_second=3)) as url:
+    with served(ready, tokens, Limits(rate=3)) as url:
         eager, modest = (f"Bearer {token}" for token, _ in made_tokens)
         statuses = [asked(url, "GET", "/v1/model", authorization=eager)[0] for _ in range(12)]
         assert statuses[:6] == [200] * 6

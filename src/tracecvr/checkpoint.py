@@ -44,7 +44,7 @@ class Checkpoints:
         """The whole manifests, oldest first; whether the states are whole, too, is another question."""
         self._known = {path: self._manifest(path) for path in sorted(self.folder.glob("*.json"))}
         whole = (manifest for _, manifest in self._known.values() if manifest is not None)
-        return [manifest for manifest in whole if self._paths(manifest["intervals"])[0].exists()]
+        return [manifest for manifest in whole if self.state(manifest).exists()]
 
     def _manifest(self, path: Path) -> tuple[tuple[int, ...], dict[str, Any] | None]:
         """A manifest, if it is whole, and when it was written: to read and to hash it again takes milliseconds each."""
@@ -61,11 +61,15 @@ class Checkpoints:
 
     def whole(self, manifest: dict[str, Any]) -> bool:
         """Whether the state is what the manifest says."""
-        return sha256(self._paths(manifest["intervals"])[0]) == manifest.get("sha256")
+        return sha256(self.state(manifest)) == manifest.get("sha256")
+
+    def state(self, manifest: dict[str, Any]) -> Path:
+        """The file that holds the state."""
+        return self._paths(manifest["intervals"])[0]
 
     def restore(self, engine: Engine, manifest: dict[str, Any]) -> None:
         """Put an engine of the same configuration where the checkpoint was taken."""
-        engine.restore(self._paths(manifest["intervals"])[0])
+        engine.restore(self.state(manifest))
 
     def _paths(self, number: int) -> tuple[Path, Path]:
         return self.folder / f"{number:09d}.safetensors", self.folder / f"{number:09d}.json"

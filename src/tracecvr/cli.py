@@ -184,14 +184,22 @@ def bench(
         list[Path] | None, typer.Option("--reuse", metavar="DIR", help="A bench to take cells from that are the same.")
     ] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help="local, or ray (an extra): cells as tasks of a cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray: auto or ray://HOST:PORT; a Ray of this machine alone by default."),
+    ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. Suites: quick, table1, table2, ablation,
     calibration, posterior, sensitivity, readings, warm_labels, budget, tune."""
     from tracecvr import config
-    from tracecvr.bench import command
+    from tracecvr.bench import command, engines
     from tracecvr.bench import suite as suites
     from tracecvr.bench.runner import Request
 
+    chosen = engines.chosen(engine, _cores(), workers, address)
     request = Request(
         suite=suites.load(suite),
         data=data,
@@ -202,21 +210,20 @@ def bench(
         seeds=suites.seeds_of(seeds),
         tuned=suites.tuned_of(tuned),
     )
-    if not command.bench(request, out, workers or _cores(), by, reuse or ()):
+    if not command.bench(request, out, chosen, by, reuse or ()):
         raise typer.Exit(1)
 
 
 @app.command()
 def report(
     bench: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a bench, finished or not.")],
-    pdf: Annotated[
-        bool, typer.Option("--pdf", help="Each figure as DIR/figures/NAME.pdf, too; needs matplotlib.")
-    ] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Each figure as DIR/figures/NAME.pdf, too.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
 ) -> None:
     """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
     from tracecvr.bench import report as reports
 
-    for path in reports.write(bench, pdf):
+    for path in reports.write(bench, [kind for kind, wanted in (("pdf", pdf), ("png", png)) if wanted]):
         typer.echo(f"written: {path}")
 
 

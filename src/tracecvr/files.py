@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,14 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
 
 
+def read_toml(path: Path, given_as: str) -> dict[str, Any]:
+    """The content of a TOML file that somebody wrote."""
+    try:
+        return tomllib.loads(existing(path, given_as).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as TOML ({error})") from None
+
+
 def sync(path: Path) -> None:
     """Flush a file or a directory entry to disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -87,6 +96,18 @@ def locked(folder: Path, otherwise: str = "wait for it, or choose another --out"
         except BlockingIOError:
             raise UserError(f"{folder} is in use by another process: {otherwise}") from None
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds a directory."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def sha256(path: Path) -> str:

@@ -16,7 +16,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -118,16 +118,19 @@ def load(out: Path) -> Engine:
     manifest = checkpoints.latest()
     if manifest is None:
         raise UserError(f"{out} holds no checkpoint: give the directory of a run")
-    made, options = manifest["run"], manifest["run"]["config"]
-    engine = Engine(
-        restored(registry.get("method", made["method"]), options["method"]),
-        Schema.from_json(manifest["schema"]),
-        made["seed"],
-        tuple(restored(registry.get("plugin", name), options["plugins"][name]) for name in made["plugins"]),
-        options["plan"]["publish_lag"],
-    )
+    made = manifest["run"]
+    method, plugins = parts(made)
+    lag = made["config"]["plan"]["publish_lag"]
+    engine = Engine(method, Schema.from_json(manifest["schema"]), made["seed"], plugins, lag)
     checkpoints.restore(engine, manifest)
     return engine
+
+
+def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...]]:
+    """The method and the plugins that were recorded by name and options."""
+    options = recorded["config"]
+    method: Method = restored(registry.get("method", recorded["method"]), options["method"])
+    return method, tuple(restored(registry.get("plugin", n), options["plugins"][n]) for n in recorded["plugins"])
 
 
 class _Run:
@@ -290,7 +293,7 @@ class _Run:
                 "clipped_weights": self.engine.clipped,
                 "peak_rss_mb": max(self.cost["peak_rss_mb"], _peak_rss_mb()),
             },
-            "versions": _versions(),
+            "versions": versions(),
         }
         write_json(self.out / "result.json", result)
         self.served.unlink()
@@ -386,6 +389,7 @@ def _peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that what comes out of a run depends on."""
     packages = ("tracecvr", "torch", "numpy", "polars", "scikit-learn")
     return {"python": platform.python_version()} | {name: version(name) for name in packages}

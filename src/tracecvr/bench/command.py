@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from tracecvr.bench import curves, live, report, reuse, segments, tables, tune
-from tracecvr.bench.runner import Request, carry_out, opened
+from tracecvr.bench.runner import Engine, Request, carry_out, opened
 
 
-def bench(request: Request, out: Path, workers: int, by: str | None = None, others: Sequence[Path] = ()) -> bool:
+def bench(request: Request, out: Path, engine: Engine, by: str | None = None, others: Sequence[Path] = ()) -> bool:
     """Carry a bench out, or the rest of it, and write its tables and its report; False if a cell failed.
 
     Cells that one of the benches `others` has finished are taken from there.
@@ -19,7 +19,7 @@ def bench(request: Request, out: Path, workers: int, by: str | None = None, othe
     with opened(request, out) as held, live.Board(Console(stderr=True)) as board:
         curves.write(out, held.log)
         reuse.take_over(held, others)
-        state = carry_out(held, workers, board)
+        state = carry_out(held, engine, board)
         found = None if by is None else segments.write(out, held.log, by)
         if request.suite.layout == "tune":
             tune.write(out)

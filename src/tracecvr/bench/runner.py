@@ -1,41 +1,37 @@
-"""Carries out the cells of a bench in worker processes of one thread each; killed at any moment, it goes on.
+"""A bench's directory, and carrying out the cells that belong into it; killed at any moment, it goes on.
 
-The parent hands out cells and writes the results; a worker does nothing but runs, each in its own directory, so that
-what comes out does not depend on how many workers there are. Workers end when their parent does, however it ends.
+This process holds the directory and writes the results; an engine (see `engines`) has the cells run, each in its own
+directory and with one thread, so that what comes out does not depend on where they run, nor on how many at once.
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tracecvr import config, prepared, registry
 from tracecvr.bench import results
 from tracecvr.bench.suite import Cell, Row, Suite, rows_of
 from tracecvr.clicks import ClickTable, Schema, read_manifest
 from tracecvr.errors import UserError
-from tracecvr.files import locked, read_json, write_json
+from tracecvr.files import is_locked, locked, read_json, write_json
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.run import Spec, refuse_if_other, run
+from tracecvr.scratch import Progress
 from tracecvr.spec import dataset_of, signature, spec_of
 
-_TELL_S = 0.2
-"""How often a worker tells where it is."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+"""The environment of a process that runs cells: libraries read it when they are imported."""
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+_FREE_S = 60.0
+"""How long a cell waits for its directory."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +70,14 @@ class State:
         gained = now - self.before
         return (total - now) * (time.monotonic() - self.started) / gained if gained > 1e-3 * total else None
 
+    def ended(self, name: str, failure: str | None) -> None:
+        """A cell is at work no more: it is done unless there is a failure to tell."""
+        self.at.pop(name, None)
+        if failure is None:
+            self.done.append(name)
+        else:
+            self.failed[name] = failure
+
 
 Watch = Callable[[State], None]
 
@@ -89,6 +93,13 @@ class Bench:
     schema: Schema
 
 
+class Engine(Protocol):
+    """Has cells run somewhere, and tells in `state` where they are, which are done and which failed."""
+
+    def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
+        """Return when all cells that wait, the longest first, are done or failed; call `watch` every second or so."""
+
+
 @contextmanager
 def opened(request: Request, out: Path) -> Iterator[Bench]:
     """Hold a bench directory, with its log prepared and `bench.json` written, or known to be this bench's."""
@@ -97,8 +108,8 @@ def opened(request: Request, out: Path) -> Iterator[Bench]:
         yield _opened(request, out)
 
 
-def carry_out(bench: Bench, workers: int, watch: Watch = lambda _: None) -> State:
-    """Run every cell that is not finished, then write `results.parquet` and `failed.json`."""
+def carry_out(bench: Bench, engine: Engine, watch: Watch = lambda _: None) -> State:
+    """Have an engine run every cell that is not finished, then write `results.parquet` and `failed.json`."""
     state = State(bench.cells, {cell.name: _weight(cell.row, bench.schema) for cell in bench.cells})
     waiting = []
     for cell in bench.cells:
@@ -107,8 +118,9 @@ def carry_out(bench: Bench, workers: int, watch: Watch = lambda _: None) -> Stat
         else:
             waiting.append(cell)
     state.before = sum(state.weight[name] for name in state.done)
+    waiting.sort(key=lambda cell: -state.weight[cell.name])  # the longest first: no straggler at the end
     if waiting:
-        _work_off(bench, waiting, min(workers, len(waiting)), state, watch)
+        engine(bench, waiting, state, watch)
     results.write(bench.out, bench.cells)
     if state.failed:
         write_json(bench.out / "failed.json", state.failed)
@@ -187,99 +199,7 @@ def _weight(row: Row, schema: Schema) -> float:
     return 1.0 + shown * int(row.settings.get("passes", "1"))
 
 
-# The workers.
-
-
-@dataclass
-class _Worker:
-    process: SpawnProcess
-    pipe: Connection
-    cell: Cell | None = None
-
-
-def _work_off(bench: Bench, waiting: list[Cell], workers: int, state: State, watch: Watch) -> None:
-    queue = sorted(waiting, key=lambda cell: -state.weight[cell.name])  # the longest first: no straggler at the end
-    crew = [_started(bench) for _ in range(workers)]
-    try:
-        for worker in crew:
-            _hand_out(worker, queue, state)
-        while any(worker.cell for worker in crew):
-            watch(state)
-            ready = wait([worker.pipe for worker in crew if worker.cell], timeout=1.0)
-            for number, worker in enumerate(crew):
-                if worker.pipe in ready and not _listened(worker, state) and queue:
-                    crew[number] = worker = _started(bench)
-                if worker.cell is None and worker.process.is_alive():
-                    _hand_out(worker, queue, state)
-        watch(state)
-    finally:
-        for worker in crew:
-            worker.process.kill()  # whatever it was writing is whole or not there
-            worker.process.join()
-
-
-def _started(bench: Bench) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(_ONE_THREAD)  # read when a library is imported, so it has to be there when the process starts
-    try:
-        process = context.Process(target=_worker, args=(theirs, bench.out, bench.data, bench.log), daemon=True)
-        # Ctrl-C is the parent's to answer. A worker inherits what is blocked, so none reaches it even while it imports.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-    theirs.close()
-    return _Worker(process, ours)
-
-
-def _hand_out(worker: _Worker, queue: list[Cell], state: State) -> None:
-    if queue:
-        worker.cell = queue.pop(0)
-        state.at[worker.cell.name] = ("start", 0, 1)
-        with suppress(OSError):  # killed a moment ago: its end is heard of next
-            worker.pipe.send(worker.cell)
-
-
-def _listened(worker: _Worker, state: State) -> bool:
-    """Take in what a worker says; False if it is dead."""
-    assert worker.cell is not None
-    name = worker.cell.name
-    try:
-        kind, content = worker.pipe.recv()
-    except (EOFError, OSError):
-        worker.process.join()
-        state.failed[name] = f"the worker process ended with code {worker.process.exitcode}; out of memory, perhaps"
-        state.at.pop(name, None)
-        worker.cell = None
-        return False
-    if kind == "at":
-        state.at[name] = content
-        return True
-    state.at.pop(name, None)
-    worker.cell = None
-    if kind == "done":
-        state.done.append(name)
-    else:
-        state.failed[name] = content
-    return True
-
-
-def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
-    """What a worker process does: cells, until there are none or the parent is gone."""
-    _end_with_parent()
-    while True:
-        try:
-            cell: Cell = pipe.recv()
-        except (EOFError, OSError):
-            return
-        pipe.send(_outcome(cell, out, data, log, _Teller(pipe)))
+# A cell.
 
 
 def spec_of_cell(cell: Cell, data: str, log: Path) -> Spec:
@@ -288,39 +208,39 @@ def spec_of_cell(cell: Cell, data: str, log: Path) -> Spec:
     return spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
 
 
-def _outcome(cell: Cell, out: Path, data: str, log: Path, tell: _Teller) -> tuple[str, str]:
+def failure_of(cell: Cell, out: Path, data: str, log: Path, tell: Progress) -> str | None:
+    """Run a cell, or the rest of it, in this process; why it failed, or None if it is done."""
+    folder = out / "cells" / cell.name
     try:
-        run(spec_of_cell(cell, data, log), out / "cells" / cell.name, resume=True, progress=tell, shared=out / "warm")
+        _until_free(folder, tell)
+        run(spec_of_cell(cell, data, log), folder, resume=True, progress=tell, shared=out / "warm")
     except UserError as error:
-        return "failed", str(error)
+        return str(error)
     except Exception as error:
         logging.getLogger(__name__).exception("cell %s", cell.name)
-        return "failed", f"{type(error).__name__}: {error}"
-    return "done", ""
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
-class _Teller:
-    """A run's progress, told to the parent now and then."""
+def _until_free(folder: Path, tell: Progress) -> None:
+    """Wait a while for a process that was given up but has not ended yet; if it does not, the run will say so."""
+    end = time.monotonic() + _FREE_S
+    while folder.exists() and is_locked(folder) and time.monotonic() < end:
+        tell("wait", 0, 1)
+        time.sleep(0.1)
 
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe, self.told = pipe, 0.0
+
+class Teller:
+    """A run's progress, told on now and then."""
+
+    def __init__(self, tell: Callable[[tuple[str, int, int]], object], every_s: float) -> None:
+        self.tell, self.every_s, self.told = tell, every_s, 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self.told >= _TELL_S:
+        if now - self.told >= self.every_s:
             self.told = now
-            self.pipe.send(("at", (stage, done, total)))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+            self.tell((stage, done, total))
 
 
 def _share(stage: str, done: int, total: int) -> float:

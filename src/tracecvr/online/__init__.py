@@ -5,6 +5,7 @@ A *store* is a directory with everything that one live model is:
 ```
 STORE/store.json        what it learns with and from: method, options, schema, intervals, allowed lateness
 STORE/base/             the prepared log that it starts from: clicks before the split are its warm-up
+STORE/start.safetensors the state in which a run ended, of a store that goes on from there instead
 STORE/events.db         the event log (SQLite): an event is accepted once it is in here, on disk
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
 STORE/serving.json      which version serves
@@ -21,6 +22,6 @@ log needs no clock.
 
 Rooms: `events` (from JSON to rows), `eventlog` (the database), `committer` (group commit), `ledger` (the live twin of
 `TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `vitals` (live metrics),
-`archive` (compaction and erasure), `relive` (replay of what ran), `store` (the directory), `feed` (a dataset as
-events), `report` (what there is to be told).
+`archive` (compaction and erasure), `relive` (replay of what ran), `store` (the directory), `origin` (the run that a
+store may go on from), `feed` (a dataset as events), `report` (what there is to be told).
 """

@@ -40,9 +40,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def init(
+    told: typer.Context,
     store: Store,
-    data: Data,
+    data: Annotated[str | None, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")] = None,
     source: Source = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
+    ] = None,
     method: Annotated[str, typer.Option("--method")] = "trace",
     plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
     settings: Annotated[
@@ -55,10 +59,17 @@ def init(
     seed: int = 0,
     threads: Annotated[int, typer.Option(min=1)] = 1,
 ) -> None:
-    """Create a live model that starts where a log is split; its clicks before that are the warm-up."""
+    """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr import config
     from tracecvr.online.store import Settings, Store
 
+    waits = config.duration(lateness, "--lateness")
+    if model is not None:
+        _refuse_beside_model(told)
+        _made_of_run(store, model, source, waits, keep)
+        return
+    if data is None:
+        raise UserError("--data is missing: name the dataset of a log, or give a finished run as --model")
     found = Store.from_log(
         store,
         data,
@@ -68,15 +79,38 @@ def init(
         plugin or (),
         config.pairs(settings or [], "--set"),
         Settings(
-            lateness=config.duration(lateness, "--lateness"),
+            lateness=waits,
             warm_labels=config.chosen(warm_labels, ("censored", "mature"), "--warm-labels"),
             keep=keep,
             seed=seed,
             threads=threads,
         ),
     )
-    typer.echo(f"store: {found.folder}; its stream starts at {found.schema.split} s")
-    typer.echo(f"next: tracecvr ingest {found.folder} EVENTS, and tracecvr learn {found.folder}")
+    _say_made(found)
+
+
+def _refuse_beside_model(told: typer.Context) -> None:
+    """A run has its own method, log and seed: who asks for others should not believe that he got them."""
+    for name in ("data", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
+        if (how := told.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
+            flag = {"settings": "set"}.get(name, name.replace("_", "-"))
+            raise UserError(f"--{flag} is the run's: leave it out beside --model")
+
+
+def _made_of_run(store: Path, run: Path, source: Path | None, lateness: int, keep: int) -> LiveStore:
+    """A store that goes on where a run ended, with a version to serve at once."""
+    from tracecvr.online.learner import opened
+    from tracecvr.online.store import Store
+
+    made = Store.from_run(store, run, source, lateness, keep)
+    with opened(made):
+        _say_made(made)
+    return made
+
+
+def _say_made(store: LiveStore) -> None:
+    typer.echo(f"store: {store.folder}; its stream starts at {store.grid.split} s")
+    typer.echo(f"next: tracecvr ingest {store.folder} EVENTS, and tracecvr learn {store.folder}")
 
 
 def ingest(
@@ -133,26 +167,56 @@ def learn(
 
 
 def serve(
-    store: Store,
-    host: Annotated[str, typer.Option(help="Address to listen at; others than loopback need --tokens.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    place: Annotated[Path | None, typer.Argument(metavar="[STORE]", help="Directory of the live model.")] = None,
+    store: Annotated[Path | None, typer.Option("--store", help="The same, by its name.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="RUN", help="Create STORE, if there is none yet, where a finished run ended."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen at, 127.0.0.1 by default; others need --tokens.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="8000 by default; 0 for a free one.")] = None,
     tokens: Annotated[Path | None, typer.Option(help="TOML file of tokens and scopes: see `tracecvr token`.")] = None,
     certificate: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="TLS key, PEM.")] = None,
-    learning: Annotated[bool, typer.Option("--learn/--no-learn", help="Run the learner beside it.")] = True,
-    rate: Annotated[float, typer.Option(min=0.1, help="Requests per second of each token.")] = 500.0,
-    batch: Annotated[int, typer.Option(min=1, help="Events or clicks of one request.")] = 2000,
+    learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Run the learner beside it, or not.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second of each token, 500.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Events or clicks of one request, 2000.")] = None,
 ) -> None:
     """Serve a live model over HTTP: score, accept events, watch it learn at /."""
-    found = _opened(store)
     try:
-        from tracecvr.online.service.limits import Limits
+        from tracecvr.online.service.options import Options
         from tracecvr.online.service.serve import Address
         from tracecvr.online.service.serve import serve as answer
     except ImportError:
         raise UserError("the service is an extra: pip install 'tracecvr[serve]'") from None
-    limits = Limits(requests_per_second=rate, batch=batch)
-    answer(found, tokens, Address(host, port, certificate, key), limits, learning)
+    if place is not None and store is not None:
+        raise UserError("STORE and --store are the same: give one")
+    flags: dict[str, Any] = {"store": place or store, "model": model, "host": host, "port": port, "tokens": tokens}
+    flags |= {"certificate": certificate, "key": key, "learn": learn, "rate": rate, "batch": batch}
+    chosen = Options.told(config, flags)
+    address = Address(chosen.host, chosen.port, chosen.path("certificate"), chosen.path("key"))
+    found = _opened_or_made(chosen.path("store"), chosen.path("model"))
+    answer(found, chosen.path("tokens"), address, chosen, chosen.learn, _say_where)
+
+
+def _opened_or_made(store: Path | None, model: Path | None) -> LiveStore:
+    """A store: as it is, or made of a run the first time that it is asked for."""
+    if store is None:
+        raise UserError("which store? give the directory that `tracecvr init` has made")
+    if model is None:
+        return _opened(store)
+    from tracecvr.online.origin import Origin
+    from tracecvr.online.store import Settings, Store
+
+    if not store.exists():
+        return _made_of_run(store, model, None, Settings.lateness, Settings.keep)
+    found = Store.open(store)
+    if found.start != Origin.of(model).start:
+        raise UserError(f"{store} does not go on from {model}: leave --model out, or choose another store")
+    return found
 
 
 def token(
@@ -317,6 +381,10 @@ def _say(done: Tick) -> None:
         f"interval {done.number}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}",
         err=True,
     )
+
+
+def _say_where(url: str) -> None:
+    typer.echo(f"listening: {url}\ndashboard: {url}/", err=True)
 
 
 def _flat(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -83,6 +83,8 @@ class Receipt:
     duplicates: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     """Of the accepted: `late`, `future` and `out_of_window` ones, too."""
+    answers: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Of clicks that were there before, by event: the score that they were answered with then, and its version."""
 
 
 class Accepted(NamedTuple):
@@ -141,8 +143,11 @@ class EventLog:
         before, changes = self.position(), self._db.total_changes()
         self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
         accepted = self._db.total_changes() - changes
-        fresh = events if accepted == len(events) else self._without_duplicates(events, before)
-        return Receipt(accepted, len(events) - accepted, self._tallied(fresh, closed_until, ahead)), fresh
+        receipt, fresh = Receipt(accepted, len(events) - accepted), events
+        if receipt.duplicates:
+            fresh, receipt.answers = self._without_duplicates(events, before)
+        receipt.counts = self._tallied(fresh, closed_until, ahead)
+        return receipt, fresh
 
     def close_until(self, time: int) -> int:
         """Close every interval that ends by a time, whatever the watermark says; how many are closed now."""
@@ -171,19 +176,26 @@ class EventLog:
             found["out_of_window"] += event.kind == CLICK and closed_until - event.ts > self.grid.d_max
         return found
 
-    def _without_duplicates(self, events: Sequence[Event], before: int) -> list[Event]:
-        """The events that were new; of the others, those are set aside that contradict what is there."""
+    def _without_duplicates(
+        self, events: Sequence[Event], before: int
+    ) -> tuple[list[Event], dict[str, tuple[float, int]]]:
+        """The events that were new, and what the others were answered when they were. Of these, those are set aside
+        that contradict what is there."""
         fresh: dict[str, Event] = {}
+        answers: dict[str, tuple[float, int]] = {}
         for event in events:
-            row = self._rows("SELECT pos, kind, click, ts, user, body FROM events WHERE event = ?", (event.event,))[0]
-            if row[0] > before and event.event not in fresh:
+            row = self._accepted_rows("WHERE event = ?", (event.event,))[0]
+            if row.pos > before and event.event not in fresh:
                 fresh[event.event] = event
-            elif tuple(row[1:]) != event[1:6]:  # whatever it was answered with
+                continue
+            if row.score is not None and row.version is not None:
+                answers[event.event] = row.score, row.version
+            if (row.kind, row.click, row.ts, row.user, row.body) != event[1:6]:  # whatever it was answered with
                 reason = "another event of the same id was there before"
                 kept = (event.event, event.user, reason, json.dumps(event[1:6]))
                 self._db.execute("INSERT INTO aside VALUES(?, ?, ?, ?)", kept)
                 self._count({"conflicts": 1})
-        return list(fresh.values())
+        return list(fresh.values()), answers
 
     def _count(self, counts: dict[str, int]) -> None:
         self._db.executemany(_COUNT, [(name, n) for name, n in counts.items() if n])

@@ -134,7 +134,7 @@ class Learner:
         return {"recent": self._recent(end)}
 
     def _recent(self, end: int) -> dict[str, Any]:
-        rows = self.ledger.known_between(end - _RECENT * self.store.schema.interval, end)
+        rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
         events = self.ledger.at(rows, end - 1)
         converted = events.converted.numpy()
@@ -222,7 +222,10 @@ def ledger_of(store: Store, engine: Engine) -> Ledger:
 
 
 def warm_up(engine: Engine, store: Store, progress: Progress = silent) -> None:
-    """Start an engine from the log that its store started from."""
+    """Start an engine from what its store started from: a log, or the end of a run over one."""
+    if store.start is not None:
+        store.restore_start(engine)
+        return
     history = TableSource(store.base).history(store.schema.split, store.settings.warm_labels)
     engine.warm_up(history, progress)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -13,19 +14,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tracecvr import config, prepared, registry
+from tracecvr import config, prepared
 from tracecvr.clicks import ClickTable, Schema, draft
-from tracecvr.config import restored, values
+from tracecvr.config import values
+from tracecvr.dataset import Dataset
 from tracecvr.encode import Encoder
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
-from tracecvr.files import read_json, write_json
+from tracecvr.files import read_json, sha256, write_json
 from tracecvr.method import Method, Plugin
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Reader
+from tracecvr.online.origin import Origin, Start
+from tracecvr.run import parts
 from tracecvr.spec import dataset_of, owners_of
 
 _FORMAT = 1
+_START = "start.safetensors"
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,16 @@ class Store:
     content: dict[str, Any]
 
     @classmethod
-    def create(cls, folder: Path, base: Path, method: Method, plugins: tuple[Plugin, ...], settings: Settings) -> Store:
-        """A new store that starts where the prepared log `base` is split."""
+    def create(
+        cls,
+        folder: Path,
+        base: Path,
+        method: Method,
+        plugins: tuple[Plugin, ...],
+        settings: Settings,
+        origin: Origin | None = None,
+    ) -> Store:
+        """A new store that starts where the prepared log `base` is split, or where a run over it ended."""
         manifest = read_json(base / "table.json") if ClickTable.exists(base) else None
         if manifest is None:
             raise UserError(f"{base}: not a prepared log; make one with `tracecvr prepare`")
@@ -69,11 +82,17 @@ class Store:
             "options": manifest.get("options", {}),
             "tracecvr": version("tracecvr"),
         }
+        if origin is not None:
+            if manifest["fingerprint"] != origin.recorded["fingerprint"]:
+                raise UserError(f"{base}: not the log that {origin.folder} was run over")
+            content["start"] = asdict(origin.start)
         Engine(method, schema, settings.seed, plugins)  # refuses what does not fit together
         with draft(folder) as made:
             shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_linked)
             (made / "models").mkdir()
             (made / "archive").mkdir()
+            if origin is not None:
+                shutil.copyfile(origin.state, made / _START)
             write_json(made / "store.json", content)
         return cls(folder, content)
 
@@ -97,11 +116,23 @@ class Store:
         dataset = dataset_of(data, data_settings)
         if source is not None and ClickTable.exists(source):
             prepared.options_of(source, dataset, bool(data_settings))
-            return cls.create(folder, source, *chosen, settings)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=".base.") as room:
-            prepared.prepare_to(Path(room) / "base", dataset, source)
-            return cls.create(folder, Path(room) / "base", *chosen, settings)
+        with _prepared(folder, dataset, source) as base:
+            return cls.create(folder, base, *chosen, settings)
+
+    @classmethod
+    def from_run(cls, folder: Path, run: Path, source: Path | None, lateness: int, keep: int) -> Store:
+        """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
+        origin = Origin.of(run)
+        recorded, plan = origin.recorded, origin.plan
+        settings = Settings(
+            lateness=lateness,
+            warm_labels=plan.warm_labels,
+            keep=keep,
+            seed=recorded["seed"],
+            threads=recorded["threads"],
+        )
+        with _prepared(folder, origin.dataset, origin.log() if source is None else source) as base:
+            return cls.create(folder, base, *parts(recorded), settings, origin)
 
     @classmethod
     def open(cls, folder: Path) -> Store:
@@ -135,8 +166,22 @@ class Store:
 
     @property
     def grid(self) -> Grid:
-        s = self.schema
-        return Grid(s.split, s.interval, self.settings.lateness, s.d_max)
+        s, start = self.schema, self.start
+        first, interval = (s.split, s.interval) if start is None else (start.time, start.interval)
+        return Grid(first, interval, self.settings.lateness, s.d_max)
+
+    @property
+    def start(self) -> Start | None:
+        """Where the run ended that it goes on from, if it does."""
+        told = self.content.get("start")
+        return None if told is None else Start(**told)
+
+    def restore_start(self, engine: Engine) -> None:
+        """Put an engine where that run ended."""
+        state = self.folder / _START
+        if self.start is None or not state.is_file() or sha256(state) != self.start.sha256:
+            raise UserError(f"{state}: not the state that this store started from; copy it from the run once more")
+        engine.restore(state)
 
     def log(self, clock: Callable[[], float] = time.time) -> EventLog:
         """A connection to its event log."""
@@ -144,13 +189,20 @@ class Store:
 
     def engine(self) -> Engine:
         """A blank engine of its configuration."""
-        options = self.content["config"]
-        return Engine(
-            restored(registry.get("method", self.content["method"]), options["method"]),
-            self.schema,
-            self.settings.seed,
-            tuple(restored(registry.get("plugin", n), options["plugins"][n]) for n in self.content["plugins"]),
-        )
+        method, plugins = parts(self.content)
+        return Engine(method, self.schema, self.settings.seed, plugins)
+
+
+@contextmanager
+def _prepared(folder: Path, dataset: Dataset, source: Path | None) -> Iterator[Path]:
+    """A prepared log: `source` itself if it is one, else what is made of it beside the directory of the store."""
+    if source is not None and ClickTable.exists(source):
+        yield source
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".base.") as room:
+        prepared.prepare_to(Path(room) / "base", dataset, source)
+        yield Path(room) / "base"
 
 
 def _linked(source: str, target: str) -> None:

@@ -3,11 +3,12 @@
 Figures are SVG, drawn here: small, printable, light or dark with the page, and readable without the script, which adds
 nothing but a switch of the theme and highlighting. A chart library's script alone would be ten times the page.
 
-Rooms: `figure` (what a figure is), `figures` (a bench to figures), `words` (a bench to sentences), `svg`, `pdf`.
+Rooms: `figure` (what a figure is), `figures` (a bench to figures), `words` (a bench to sentences), `svg`, `plots`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -32,17 +33,17 @@ WIDE, NARROW, GAP = 1000.0, 354.0, 24.0
 """Widths that panels are drawn for: the text column on a large screen and on a phone, and what is between panels."""
 
 
-def write(out: Path, pdf: bool = False) -> list[Path]:
-    """Draw the report of a bench, finished or not; with `pdf`, each figure as a PDF, too. Returns what was written."""
+def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
+    """Draw the report of a bench, finished or not, and each figure as a file of each kind. Returns what was written."""
     outcome = opened(out)
     made = figures(outcome)
     page = _page(outcome, made)
     write_atomically(out / "report.html", lambda draft: _write(draft, page))
     written = [out / "report.html"]
-    if pdf:
-        from tracecvr.bench.report.pdf import save  # matplotlib is an extra
+    if kinds:
+        from tracecvr.bench.report.plots import save  # matplotlib is an extra
 
-        written += save(made, out / "figures")
+        written += save(made, out / "figures", kinds)
     return written
 
 

@@ -4,6 +4,6 @@ One process answers: it scores with the version that serves and accepts events t
 process of its own, started and watched by `tracecvr serve`, so that neither ever waits for training.
 
 Rooms: `app` (routes), `bodies` (what requests and answers look like), `auth` (tokens and scopes), `limits` (what one
-sender may ask for), `scorer` (the version that serves), `gauges` (Prometheus), `serve` (the command), `page.html` (what
-is seen).
+sender may ask for), `scorer` (the version that serves), `gauges` (Prometheus), `latency` (how long answers took of
+late), `serve` (the command), `options` (what it is told), `page.html` (what is seen).
 """

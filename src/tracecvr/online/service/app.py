@@ -26,6 +26,7 @@ from tracecvr.online.report import status_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.gauges import Gauges
+from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.limits import App, BoundedBodies, Limits, Message, Pace, Receive, Scope, Send
 from tracecvr.online.service.scorer import NotReadyError, Scorer
 from tracecvr.online.store import Store
@@ -40,7 +41,8 @@ class Service:
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner_runs: Callable[[], bool | None]) -> None:
         self.store, self.tokens, self.limits, self.learner_runs = store, tokens, limits, learner_runs
-        self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.requests_per_second)
+        self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.rate)
+        self.latency = Latency(self.gauges.seconds)
         self.committer = Committer(store.log)
         self.log = store.log()
 
@@ -83,6 +85,7 @@ class Service:
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
+        self.latency.note()
         self.scorer.refresh()
         runs, model = self.learner_runs(), self.scorer.model
         self.gauges.learner.set(bool(runs))
@@ -130,15 +133,15 @@ def _routes(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/clicks", responses=_ERRORS, dependencies=[need("ingest")])
     async def register(batch: bodies.Clicks) -> bodies.Registered:
-        """Register and score clicks; answered once they are on disk."""
+        """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
         events = service.read([{"type": "click", **c.model_dump(exclude_none=True)} for c in batch.clicks], "click")
         log_odds, version = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
         scored = [e._replace(score=float(s), version=version) for e, s in zip(events, log_odds, strict=True)]
         receipt = await service.commit(scored)
         service.gauges.scored.inc(len(events))
+        answers = [receipt.answers.get(e.event, (s, version)) for e, s in zip(events, log_odds, strict=True)]
         return bodies.Registered(
-            version=version,
-            scores=[bodies.Score.of(s) for s in log_odds],
+            scores=[bodies.Answered.by(version, score) for score, version in answers],
             accepted=receipt.accepted,
             duplicates=receipt.duplicates,
         )
@@ -260,7 +263,8 @@ def _status(service: Service) -> dict[str, Any]:
     return status_of(service.store, service.scorer.versions) | {
         "learner": service.learner_runs(),
         "serving": service.scorer.model.version if service.scorer.model else None,
-        "interval_s": service.store.schema.interval,
+        "interval_s": service.store.grid.interval,
+        "latency": service.latency.told(),
         "ticks": ticks,
         "all_versions": versions,
     }

@@ -13,12 +13,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracecvr.errors import UserError
-from tracecvr.files import existing
+from tracecvr.files import read_toml
 
 SCOPES = ("score", "ingest", "admin")
 _HEX = 64
@@ -46,10 +45,7 @@ class Tokens:
     @classmethod
     def read(cls, path: Path) -> Tokens:
         """From a TOML file."""
-        try:
-            content = tomllib.loads(existing(path, "--tokens").read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not readable as TOML ({error})") from None
+        content = read_toml(path, "--tokens")
         entries = content.get("token", [])
         if not entries or not isinstance(entries, list) or set(content) - {"token"}:
             raise UserError(f"{path}: expected [[token]] entries with name, sha256 and scopes")

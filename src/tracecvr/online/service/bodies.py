@@ -71,8 +71,16 @@ class Receipt(BaseModel):
     duplicates: int
 
 
-class Registered(Scores, Receipt):
-    pass
+class Answered(Score):
+    version: int
+
+    @classmethod
+    def by(cls, version: int, log_odds: float) -> Answered:
+        return cls(**dict(Score.of(log_odds)), version=version)
+
+
+class Registered(Receipt):
+    scores: list[Answered] = Field(description="of a click that was there before: what it was answered then")
 
 
 class Known(BaseModel):

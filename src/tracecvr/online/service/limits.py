@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracecvr.config import option
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -19,17 +21,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Limits:
     """All of them have defaults that suit a small machine."""
 
-    body_bytes: int = 1 << 20
-    batch: int = 2_000
-    """Events or clicks of one request."""
-    text: int = 1_000
-    """Characters of an id, a user or a text among features."""
-    requests_per_second: float = 500.0
-    """Of each token, with bursts of twice that."""
-    body_seconds: float = 10.0
-    """Time to send a body: a slow sender gives way to others."""
-    connections: int = 256
-    """Requests at work or waiting; beyond, 503 at once."""
+    rate: float = option(500.0, "requests per second of each token, with bursts of twice that", low=0.1)
+    batch: int = option(2_000, "events or clicks of one request", low=1)
+    body_bytes: int = option(1 << 20, "bytes of one request", low=1)
+    body_seconds: float = option(10.0, "time to send a body: a slow sender gives way to others", above=0)
+    text: int = option(1_000, "characters of an id, a user or a text among features", low=1)
+    connections: int = option(256, "requests at work or waiting; beyond, 503 at once", low=1)
 
 
 class Pace:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,8 +39,15 @@ class Address:
     key: Path | None = None
 
 
-def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, learn: bool) -> None:
-    """Answer until stopped."""
+def serve(
+    store: Store,
+    tokens: Path | None,
+    address: Address,
+    limits: Limits,
+    learn: bool,
+    heard: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Answer until stopped. Once it listens, `heard` is told where."""
     known = Tokens() if tokens is None else Tokens.read(tokens)
     if not known.required and not _is_loopback(address.host):
         raise UserError(f"--host {address.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
@@ -56,7 +64,25 @@ def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, l
             ssl_keyfile=address.key,
             server_header=False,
         )
-        uvicorn.Server(config).run([listening])
+        _Server(config, lambda: heard(_url(address, listening.getsockname()[1]))).run([listening])
+
+
+class _Server(uvicorn.Server):
+    """Tells when it has begun to listen."""
+
+    def __init__(self, config: uvicorn.Config, listens: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listens = listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._listens()
+
+
+def _url(address: Address, port: int) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{'http' if address.certificate is None else 'https'}://{host}:{port}"
 
 
 def _bound(address: Address) -> socket.socket:

@@ -1,8 +1,9 @@
-"""Figures as PDF, for papers. Needs matplotlib: the extra `figures`."""
+"""Figures as files: PDF for papers, PNG for pages. Needs matplotlib: the extra `figures`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,31 @@ _FIXED: Any = {
     "axes.spines.right": False,
     "svg.hashsalt": "0",
 }
-_NO_DATE: dict[str, Any] = {"CreationDate": None, "Producer": None, "Creator": "tracecvr"}
+_METADATA: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": "tracecvr"},
+    "png": {"Software": "tracecvr"},
+}
+"""Neither dates nor versions, so that the same figures give the same bytes."""
 _WIDTH = 7.0
+_DPI = 150
 
 
-def save(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """One file per figure; the same figures give the same bytes."""
+def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
+    """One file per figure and kind, `pdf` or `png`."""
     try:
         import matplotlib as mpl
     except ImportError:
-        raise UserError("PDF figures need matplotlib: pip install 'tracecvr[figures]'") from None
+        raise UserError("figures as files need matplotlib: pip install 'tracecvr[figures]'") from None
     folder.mkdir(exist_ok=True)
     written = []
     with mpl.rc_context(_FIXED):
         for figure in figures:
-            path, canvas = folder / f"{figure.key}.pdf", drawn(figure)
-            write_atomically(path, lambda draft, c=canvas: c.savefig(draft, format="pdf", metadata=_NO_DATE))  # type: ignore[misc]
-            written.append(path)
+            canvas = drawn(figure)
+            for kind in kinds:
+                path = folder / f"{figure.key}.{kind}"
+                keep = partial(canvas.savefig, format=kind, dpi=_DPI, metadata=_METADATA[kind])
+                write_atomically(path, keep)
+                written.append(path)
     return written
 
 

@@ -1,0 +1,440 @@
+"""Past one machine, by measurement and simulation: what live learning asks of machines as traffic grows.
+
+    python benchmarks/scale.py             # about a minute
+    python benchmarks/scale.py --quick     # seconds: what CI runs
+
+First what a click costs here is measured: memory and disk while it is open, processor's time to accept and to learn its
+events, bytes that ranks would exchange. Then demand is worked out for 1, 10, 100 and 1,000 times a traffic, and ticks
+of sharded learners are simulated step by step with ranks that are late at random, a network, and machines that fail.
+See docs/scale.md for what follows from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from measure import machine, paper
+from rawlogs import write_criteo
+from tracecvr import prepared
+from tracecvr.config import DAY, HOUR
+from tracecvr.dataset import Dataset
+from tracecvr.datasets.criteo import Criteo
+from tracecvr.engine import Engine
+from tracecvr.methods.trace import Trace
+from tracecvr.online.eventlog import Grid
+from tracecvr.online.ledger import MATURE, Ledger
+from tracecvr.online.store import Settings, Store
+
+SCALES = (1, 10, 100, 1000)
+GB = 1e9
+REQUEST_S = 4.2e-3
+"""Of the processor, to answer a request that registers and scores one click: taken with `load.py`, not here."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What was measured on one core of this machine, TRACE at the paper's sizes."""
+
+    ledger_bytes: float
+    """Memory of a click as long as its label is open."""
+    log_bytes: float
+    """Disk of an event of the log."""
+    accept_s: float
+    """To read and store an event, in batches of 100, without waiting for the disk."""
+    learn_s: float
+    """To train on an event."""
+    spread: float
+    """Standard deviation of the logarithm of a step's time."""
+    net_bytes: int
+    """Gradients of the net without its embeddings."""
+    adam_s: float
+    """To move one weight of an embedding: Adam moves all of them in every step."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One time the traffic: 100 clicks a second, 8.6 million a day."""
+
+    clicks_per_s: float = 100.0
+    conversions_per_click: float = 0.1
+    reveals_per_click: float = 6.0
+    d_max: int = 30 * DAY
+    interval: int = HOUR
+    embedding_rows: int = 1_000_000
+    dim: int = 16
+    features: int = 17
+
+    def times(self, scale: int) -> Traffic:
+        """So many times the clicks. Vocabularies grow with the root of it: most ids of a larger log are known."""
+        return replace(
+            self,
+            clicks_per_s=self.clicks_per_s * scale,
+            embedding_rows=round(self.embedding_rows * scale**0.5),
+        )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A plain server. What it has is shared: half of the cores learn, half of the memory holds the ledger."""
+
+    cores: int = 16
+    memory: float = 64 * GB
+    disk: float = 2000 * GB
+    network: float = 10e9 / 8
+    """Bytes a second, each way."""
+    latency: float = 100e-6
+    mtbf: float = 60 * DAY
+    """Mean time between failures of one machine."""
+    restart_s: float = 120.0
+    """Until ranks are back with the last version."""
+
+
+# Measured.
+
+
+def measured(clicks: int, rounds: int) -> Costs:
+    """Costs, on this machine, now."""
+    with tempfile.TemporaryDirectory(prefix="tracecvr_scale_") as room:
+        ledger_bytes, log_bytes, accept_s = _of_a_click(Path(room), clicks)
+    torch.set_num_threads(1)
+    table = paper.dense(paper.STEADY + rounds, clicks)
+    stream = paper.Stream("trace", table)
+    for hour in range(paper.STEADY):
+        stream.tick(hour)
+    each = []
+    for hour in range(paper.STEADY, paper.STEADY + rounds):
+        start = time.process_time()
+        events = stream.tick(hour)
+        each.append((time.process_time() - start) / events)
+    return Costs(
+        ledger_bytes,
+        log_bytes,
+        accept_s,
+        float(np.median(each)),
+        max(0.02, float(np.std(np.log(each)))),
+        _net_bytes(stream.engine),
+        _adam_s(1_000 * clicks),
+    )
+
+
+def _of_a_click(room: Path, clicks: int) -> tuple[float, float, float]:
+    """Bytes of ledger per click, bytes of log per event and seconds to accept one: clicks of a day, as JSON."""
+    write_criteo(room / "raw.txt", 2 * clicks)
+    dataset = Criteo(split=30 * DAY, duplicates="keep")
+    prepared.prepare_to(room / "base", dataset, room / "raw.txt")
+    store = Store.create(room / "store", room / "base", Trace(hidden=(8,)), (), Settings(lateness=60))
+    lines = [json.dumps(event) for event in _events(dataset, room / "raw.txt")]
+    log, seconds = store.log(), time.process_time()
+    for batch in _by(lines, 100):
+        log.append([store.reader.read(json.loads(line)) for line in batch])
+    seconds = time.process_time() - seconds
+    log.close()  # what is in the write-ahead log goes into the database
+    size = (room / "store" / "events.db").stat().st_size
+    log = store.log()
+    grid = Grid(store.grid.split, 365 * DAY, 60, store.grid.d_max)
+    ledger = Ledger(store.base, grid, store.reader, log, 10**10)
+    before = len(ledger.table)
+    ledger.advance()
+    held = sum(column.nbytes for column in ledger._columns._held.values())
+    index = 2 * 8 * len(ledger.table)  # ids and rows, sorted
+    assert len(ledger.table) > before
+    return (held + index) / len(ledger.table), size / len(lines), seconds / len(lines)
+
+
+def _events(dataset: Dataset, raw: Path) -> Iterator[dict[str, Any]]:
+    from tracecvr.online.feed import events_of
+
+    return events_of(dataset, raw, dataset.split, 100 * DAY)
+
+
+def _by(lines: list[str], size: int) -> Iterator[list[str]]:
+    rest = iter(lines)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def _net_bytes(engine: Engine) -> int:
+    main = engine.method.nets["main"]
+    return sum(4 * p.numel() for name, p in main.named_parameters() if "table" not in name)
+
+
+def _adam_s(weights: int) -> float:
+    table = torch.zeros(weights, requires_grad=True)
+    table.grad = torch.ones(weights)
+    adam = torch.optim.Adam([table], fused=True)
+    adam.step()  # makes its moments
+    start = time.process_time()
+    for _ in range(3):
+        adam.step()
+    return (time.process_time() - start) / (3 * weights)
+
+
+# Demand.
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a traffic needs, and how many servers that is for each thing that may be short."""
+
+    scale: int
+    clicks_per_s: float
+    open_clicks: float
+    ledger_gb: float
+    log_gb: float
+    accept_cores: float
+    score_cores: float
+    learn_cores: float
+    embedding_gb: float
+    servers: dict[str, float]
+
+    @property
+    def short(self) -> str:
+        """What runs out first."""
+        return max(self.servers, key=lambda name: self.servers[name])
+
+
+def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
+    """By multiplication. Cores and memory are counted at half of what a machine has, the rest is for peaks."""
+    t = traffic.times(scale)
+    kept = t.d_max + (MATURE + 1) * t.interval
+    open_clicks = t.clicks_per_s * kept
+    ledger = open_clicks * costs.ledger_bytes
+    events = t.clicks_per_s * (1 + t.conversions_per_click)
+    log = events * kept * costs.log_bytes
+    accept = events * costs.accept_s
+    serve = t.clicks_per_s * REQUEST_S
+    learn = t.clicks_per_s * t.reveals_per_click * costs.learn_s
+    embedding = 3 * 4.0 * t.embedding_rows * t.dim  # weights and Adam's two moments
+    needs = {
+        "memory of open clicks": ledger / (m.memory / 2),
+        "disk of the log": log / (m.disk / 2),
+        "cores that accept": accept / (m.cores / 2),
+        "cores that score": serve / (m.cores / 2),
+        "cores that learn": learn / (m.cores / 2),
+        "memory of embeddings": embedding / (m.memory / 2),
+    }
+    return Demand(
+        scale,
+        t.clicks_per_s,
+        open_clicks,
+        ledger / GB,
+        log / GB,
+        accept,
+        serve,
+        learn,
+        embedding / GB,
+        needs,
+    )
+
+
+# Ticks of many ranks, simulated.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How ranks share a tick: one global batch split over them; gradients summed by a ring or by a tree."""
+
+    ranks: int
+    batch: int
+    embeddings: str
+    """`dense`: every rank has all rows and their gradients are summed; `owned`: each row has one rank that it is asked
+    from, so that only the rows of a batch travel."""
+    sum: str = "ring"
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a simulation found."""
+
+    tick_s: float
+    worst_s: float
+    """99 of 100 ticks are over by then."""
+    busy: float
+    """Share of an interval that its tick takes: above 1 the learner falls behind for ever."""
+    efficiency: float
+    """Of ranks x time, the share that was spent on events."""
+    exchange_ms: float
+    """Of a step, on the network."""
+    redone: int
+    """Ticks that were begun again because a machine failed."""
+
+
+def exchange_s(layout: Layout, t: Traffic, costs: Costs, m: Machine) -> float:
+    """Seconds of a step on the network."""
+    n = layout.ranks
+    if n == 1:
+        return 0.0
+    shared = float(costs.net_bytes)
+    moved = 0.0
+    if layout.embeddings == "dense":
+        shared += 4.0 * t.embedding_rows * t.dim
+    else:  # a rank's rows come from their owners, and their gradients go back
+        moved = 2 * layout.batch / n * t.features * t.dim * 4.0 * (n - 1) / n
+    hops = 2 * (n - 1) if layout.sum == "ring" else 2 * ceil(log2(n))
+    volume = 2 * shared * (n - 1) / n if layout.sum == "ring" else 2 * shared
+    return (volume + moved) / m.network + (hops + (2 if moved else 0)) * m.latency
+
+
+def simulate(scale: int, layout: Layout, traffic: Traffic, costs: Costs, m: Machine, ticks: int, seed: int = 0) -> Lag:
+    """Ticks of an interval each. A step ends with its slowest rank and its exchange; a failure begins it all again."""
+    rng = np.random.default_rng((seed, scale, layout.ranks))
+    t = traffic.times(scale)
+    events = t.clicks_per_s * t.reveals_per_click * t.interval
+    steps = max(1, round(events / layout.batch))
+    held = t.embedding_rows * t.dim / (layout.ranks if layout.embeddings == "owned" else 1)
+    mean = layout.batch / layout.ranks * costs.learn_s + held * costs.adam_s
+    network = exchange_s(layout, t, costs, m)
+    mtbf = m.mtbf / ceil(layout.ranks / (m.cores / 2))
+    found, redone = [], 0
+    for _ in range(ticks):
+        seconds = lost = 0.0
+        for _ in range(_ATTEMPTS):
+            seconds = _tick(rng, steps, layout.ranks, mean, costs.spread) + steps * network
+            fails = float(rng.exponential(mtbf))
+            if fails >= seconds:
+                break
+            redone, lost = redone + 1, lost + fails + m.restart_s
+        found.append(lost + seconds)
+    middle, worst = np.quantile(found, (0.5, 0.99))
+    useful = events * costs.learn_s / layout.ranks
+    return Lag(float(middle), float(worst), float(middle) / t.interval, useful / float(middle), 1e3 * network, redone)
+
+
+_ATTEMPTS = 100
+"""After so many failures in a row a tick is taken to be as long as it is."""
+_SAMPLED = 400
+"""Steps of a tick that are drawn; the others are taken to be like them."""
+
+
+def _tick(rng: np.random.Generator, steps: int, ranks: int, mean: float, spread: float) -> float:
+    """Seconds that the slowest ranks of all steps take, from a sample of the steps."""
+    some = min(steps, _SAMPLED)
+    slowest = np.exp(spread * rng.standard_normal((some, ranks)).max(axis=1) - spread**2 / 2)
+    return float(slowest.mean()) * mean * steps
+
+
+def layouts(scale: int, traffic: Traffic, costs: Costs) -> list[Layout]:
+    """What is tried for a traffic: as many ranks as half of the interval needs by arithmetic alone, three ways."""
+    t = traffic.times(scale)
+    ranks = max(1, ceil(2 * t.clicks_per_s * t.reveals_per_click * costs.learn_s))
+    tried = [Layout(ranks, 4096, "dense"), Layout(ranks, 4096, "owned")]
+    if scale > 1:
+        tried.append(Layout(ranks, 4096 * scale, "owned"))
+        tried.append(Layout(ranks, 4096 * scale, "owned", "tree"))
+    return tried
+
+
+# Told.
+
+
+def main() -> None:
+    given = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    clicks, rounds, ticks = (500, 2, 20) if given.quick else (20_000, 6, 1000)
+    costs, traffic, one = measured(clicks, rounds), Traffic(), Machine()
+    demands = [demand(scale, traffic, costs, one) for scale in SCALES]
+    lags = [
+        (scale, layout, simulate(scale, layout, traffic, costs, one, ticks))
+        for scale in SCALES
+        for layout in layouts(scale, traffic, costs)
+    ]
+    found = {
+        "machine": machine.facts(1),
+        "costs": asdict(costs),
+        "traffic": asdict(traffic),
+        "server": asdict(one),
+        "demand": [asdict(d) | {"short": d.short} for d in demands],
+        "ticks": [{"scale": s, "layout": asdict(layout), "lag": asdict(lag)} for s, layout, lag in lags],
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    console.print(_table("what was measured", ("", ""), [(k, f"{v:.3g}") for k, v in asdict(costs).items()]))
+    console.print(_table("demand", DEMAND, [_demand_row(d) for d in demands]))
+    console.print(_table("ticks, simulated", TICKS, [_tick_row(*row) for row in lags]))
+    console.print(f"written: {given.out}")
+
+
+DEMAND = (
+    "x",
+    "clicks/s",
+    "open clicks",
+    "ledger",
+    "log",
+    "accept",
+    "score",
+    "learn",
+    "embeddings",
+    "servers",
+    "short of",
+)
+TICKS = ("x", "ranks", "batch", "embeddings", "sum", "exchange", "tick", "99 %", "busy", "efficiency", "redone")
+
+
+def _demand_row(d: Demand) -> tuple[str, ...]:
+    return (
+        f"{d.scale:,}",
+        f"{d.clicks_per_s:,.0f}",
+        f"{d.open_clicks:.2g}",
+        f"{d.ledger_gb:,.0f} GB",
+        f"{d.log_gb:,.0f} GB",
+        f"{d.accept_cores:,.2f} cores",
+        f"{d.score_cores:,.2f} cores",
+        f"{d.learn_cores:,.2f} cores",
+        f"{d.embedding_gb:,.1f} GB",
+        f"{ceil(max(d.servers.values())):,}",
+        d.short,
+    )
+
+
+def _tick_row(scale: int, layout: Layout, lag: Lag) -> tuple[str, ...]:
+    return (
+        f"{scale:,}",
+        f"{layout.ranks:,}",
+        f"{layout.batch:,}",
+        layout.embeddings,
+        layout.sum,
+        f"{lag.exchange_ms:,.1f} ms",
+        f"{lag.tick_s:,.0f} s",
+        f"{lag.worst_s:,.0f} s",
+        f"{lag.busy:.2f}",
+        f"{lag.efficiency:.0%}",
+        f"{lag.redone:,}",
+    )
+
+
+def _table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in head:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _arguments() -> argparse.Namespace:
+    text, _, more = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        description=text, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a smoke")
+    parser.add_argument("--out", type=Path, default=Path("runs/scale.json"), help="the JSON that is written")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Where cells run: in processes of this machine, or as tasks of a Ray cluster. An engine is a `runner.Engine`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from tracecvr.errors import UserError
+
+if TYPE_CHECKING:
+    from tracecvr.bench.runner import Engine
+
+NAMES = ("local", "ray")
+
+
+def chosen(name: str, cores: int, workers: int | None = None, address: str | None = None) -> Engine:
+    """The engine of that name: `local` with so many workers, or as many as cores; `ray` at an address, or a new one."""
+    if name == "local":
+        from tracecvr.bench.engines.local import Local
+
+        if address is not None:
+            raise UserError(f"--address {address} is for --engine ray: a local bench runs on this machine alone")
+        return Local(workers or cores)
+    if name == "ray":
+        from tracecvr.bench.engines.ray import OnRay
+
+        if workers is not None:
+            raise UserError("--workers is for --engine local: with Ray, each node says how many CPUs it has")
+        if find_spec("ray") is None:
+            raise UserError("--engine ray needs Ray: pip install 'tracecvr[ray]'")
+        return OnRay(address)
+    raise UserError(f"--engine {name}: no such engine; there are: {', '.join(NAMES)}")

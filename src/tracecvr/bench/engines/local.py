@@ -1,0 +1,126 @@
+"""Cells in worker processes of this machine. Workers end when their parent does, however it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from tracecvr.bench.runner import ONE_THREAD, Bench, State, Teller, Watch, failure_of
+from tracecvr.bench.suite import Cell
+
+_TELL_S = 0.2
+"""How often a worker tells where it is."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """So many processes at once."""
+
+    workers: int
+
+    def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
+        """Hand cells out until none is left, and take in what workers say."""
+        queue = list(waiting)
+        crew = [_started(bench) for _ in range(min(self.workers, len(queue)))]
+        try:
+            for worker in crew:
+                _hand_out(worker, queue, state)
+            while any(worker.cell for worker in crew):
+                watch(state)
+                ready = wait([worker.pipe for worker in crew if worker.cell], timeout=1.0)
+                for number, worker in enumerate(crew):
+                    if worker.pipe in ready and not _listened(worker, state) and queue:
+                        crew[number] = worker = _started(bench)
+                    if worker.cell is None and worker.process.is_alive():
+                        _hand_out(worker, queue, state)
+            watch(state)
+        finally:
+            for worker in crew:
+                worker.process.kill()  # whatever it was writing is whole or not there
+                worker.process.join()
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    cell: Cell | None = None
+
+
+def _started(bench: Bench) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)  # read when a library is imported, so it has to be there when the process starts
+    try:
+        process = context.Process(target=_worker, args=(theirs, bench.out, bench.data, bench.log), daemon=True)
+        # Ctrl-C is the parent's to answer. A worker inherits what is blocked, so none reaches it even while it imports.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _hand_out(worker: _Worker, queue: list[Cell], state: State) -> None:
+    if queue:
+        worker.cell = queue.pop(0)
+        state.at[worker.cell.name] = ("start", 0, 1)
+        with suppress(OSError):  # killed a moment ago: its end is heard of next
+            worker.pipe.send(worker.cell)
+
+
+def _listened(worker: _Worker, state: State) -> bool:
+    """Take in what a worker says; False if it is dead."""
+    assert worker.cell is not None
+    name = worker.cell.name
+    try:
+        kind, content = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.process.join()
+        state.ended(name, f"the worker process ended with code {worker.process.exitcode}; out of memory, perhaps")
+        worker.cell = None
+        return False
+    if kind == "at":
+        state.at[name] = content
+    else:
+        state.ended(name, content)
+        worker.cell = None
+    return True
+
+
+def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
+    """What a worker process does: cells, until there are none or the parent is gone."""
+    _end_with_parent()
+    while True:
+        try:
+            cell: Cell = pipe.recv()
+        except (EOFError, OSError):
+            return
+        tell = Teller(lambda where: pipe.send(("at", where)), _TELL_S)
+        pipe.send(("ended", failure_of(cell, out, data, log, tell)))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

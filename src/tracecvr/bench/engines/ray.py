@@ -1,0 +1,156 @@
+"""Cells as tasks of a Ray cluster: Ray places them, and starts those of a lost worker or node again.
+
+Tasks work in the bench directory, which all nodes must see under one path, on a filesystem whose locks hold between
+machines. So a cell that starts again goes on from its checkpoint, and it never runs beside an attempt that was given up
+but still lives. Each task makes sure of that before it begins; a node that is not fit ends the bench with a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracecvr.bench.engines.whereabouts import Whereabouts
+from tracecvr.bench.runner import ONE_THREAD, Bench, State, Teller, Watch, failure_of
+from tracecvr.bench.suite import Cell
+from tracecvr.clicks import ClickTable
+from tracecvr.cluster import connected
+from tracecvr.errors import UserError
+from tracecvr.files import is_locked, sha256
+from tracecvr.run import versions
+
+_TELL_S = 1.0
+"""How often a task tells where it is."""
+
+_LOSSES = 5
+"""How often a cell may lose its worker before it is given up: one that kills its worker would do so for ever."""
+
+_BASE_BYTES, _PER_TABLE_BYTE = 600 * 2**20, 3
+"""Memory of a cell. Peaks of real cells, by the size of their table: 476 MB (4 MB), 1,080 (176), 1,286 (353), 3,860
+(1,403). Most of what grows are the columns themselves, mapped, and the events of warm-up history."""
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """The cluster at an address; without one, a Ray of this machine alone."""
+
+    address: str | None = None
+
+    def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
+        """Submit all cells, then listen until all have ended."""
+        with connected(self.address):
+            _work_off(bench, waiting, state, watch)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a task must find on its node to give the same bytes as any other."""
+
+    out: Path
+    data: str
+    log: Path
+    cwd: Path
+    bench_sha256: str
+    versions: dict[str, str]
+
+
+class _UnfitError(Exception):
+    """A node cannot run cells of this bench."""
+
+
+def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+
+    out = bench.out.resolve()
+    place = _Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
+    memory = memory_of(bench.log)
+    _warn_if_nothing_fits(ray.nodes(), memory)
+    board = ray.remote(num_cpus=0, max_restarts=-1)(Whereabouts).remote()
+    task = ray.remote(
+        num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": ONE_THREAD}
+    )(_failure_on_node)
+    at_work = {task.options(name=cell.name).remote(cell, place, board): cell.name for cell in waiting}
+    try:
+        while at_work:
+            watch(state)
+            ended, _ = ray.wait(list(at_work), timeout=1.0)
+            for ref in ended:
+                state.ended(at_work.pop(ref), _failure(ref))
+            with suppress(GetTimeoutError, RayError):  # its node was lost: it starts again, and is told again
+                told = ray.get(board.ask.remote(), timeout=1.0)
+                state.at = {name: told[name] for name in at_work.values() if name in told}
+        watch(state)
+    finally:
+        for ref in at_work:
+            ray.cancel(ref, force=True)
+        if at_work:  # no process is left that holds a cell's directory
+            ray.wait(list(at_work), num_returns=len(at_work), timeout=10.0)
+
+
+def _failure(ref: Any) -> str | None:
+    """What came of a task: why its cell failed, or None."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        failure: str | None = ray.get(ref)
+    except RayTaskError as error:
+        if isinstance(error.cause, _UnfitError):
+            raise UserError(str(error.cause)) from None
+        failure = f"{type(error.cause).__name__}: {error.cause}"
+    except RayError as error:
+        failure = f"its worker was lost {_LOSSES + 1} times ({type(error).__name__}); out of memory, perhaps"
+    return failure
+
+
+def memory_of(log: Path) -> int:
+    """Bytes that a cell declares to need: what a process of ours takes, and three times the table."""
+    return _BASE_BYTES + _PER_TABLE_BYTE * sum(path.stat().st_size for path in log.iterdir())
+
+
+def _warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
+    """A cluster may grow on demand, so that this is no error."""
+    offers = [node["Resources"] for node in nodes if node["Alive"]]
+    if not any(offer.get("CPU", 0) >= 1 and offer.get("memory", 0) >= memory for offer in offers):
+        logging.getLogger(__name__).warning(
+            "no node offers 1 CPU and %d MB of memory, which a cell needs: cells wait until one does", memory // 2**20
+        )
+
+
+# On a node.
+
+
+def _failure_on_node(cell: Cell, place: _Place, board: Any) -> str | None:
+    """The task: run a cell in this worker process; why it failed, or None."""
+    _refuse_if_unfit(place)
+    with suppress(OSError):  # only methods that are given as files are looked for from there
+        os.chdir(place.cwd)
+    board.tell.remote(cell.name, ("start", 0, 1))
+    tell = Teller(lambda where: board.tell.remote(cell.name, where), _TELL_S)
+    return failure_of(cell, place.out, place.data, place.log, tell)
+
+
+def _refuse_if_unfit(place: _Place) -> None:
+    host = socket.gethostname()
+    described = place.out / "bench.json"
+    if not described.is_file() or sha256(described) != place.bench_sha256:
+        raise _UnfitError(f"{host} does not see {place.out}: {_ONE_PATH}")
+    if not is_locked(place.out):
+        raise _UnfitError(
+            f"{host} sees {place.out}, but not that it is locked here: mount it so that flock holds between machines"
+        )
+    if not ClickTable.exists(place.log):
+        raise _UnfitError(f"{host} does not see {place.log}: {_ONE_PATH}")
+    for name, ours in place.versions.items():
+        if (theirs := versions()[name]) != ours:
+            raise _UnfitError(f"{host} has {name} {theirs}, here is {ours}: install the same versions on all nodes")
+
+
+_ONE_PATH = "all nodes need the bench and its log under one path, on one filesystem"

@@ -1,0 +1,75 @@
+"""A finished run that a live model goes on from: its log, its options, and the state in which it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracecvr import config, registry
+from tracecvr.checkpoint import Checkpoints
+from tracecvr.dataset import Dataset
+from tracecvr.errors import UserError
+from tracecvr.files import read_json
+from tracecvr.replay import FullPlan
+from tracecvr.run import parts
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run ended: a store that goes on from there has its first interval there."""
+
+    time: int
+    interval: int
+    sha256: str
+    """Of the run's last state."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A run whose state can be taken up exactly."""
+
+    folder: Path
+    recorded: dict[str, Any]
+    """Its `run.json`."""
+    plan: FullPlan
+    start: Start
+    state: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> Origin:
+        """The run of a directory, or why it cannot be gone on from."""
+        checkpoints = Checkpoints(folder / "checkpoint")
+        manifest = checkpoints.latest() if (folder / "run.json").is_file() else None
+        if manifest is None:
+            raise UserError(f"{folder} holds no run: give a directory that `tracecvr run --out` has written")
+        if not (folder / "result.json").is_file():
+            raise UserError(f"{folder}: the run is not finished; go on with `tracecvr run ... --resume` first")
+        recorded, plan = read_json(folder / "run.json"), FullPlan(**read_json(folder / "result.json")["plan"])
+        if plan.publish_lag:
+            raise UserError(
+                f"{folder}: the run served with publish_lag = {plan.publish_lag}, a live model serves the newest "
+                "version; run it without"
+            )
+        method, _ = parts(recorded)
+        if method.privileged:
+            raise UserError(f"{folder}: {method.name!r} learns from labels before anybody knows them: never live")
+        start = Start(plan.bounds(manifest["intervals"])[0], plan.interval, manifest["sha256"])
+        return cls(folder, recorded, plan, start, checkpoints.state(manifest))
+
+    @property
+    def dataset(self) -> Dataset:
+        made: Dataset = config.restored(registry.get("dataset", self.recorded["data"]), self.recorded["config"]["data"])
+        return made
+
+    def log(self) -> Path | None:
+        """Where its log was; None of a dataset that needs no file."""
+        told = self.recorded["source"]
+        if told is None:
+            return None
+        if "path" not in told:
+            raise UserError(f"{self.folder} was run over several files: give their directory as `init --source`")
+        path = Path(told["path"])
+        if not path.exists():
+            raise UserError(f"{path}, the log of {self.folder}, is gone: give it as `tracecvr init --source`")
+        return path.parent if path.name == "table.json" else path

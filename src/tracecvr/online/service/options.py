@@ -1,0 +1,42 @@
+"""What `tracecvr serve` is told: by flags, or in a TOML file whose keys are those flags. Flags win."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tracecvr.config import filled, option
+from tracecvr.files import read_toml
+from tracecvr.online.service.limits import Limits
+
+_PATHS = ("store", "model", "tokens", "certificate", "key")
+
+
+@dataclass(frozen=True)
+class Options(Limits):
+    """Limits, and where and what to serve."""
+
+    store: str | None = option(None, "directory of the live model")
+    model: str | None = option(None, "directory of a finished run that the store goes on from")
+    host: str = option("127.0.0.1", "address to listen at")
+    port: int = option(8000, "port to listen at, 0 for any that is free", low=0, high=65535)
+    tokens: str | None = option(None, "TOML file of tokens and scopes")
+    certificate: str | None = option(None, "TLS certificate, PEM")
+    key: str | None = option(None, "TLS key, PEM")
+    learn: bool = option(True, "run the learner beside it")
+
+    @classmethod
+    def told(cls, file: Path | None, flags: dict[str, Any]) -> Options:
+        """What a file says, its paths relative to where it lies, and what flags do; None is a flag not given."""
+        said = cls() if file is None else filled(cls, read_toml(file, "--config"), str(file))
+        found: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+        if file is not None:
+            paths = {name: getattr(said, name) for name in _PATHS}
+            found = {name: str(file.parent / path) for name, path in paths.items() if path is not None} | found
+        return replace(said, **found)
+
+    def path(self, name: str) -> Path | None:
+        """One of those that are paths."""
+        found = getattr(self, name)
+        return None if found is None else Path(found)
