@@ -75,7 +75,7 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
     board = ray.remote(num_cpus=0, max_restarts=-1)(Whereabouts).remote()
     task = ray.remote(
         num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": ONE_THREAD}
-    )(_failure_on_node)
+    )(run_cell)
     at_work = {task.options(name=cell.name).remote(cell, place, board): cell.name for cell in waiting}
     try:
         while at_work:
@@ -127,7 +127,7 @@ def _warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
 # On a node.
 
 
-def _failure_on_node(cell: Cell, place: _Place, board: Any) -> str | None:
+def run_cell(cell: Cell, place: _Place, board: Any) -> str | None:
     """The task: run a cell in this worker process; why it failed, or None."""
     _refuse_if_unfit(place)
     with suppress(OSError):  # only methods that are given as files are looked for from there
