@@ -49,7 +49,7 @@ class OnRay:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """What a task must find on its node to give the same bytes as any other."""
 
     out: Path
@@ -60,7 +60,7 @@ class _Place:
     versions: dict[str, str]
 
 
-class _UnfitError(Exception):
+class UnfitError(Exception):
     """A node cannot run cells of this bench."""
 
 
@@ -69,9 +69,9 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
     from ray.exceptions import GetTimeoutError, RayError
 
     out = bench.out.resolve()
-    place = _Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
+    place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
     memory = memory_of(bench.log)
-    _warn_if_nothing_fits(ray.nodes(), memory)
+    warn_if_nothing_fits(ray.nodes(), memory)
     board = ray.remote(num_cpus=0, max_restarts=-1)(Whereabouts).remote()
     task = ray.remote(
         num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": ONE_THREAD}
@@ -102,7 +102,7 @@ def _failure(ref: Any) -> str | None:
     try:
         failure: str | None = ray.get(ref)
     except RayTaskError as error:
-        if isinstance(error.cause, _UnfitError):
+        if isinstance(error.cause, UnfitError):
             raise UserError(str(error.cause)) from None
         failure = f"{type(error.cause).__name__}: {error.cause}"
     except RayError as error:
@@ -115,7 +115,7 @@ def memory_of(log: Path) -> int:
     return _BASE_BYTES + _PER_TABLE_BYTE * sum(path.stat().st_size for path in log.iterdir())
 
 
-def _warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
+def warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
     """A cluster may grow on demand, so that this is no error."""
     offers = [node["Resources"] for node in nodes if node["Alive"]]
     if not any(offer.get("CPU", 0) >= 1 and offer.get("memory", 0) >= memory for offer in offers):
@@ -127,7 +127,7 @@ def _warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
 # On a node.
 
 
-def run_cell(cell: Cell, place: _Place, board: Any) -> str | None:
+def run_cell(cell: Cell, place: Place, board: Any) -> str | None:
     """The task: run a cell in this worker process; why it failed, or None."""
     _refuse_if_unfit(place)
     with suppress(OSError):  # only methods that are given as files are looked for from there
@@ -137,20 +137,20 @@ def run_cell(cell: Cell, place: _Place, board: Any) -> str | None:
     return failure_of(cell, place.out, place.data, place.log, tell)
 
 
-def _refuse_if_unfit(place: _Place) -> None:
+def _refuse_if_unfit(place: Place) -> None:
     host = socket.gethostname()
     described = place.out / "bench.json"
     if not described.is_file() or sha256(described) != place.bench_sha256:
-        raise _UnfitError(f"{host} does not see {place.out}: {_ONE_PATH}")
+        raise UnfitError(f"{host} does not see {place.out}: {_ONE_PATH}")
     if not is_locked(place.out):
-        raise _UnfitError(
+        raise UnfitError(
             f"{host} sees {place.out}, but not that it is locked here: mount it so that flock holds between machines"
         )
     if not ClickTable.exists(place.log):
-        raise _UnfitError(f"{host} does not see {place.log}: {_ONE_PATH}")
+        raise UnfitError(f"{host} does not see {place.log}: {_ONE_PATH}")
     for name, ours in place.versions.items():
         if (theirs := versions()[name]) != ours:
-            raise _UnfitError(f"{host} has {name} {theirs}, here is {ours}: install the same versions on all nodes")
+            raise UnfitError(f"{host} has {name} {theirs}, here is {ours}: install the same versions on all nodes")
 
 
 _ONE_PATH = "all nodes need the bench and its log under one path, on one filesystem"
