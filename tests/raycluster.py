@@ -22,20 +22,21 @@ class Cluster:
     """A head node of one CPU, and others that join it. A home of its own: Ray keeps its token and its address there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.client_port = folder, free_port(), free_port()
+        self.folder, self.client_port, port = folder, free_port(), free_port()
+        self.address = f"127.0.0.1:{port}"
         self.env = one_thread() | {"HOME": str(folder), "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token"}
         self.env.pop("RAY_ADDRESS", None)
         self.nodes: list[subprocess.Popen[bytes]] = []
         subprocess.run([*_RAY, "get-auth-token", "--generate"], env=self.env, check=True, capture_output=True)
         self.head = self._started(
             "--head",
-            *(f"--port={self.port}", f"--ray-client-server-port={self.client_port}"),
+            *(f"--port={port}", f"--ray-client-server-port={self.client_port}"),
             *("--include-dashboard=false", f"--temp-dir={folder}"),
         )
 
     def joined(self) -> subprocess.Popen[bytes]:
         """One more node of one CPU."""
-        return self._started(f"--address=127.0.0.1:{self.port}")
+        return self._started(f"--address={self.address}")
 
     def _started(self, *words: str) -> subprocess.Popen[bytes]:
         told = self.folder / f"node{len(self.nodes)}.log"
@@ -55,15 +56,29 @@ class Cluster:
 
 @contextmanager
 def started() -> Iterator[Cluster]:
-    """A cluster while it lasts. Its sockets need a short path, which pytest's folders are not."""
-    folder = Path(tempfile.mkdtemp(prefix="ray"))
-    cluster = None
-    try:
+    """A cluster while it lasts."""
+    with _short_folder() as folder:
         cluster = Cluster(folder)
-        yield cluster
-    finally:
-        if cluster is not None:
+        try:
+            yield cluster
+        finally:
             cluster.close()
+
+
+@contextmanager
+def alone() -> Iterator[dict[str, str]]:
+    """An environment for commands that start a Ray of their own."""
+    with _short_folder() as folder:
+        yield one_thread() | {"HOME": str(folder), "RAY_TMPDIR": str(folder)}
+
+
+@contextmanager
+def _short_folder() -> Iterator[Path]:
+    """Ray's sockets need a short path, which pytest's folders are not."""
+    folder = Path(tempfile.mkdtemp(prefix="ray"))
+    try:
+        yield folder
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,6 +49,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster() -> Iterator[raycluster.Cluster]:
     with raycluster.started() as made:
         yield made
+
+
+@pytest.fixture
+def alone() -> Iterator[dict[str, str]]:
+    with raycluster.alone() as env:
+        yield env
 
 
 def command(folder: Path, out: str, *words: str, suite: str = "fails.toml") -> list[str]:
@@ -113,7 +120,8 @@ def test_a_lost_node_and_a_lost_worker_change_nothing(
 ) -> None:
     """Two nodes; on the first the worker of a cell is killed, then all of the second. What fails by itself is told."""
     second = cluster.joined()
-    bench = start("lost", *LONG, "--engine", "ray", "--address", "auto", env=cluster.env)
+    env = cluster.env | {"RAY_ADDRESS": cluster.address}  # else `auto` might find a cluster that is not ours
+    bench = start("lost", *LONG, "--engine", "ray", "--address", "auto", env=env)
     until(lambda: None not in (bench.streaming(cluster.head), bench.streaming(second)))
     (_, victim), (lost, _) = bench.streaming(cluster.head), bench.streaming(second)
     os.kill(victim, signal.SIGKILL)
@@ -128,11 +136,10 @@ def test_a_lost_node_and_a_lost_worker_change_nothing(
 
 
 def test_begun_by_one_engine_and_killed_it_is_finished_by_the_other(
-    folder: Path, local: Path, start: Any, tmp_path: Path
+    folder: Path, local: Path, start: Any, alone: dict[str, str]
 ) -> None:
     """A Ray of the bench's own ends with it, however it ends."""
-    own = one_thread() | {"HOME": str(tmp_path)}
-    bench = start("either", *LONG, "--engine", "ray", env=own)
+    bench = start("either", *LONG, "--engine", "ray", env=alone)
     until(lambda: bench.streaming(bench.process) is not None)
     workers = [pid for pid in raycluster.below(bench.process.pid) if raycluster.task(pid)]
     bench.process.kill()
@@ -143,7 +150,7 @@ def test_begun_by_one_engine_and_killed_it_is_finished_by_the_other(
     until(lambda: len(list(again.out.glob("cells/*/result.json"))) >= 2)
     again.process.kill()
     again.process.wait()
-    ended(folder, "either", *LONG, "--engine", "ray", env=own, code=1)
+    ended(folder, "either", *LONG, "--engine", "ray", env=alone, code=1)
     same(local, again.out)
 
 
@@ -163,13 +170,35 @@ def test_ctrl_c_through_a_client_leaves_nobody_at_work(
     same(local, bench.out)
 
 
-def test_a_cell_that_kills_its_workers_is_given_up(folder: Path, cluster: raycluster.Cluster, tmp_path: Path) -> None:
+def test_a_cell_that_kills_its_workers_is_given_up(folder: Path, alone: dict[str, str]) -> None:
     """The method is a file, given from where the command runs."""
     (folder / "deadly.py").write_text(DEADLY)
     (folder / "deadly.toml").write_text(SUITE.split("[[row]]")[0] + '[[row]]\nmethod = ["vanilla", "deadly.py"]\n')
     starts = folder / "starts"
-    env = one_thread() | {"HOME": str(tmp_path), "STARTS": str(starts)}
+    env = alone | {"STARTS": str(starts)}
     told = ended(folder, "deadly", "--engine", "ray", env=env, code=1, suite="deadly.toml")
     assert "deadly~seed0: its worker was lost 6 times (WorkerCrashedError); out of memory, perhaps" in told
     assert "vanilla~seed0: done" in told
     assert starts.read_text() == "." * 6
+
+
+def test_a_node_that_is_not_fit_ends_the_bench(folder: Path, cluster: raycluster.Cluster) -> None:
+    """As if another torch were here than there."""
+    code = """
+import sys
+from tracecvr.bench.engines import ray as rays
+from tracecvr.cli import main
+here = rays.versions() | {"torch": "1.0"}
+rays.versions = lambda: here
+main()
+"""
+    words = command(folder, "unfit", "--engine", "ray", "--address", cluster.address)[3:]
+    found = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=folder, env=cluster.env, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 2, found.stdout + found.stderr
+    assert re.search(
+        r"^error: \S+ has torch 2\.\S+, here is 1\.0: install the same versions", found.stderr, re.MULTILINE
+    )
+    assert "Traceback" not in found.stderr
+    assert not list((folder / "unfit" / "cells").iterdir())

@@ -95,18 +95,20 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
 
 
 def _failure(ref: Any) -> str | None:
-    """What came of a task: why its cell failed, or None."""
+    """What came of a task: why its cell failed, or None. What keeps a node from running any cell ends the bench."""
     import ray
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import LocalRayletDiedError, NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError
 
     try:
         failure: str | None = ray.get(ref)
-    except RayTaskError as error:
-        if isinstance(error.cause, UnfitError):
-            raise UserError(str(error.cause)) from None
-        failure = f"{type(error.cause).__name__}: {error.cause}"
-    except RayError as error:
+    except (LocalRayletDiedError, NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
         failure = f"its worker was lost {_LOSSES + 1} times ({type(error).__name__}); out of memory, perhaps"
+    except RayError as error:
+        cause = getattr(error, "cause", error)
+        if isinstance(cause, UnfitError):
+            raise UserError(str(cause)) from None
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        raise UserError(f"a node could not begin a cell ({reason}): install the same versions on all nodes") from None
     return failure
 
 
