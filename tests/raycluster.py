@@ -22,16 +22,19 @@ class Cluster:
     """A head node of one CPU, and others that join it. A home of its own: Ray keeps its token and its address there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.client_port, port = folder, free_port(), free_port()
-        self.address = f"127.0.0.1:{port}"
+        self.folder, self.port, self.client_port = folder, free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
         self.env = one_thread() | {"HOME": str(folder), "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token"}
         self.env.pop("RAY_ADDRESS", None)
         self.nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """The head, and a token that all who come to it need."""
         subprocess.run([*_RAY, "get-auth-token", "--generate"], env=self.env, check=True, capture_output=True)
         self.head = self._started(
             "--head",
-            *(f"--port={port}", f"--ray-client-server-port={self.client_port}"),
-            *("--include-dashboard=false", f"--temp-dir={folder}"),
+            *(f"--port={self.port}", f"--ray-client-server-port={self.client_port}"),
+            *("--include-dashboard=false", f"--temp-dir={self.folder}"),
         )
 
     def joined(self) -> subprocess.Popen[bytes]:
@@ -60,6 +63,7 @@ def started() -> Iterator[Cluster]:
     with _short_folder() as folder:
         cluster = Cluster(folder)
         try:
+            cluster.start()
             yield cluster
         finally:
             cluster.close()

@@ -57,14 +57,14 @@ def alone() -> Iterator[dict[str, str]]:
         yield env
 
 
-def command(folder: Path, out: str, *words: str, suite: str = "fails.toml") -> list[str]:
+def command(out: str, *words: str, suite: str = "fails.toml") -> list[str]:
     return [sys.executable, "-m", "tracecvr.cli", "bench", suite, "--data", "synthetic", "--out", out, *words]
 
 
 def ended(folder: Path, out: str, *words: str, env: dict[str, str], code: int = 0, **more: Any) -> str:
     """Run a bench to its end; what it said."""
     found = subprocess.run(
-        command(folder, out, *words, **more), cwd=folder, env=env, capture_output=True, text=True, check=False
+        command(out, *words, **more), cwd=folder, env=env, capture_output=True, text=True, check=False
     )
     assert found.returncode == code, found.stdout + found.stderr
     return found.stdout + found.stderr
@@ -82,9 +82,7 @@ class Bench:
     def __init__(self, folder: Path, out: str, *words: str, env: dict[str, str], **more: Any) -> None:
         self.out = folder / out
         with (folder / f"{out}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                command(folder, out, *words, **more), cwd=folder, env=env, stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen(command(out, *words, **more), cwd=folder, env=env, stdout=log, stderr=log)
 
     def streaming(self, node: subprocess.Popen[bytes]) -> tuple[str, int] | None:
         """A cell that has come past its warm-up below a process, and the process that runs it."""
@@ -122,8 +120,14 @@ def test_a_lost_node_and_a_lost_worker_change_nothing(
     second = cluster.joined()
     env = cluster.env | {"RAY_ADDRESS": cluster.address}  # else `auto` might find a cluster that is not ours
     bench = start("lost", *LONG, "--engine", "ray", "--address", "auto", env=env)
-    until(lambda: None not in (bench.streaming(cluster.head), bench.streaming(second)))
-    (_, victim), (lost, _) = bench.streaming(cluster.head), bench.streaming(second)
+    found: list[Any] = []
+
+    def both_stream() -> bool:
+        found[:] = bench.streaming(cluster.head), bench.streaming(second)
+        return None not in found
+
+    until(both_stream)
+    (_, victim), (lost, _) = found
     os.kill(victim, signal.SIGKILL)
     raycluster.kill(second)
     assert not results.finished(bench.out / "cells" / lost)
@@ -192,7 +196,7 @@ here = rays.versions() | {"torch": "1.0"}
 rays.versions = lambda: here
 main()
 """
-    words = command(folder, "unfit", "--engine", "ray", "--address", cluster.address)[3:]
+    words = command("unfit", "--engine", "ray", "--address", cluster.address)[3:]
     found = subprocess.run(
         [sys.executable, "-c", code, *words], cwd=folder, env=cluster.env, capture_output=True, text=True, check=False
     )
