@@ -84,7 +84,7 @@ def test_memory_is_declared_above_every_peak_that_was_measured(tmp_path: Path) -
     for table_mb, peak_mb in ((4, 476), (176, 1080), (353, 1286), (1403, 3860)):
         with (tmp_path / "x.npy").open("wb") as column:
             column.truncate(table_mb * 2**20)
-        assert peak_mb <= rays.memory_of(tmp_path) / 2**20 <= 2 * peak_mb
+        assert peak_mb + 110 <= rays.memory_of(tmp_path) / 2**20 <= 2 * peak_mb  # Ray's own part is 110
 
 
 def test_a_cluster_without_room_is_told(caplog: pytest.LogCaptureFixture) -> None:
