@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tracecvr.cluster import connected
 from tracecvr.errors import UserError
+from tracecvr.progress import Teller
 from tracecvr.ranks import LostError
 from tracecvr.scratch import Progress, silent
 from tracecvr.workers import PATIENCE, Job, Launch, as_rank, resumable
@@ -91,14 +91,7 @@ def _loop(job: Job, folder: Path, board: Any) -> None:
         os.chdir(folder)  # paths of the command line are relative to where it was given
     except OSError:
         raise UserError(f"{folder} is not on every node of the cluster: run from a directory that all share") from None
-    told = 0.0
-
-    def tell(stage: str, done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _TELL_S:
-            told = time.monotonic()
-            board.tell.remote((stage, done, total))
-
+    tell = Teller(board.tell.remote, _TELL_S)
     as_rank(job, tell if dist.get_rank() == 0 else silent)
 
 

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from tracecvr.children import end_with_parent, started, threads_of
 from tracecvr.errors import UserError
+from tracecvr.progress import Teller
 from tracecvr.ranks import LostError, Ranks, joined
 from tracecvr.run import Spec, run, work
 from tracecvr.scratch import Progress, silent
@@ -139,7 +140,8 @@ def _worker(pipe: Connection, job: Job, store: Path, rank: int, size: int) -> No
     end_with_parent()
     try:
         dist.init_process_group("gloo", f"file://{store}", PATIENCE, size, rank)
-        answer = "answer", as_rank(job, _Teller(pipe) if rank == 0 else silent)
+        tell = Teller(lambda where: pipe.send(("at", where)), _TELL_S)
+        answer = "answer", as_rank(job, tell if rank == 0 else silent)
     except Exception as error:
         answer = "raised", error if isinstance(error, UserError) else with_trace(error, rank)
     with suppress(OSError, EOFError):
@@ -157,16 +159,3 @@ def with_trace(error: Exception, rank: int) -> Exception:
     """An error that nobody expected, with where it happened: that is lost on the way to the parent."""
     error.add_note(f"in worker {rank}:\n{traceback.format_exc()}")
     return error
-
-
-class _Teller:
-    """A run's progress, told to the parent now and then."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe, self.told = pipe, 0.0
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.told >= _TELL_S:
-            self.told = now
-            self.pipe.send(("at", (stage, done, total)))

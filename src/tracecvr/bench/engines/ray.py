@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.bench.engines.whereabouts import Whereabouts
-from tracecvr.bench.runner import ONE_THREAD, Bench, State, Teller, Watch, failure_of
+from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
+from tracecvr.children import threads_of
 from tracecvr.clicks import ClickTable
 from tracecvr.cluster import connected
 from tracecvr.errors import UserError
 from tracecvr.files import is_locked, sha256
+from tracecvr.progress import Teller
 from tracecvr.run import versions
 
 _TELL_S = 1.0
@@ -75,7 +77,7 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
     warn_if_nothing_fits(ray.nodes(), memory)
     board = ray.remote(num_cpus=0, max_restarts=-1)(Whereabouts).remote()
     task = ray.remote(
-        num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": ONE_THREAD}
+        num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": threads_of(1)}
     )(run_cell)
     at_work = {task.options(name=cell.name).remote(cell, place, board): cell.name for cell in waiting}
     try:
