@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,42 +17,13 @@ from typing import Any, Protocol
 import polars as pl
 import pytest
 
+from benches import FAILS, SUITE, children, gone, one_thread, same, until
 from conftest import Call
 from tracecvr.bench import results, reuse, segments, suite, tables
 from tracecvr.bench.engines.local import Local
 from tracecvr.bench.runner import Request, State, carry_out, opened
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.errors import UserError
-
-SUITE = """
-about = "small"
-metrics = ["auc", "nll", "ece"]
-[set]
-hidden = [16, 8]
-batch_size = 256
-posterior_every = 3
-[data.synthetic]
-clicks = 3000
-days = 6
-split = "3d"
-d_max = "2d"
-horizons = ["1h", "1d", "2d"]
-interval = "6h"
-[[row]]
-method = "pretrain"
-role = "lower"
-[[row]]
-method = "vanilla"
-role = "zero"
-[[row]]
-method = "trace"
-role = "ours"
-[[row]]
-method = "oracle"
-role = "upper"
-"""
-FAILS = '[[row]]\nmethod = "dfsn"\nset = {window = "9d"}\n'
-COMPARED = ("results.parquet", "posterior.parquet", "reliability.parquet", "table.md", "table.tex")
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +43,6 @@ def carried_out(request: Request, out: Path, workers: int = 2) -> State:
         state = carry_out(bench, Local(workers))
         tables.write(out)
     return state
-
-
-def same(one: Path, other: Path) -> None:
-    a, b = (results.machine_free(pl.read_parquet(out / "results.parquet")) for out in (one, other))
-    assert a.equals(b)
-    for name in COMPARED[1:]:
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 @pytest.fixture(scope="module")
@@ -176,15 +140,15 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
     """A worker while cells run, then the parent; whoever is left of a killed parent ends by itself."""
     out = folder / "killed"
     process = start(out)
-    _until(lambda: bool(list(out.glob("cells/*/run.json"))))
-    before = _children(process.pid)
+    until(lambda: bool(list(out.glob("cells/*/run.json"))))
+    before = children(process.pid)
     os.kill(before[-1], signal.SIGKILL)
-    _until(lambda: bool(set(_children(process.pid)) - set(before)))  # another takes over
-    workers = _children(process.pid)
+    until(lambda: bool(set(children(process.pid)) - set(before)))  # another takes over
+    workers = children(process.pid)
     process.kill()
     process.wait()
     assert len(workers) >= 2
-    _until(lambda: all(_gone(pid) for pid in workers))
+    until(lambda: all(gone(pid) for pid in workers))
 
     assert call(*command(folder, out)[3:], "--by", "device") == 1
     told = capsys.readouterr().out
@@ -207,14 +171,14 @@ def test_killed_at_random_many_times(folder: Path, undisturbed: Path, start: Sta
     for _ in range(6):
         process = start(out)
         time.sleep(dice.uniform(2, 15))
-        victims = [process.pid, *_children(process.pid)[1:]]  # the first is Python's own tracker of resources
+        victims = [process.pid, *children(process.pid)[1:]]  # the first is Python's own tracker of resources
         os.kill(dice.choice(victims), signal.SIGKILL)
         time.sleep(dice.uniform(0, 5))
-        workers = _children(process.pid)
+        workers = children(process.pid)
         process.kill()
         process.wait()
-        _until(lambda workers=workers: all(_gone(pid) for pid in workers))  # type: ignore[misc]
-    subprocess.run(command(folder, out), capture_output=True, env=_one_thread(), check=False)
+        until(lambda workers=workers: all(gone(pid) for pid in workers))  # type: ignore[misc]
+    subprocess.run(command(folder, out), capture_output=True, env=one_thread(), check=False)
     same(undisturbed, out)
 
 
@@ -226,7 +190,7 @@ def test_a_feature_that_is_none_is_named(folder: Path, undisturbed: Path) -> Non
 def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path, start: Start) -> None:
     out = folder / "stopped"
     process = start(out, stderr=subprocess.PIPE, start_new_session=True)
-    _until(lambda: bool(list(out.glob("cells/*/.lock"))))
+    until(lambda: bool(list(out.glob("cells/*/.lock"))))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
     _, told = process.communicate(timeout=300)
     assert process.returncode == 130
@@ -247,7 +211,7 @@ def start(folder: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(out: Path, **more: Any) -> subprocess.Popen[bytes]:
-        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": _one_thread()}
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": one_thread()}
         started.append(subprocess.Popen(command(folder, out), **(quiet | more)))
         return started[-1]
 
@@ -257,30 +221,6 @@ def start(folder: Path) -> Iterator[Start]:
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
-
-
-def _one_thread() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
-
-
-def _until(holds: Callable[[], bool], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
-
-
-def _children(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()] if path.exists() else []
-
-
-def _gone(pid: int) -> bool:
-    """Ended, whether or not anybody has asked how."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 # What is seen meanwhile.

@@ -30,8 +30,12 @@ from tracecvr.ownlog.clean import COUNTED, DROPPED
 ROOT = Path(__file__).parents[1]
 
 
-def blocks(document: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+def blocks(document: str, language: str, heading: str | None = None) -> list[str]:
+    """Blocks of code of a document, or of its section with that heading."""
+    text = (ROOT / document).read_text()
+    if heading is not None:
+        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def test_the_readme_runs(
@@ -109,6 +113,17 @@ def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pyte
     assert len(rates) == 2
     assert all(0 < rate < 1 for rate in rates)
     assert len(told("-c", code)) == 2
+
+
+@pytest.mark.parametrize("language", ["sh", pytest.param("bash", marks=pytest.mark.scale)])
+def test_the_guide_to_data_parallel_runs_runs(
+    language: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tracecvr.cli._cores", lambda: 2)
+    (command,) = blocks("docs/scale.md", language, "Data-parallel runs")
+    assert call(*shlex.split(command)[1:]) == 0
+    assert [json.loads(path.read_text())["workers"] for path in tmp_path.glob("*/result.json")] == [2]
 
 
 def test_the_guide_to_logs_of_your_own_names_every_count() -> None:

@@ -6,12 +6,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracecvr.errors import UserError
 from tracecvr.online import cli as live
+
+if TYPE_CHECKING:
+    from tracecvr.workers import Launch
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -128,23 +131,38 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Directory of the result.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
-    threads: Threads = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads, of each worker; all cores by default.")
+    ] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that share each batch.")] = 1,
+    engine: Annotated[str, typer.Option("--engine", help="Where workers run: local, or ray (an extra).")] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; one of our own by default."),
+    ] = None,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
+    from functools import partial
+
     from rich.console import Console
 
     from tracecvr import config, show
     from tracecvr.progress import Display
-    from tracecvr.run import run as carry_out
     from tracecvr.spec import spec_of
+    from tracecvr.workers import run_by
 
     given = config.pairs(settings or [], "--set")
     chosen = _with_schema(data_set, schema)
-    spec = spec_of(method, plugin or [], data, source, given, chosen, seed, threads or _cores())
+    make = partial(
+        spec_of,
+        *(method, plugin or [], data, source, given, chosen, seed),
+        threads=threads or max(1, _cores() // workers),
+        workers=workers,
+    )
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
-    with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
-        result = carry_out(spec, where, resume, progress, checkpoint_every)
+    with Display(Console(stderr=True), f"{make().method.name} · ") as progress:
+        result = run_by(_launch(engine, address, workers), make, where, resume, progress, checkpoint_every)
     show.result(result)
     typer.echo(f"result: {where / 'result.json'}")
 
@@ -322,6 +340,23 @@ def _fail(message: str) -> None:
 def _with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
     """Options of the dataset, of which `--schema FILE` is one."""
     return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
+
+
+def _launch(engine: str, address: str | None, workers: int) -> Launch | None:
+    """Who starts the workers of a run; nobody if there is one, here."""
+    if engine == "ray":
+        from tracecvr.raytrain import together_on
+
+        return together_on(address)
+    if engine != "local":
+        raise UserError(f"--engine {engine}: give local or ray")
+    if address is not None:
+        raise UserError("--address is for --engine ray")
+    if workers == 1:
+        return None
+    from tracecvr.workers import together
+
+    return together
 
 
 def _cores() -> int:

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tracecvr import ranks
 from tracecvr.answers import Answers
 from tracecvr.clicks import Schema
 from tracecvr.errors import DivergedError, UserError
@@ -334,6 +335,8 @@ class Engine:
             )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        if (shared := ranks.current()) is not None:
+            shared.mean_gradients(optimiser.param_groups[0]["params"])
         optimiser.step()
         for part in self._parts.values():
             part.forget()

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tracecvr import ranks
+
 
 def exporting() -> bool:
     """Whether torch is drawing a graph of the net, for any number of rows: forms that depend on it are then left aside,
@@ -123,6 +125,8 @@ def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
 
 def _normed(r: Tensor, norm: nn.BatchNorm1d) -> Tensor:
     """`norm(r)` without the calls around it: for a handful of rows they take longer than the arithmetic."""
+    if norm.training and ranks.splitting() is not None:
+        return ranks.normed(r, norm)
     assert norm.momentum is not None
     assert norm.num_batches_tracked is not None
     if norm.training:
@@ -141,7 +145,8 @@ class _NormedLinear(torch.autograd.Function):
         ctx: Any, h: Tensor, norm: nn.BatchNorm1d, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
         r = h.detach().relu_()
-        mean, variance = _statistics(norm, r)
+        ctx.ranks = ranks.splitting() if norm.training else None
+        mean, variance, ctx.count = _statistics(norm, r)
         inverse = (variance + norm.eps).rsqrt()
         scale = gamma * inverse
         shift = beta - mean * scale
@@ -155,22 +160,28 @@ class _NormedLinear(torch.autograd.Function):
         of_bias, of_folded = grad.sum(0), grad.t() @ r
         of_shift = of_bias @ weight
         of_scale = (weight * of_folded).sum(0) - mean * of_shift
-        slope = -scale * inverse.square() * of_scale / len(r) if ctx.training else torch.zeros_like(mean)
-        offset = -scale * of_shift / len(r) - slope * mean if ctx.training else slope
+        shifts, scales = of_shift, of_scale  # of all rows, wherever they are
+        if ctx.ranks is not None:
+            shifts, scales = ctx.ranks.summed(torch.stack([of_shift, of_scale]))
+        slope = -scale * inverse.square() * scales / ctx.count if ctx.training else torch.zeros_like(mean)
+        offset = -scale * shifts / ctx.count - slope * mean if ctx.training else slope
         of_r = torch.addcmul(offset, r, slope).addmm_(grad, weight * scale)
         of_h = torch.ops.aten.threshold_backward.grad_input(of_r, r, 0, grad_input=of_r)
         of_weight = of_folded * scale + torch.outer(of_bias, shift)
         return of_h, None, inverse * of_scale, of_shift, of_weight, of_bias
 
 
-def _statistics(norm: nn.BatchNorm1d, r: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance to normalise with: the batch's while training, which moves the running ones, else those."""
+def _statistics(norm: nn.BatchNorm1d, r: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Mean and variance to normalise with: the batch's while training, which moves the running ones, else those. And
+    how many rows the batch has."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
     assert norm.momentum is not None
     if not norm.training:
-        return norm.running_mean, norm.running_var
+        return norm.running_mean, norm.running_var, len(r)
+    if (shared := ranks.splitting()) is not None:
+        return ranks.moments(norm, r, shared)
     norm.num_batches_tracked.add_(1)
     mean, variance = torch.batch_norm_update_stats(r, norm.running_mean, norm.running_var, norm.momentum)
-    return mean, variance
+    return mean, variance, len(r)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 
@@ -60,3 +61,16 @@ class Display:
         if stage not in self.tasks:
             self.tasks[stage] = self.bars.add_task(f"{self.title}{stage}", total=total, rate="")
         self.bars.update(self.tasks[stage], completed=done, total=total, rate=rate)
+
+
+class Teller:
+    """A run's progress, told on now and then."""
+
+    def __init__(self, tell: Callable[[tuple[str, int, int]], object], every_s: float) -> None:
+        self.tell, self.every_s, self.told = tell, every_s, 0.0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.told >= self.every_s:
+            self.told = now
+            self.tell((stage, done, total))

@@ -10,6 +10,7 @@ posterior.parquet  if the plan asks for it: how well clicks that were still open
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import resource
@@ -28,7 +29,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr import metrics, registry
+from tracecvr import metrics, ranks, registry
 from tracecvr.checkpoint import Checkpoints
 from tracecvr.clicks import Schema
 from tracecvr.config import restored, values
@@ -56,10 +57,12 @@ class Spec:
     seed: int
     threads: int
     source: dict[str, Any] | None = None
+    workers: int = 1
+    """Processes that share each batch (see `ranks`), of so many threads each."""
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run."""
-        return {
+        """What makes two runs the same run. One worker goes without saying: runs of old do not say it."""
+        return ({} if self.workers == 1 else {"workers": self.workers}) | {
             "method": self.method.name,
             "plugins": [plugin.name for plugin in self.plugins],
             "data": self.data,
@@ -82,19 +85,31 @@ def run(
     progress: Progress = silent,
     checkpoint_every: float = 30.0,
     shared: Path | None = None,
+    launch: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
     """Carry out a run, or the rest of it, and return the content of `result.json`.
 
-    `shared` is a directory of warm-ups to take from and add to.
+    `shared` is a directory of warm-ups to take from and add to. `launch` has other processes `work` instead.
     """
     with _claimed(out, spec.identity(), resume):
         if not (out / "result.json").exists():
-            return _Run(spec, out, progress, checkpoint_every, shared).carry_out()
-        recorded = read_json(out / "run.json")
-        if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
-            refuse_if_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
+            if launch is None:
+                work(spec, out, progress, checkpoint_every, shared)
+            else:
+                launch()
+        else:
+            recorded = read_json(out / "run.json")
+            if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
+                refuse_if_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
         result: dict[str, Any] = read_json(out / "result.json")
         return result
+
+
+def work(
+    spec: Spec, out: Path, progress: Progress = silent, checkpoint_every: float = 30.0, shared: Path | None = None
+) -> None:
+    """What a process does that carries out a run, or its part of it, in a directory that is held for it."""
+    _Run(spec, out, progress, checkpoint_every, shared).carry_out()
 
 
 def load(out: Path) -> Engine:
@@ -123,10 +138,14 @@ class _Run:
         self.spec, self.out, self.progress, self.checkpoint_every = spec, out, progress, checkpoint_every
         self.shared = shared
         self.checkpoints = Checkpoints(out / "checkpoint")
+        self.ranks = ranks.current()
+        self.writes = self.ranks is None or self.ranks.rank == 0
         self.served, self.judged = out / "scores.f32", out / "posterior.f32"
+        if not self.writes:
+            self.served = self.judged = Path(os.devnull)
         self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
 
-    def carry_out(self) -> dict[str, Any]:
+    def carry_out(self) -> None:
         torch.set_num_threads(self.spec.threads)
         with self._timed("prepare_s"):
             self.log = self.spec.open_log(self.progress)
@@ -137,10 +156,12 @@ class _Run:
         )
         identity = self.spec.identity() | {"fingerprint": self.log.table.fingerprint}
         if (self.out / "run.json").exists():
-            refuse_if_other(identity, read_json(self.out / "run.json"), str(self.out))
+            _refuse_if_other_run(identity, self.out)
         first = self._restore()
+        self._agree(f"start, {identity['fingerprint']}")  # and nobody writes before everybody has read
         self._stream(self._warm_up(identity) if first is None else first)
-        return self._finish(identity)
+        if self.writes:
+            self._finish(identity)
 
     def _restore(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
@@ -149,8 +170,9 @@ class _Run:
             return None
         self.checkpoints.restore(self.engine, manifest)
         self.cost |= manifest["cost"]
-        os.truncate(self.served, manifest["scored"] * 4)
-        os.truncate(self.judged, manifest["judged"] * 4)
+        if self.writes:
+            os.truncate(self.served, manifest["scored"] * 4)
+            os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
     def _warm_up(self, identity: dict[str, Any]) -> int:
@@ -163,9 +185,10 @@ class _Run:
                 taken = SharedWarmUps(self.shared, facts | {"fingerprint": identity["fingerprint"]})
                 self.engine.warm_up(history, self.progress, taken)
                 self.cost["shared_warm_up_s"] = taken.seconds
-        for path in (self.served, self.judged):
-            path.write_bytes(b"")
-        write_json(self.out / "run.json", identity | {"source": self.spec.source})
+        if self.writes:
+            for path in (self.served, self.judged):
+                path.write_bytes(b"")
+            write_json(self.out / "run.json", identity | {"source": self.spec.source})
         self._checkpoint(0)
         return 0
 
@@ -179,7 +202,7 @@ class _Run:
                 judged.write(done.judged.tobytes())
                 clicks += len(done.row)
                 self.progress("stream", clicks, int(end - start))
-                if time.monotonic() - saved >= self.checkpoint_every or done.number + 1 == len(self.plan):
+                if self._due(time.monotonic() - saved, done.number + 1 == len(self.plan)):
                     served.flush()
                     judged.flush()
                     clock = self._charge("stream_s", clock)
@@ -187,7 +210,20 @@ class _Run:
                     saved = time.monotonic()
         self._charge("stream_s", clock)
 
+    def _due(self, seconds: float, last: bool) -> bool:
+        """Whether it is time for a checkpoint: clocks of ranks differ, so the first one's counts."""
+        due = seconds >= self.checkpoint_every or last
+        return due if self.ranks is None else self.ranks.first_says(due)
+
+    def _agree(self, where: str) -> None:
+        """Stop unless all ranks are in the same state at the same place."""
+        if self.ranks is not None:
+            self.ranks.agree(hashlib.sha256(f"{where} {self.engine.fingerprint()}".encode()).hexdigest(), where)
+
     def _checkpoint(self, intervals: int) -> None:
+        self._agree(f"checkpoint after {intervals} intervals")
+        if not self.writes:
+            return
         for path in (self.served, self.judged):
             sync(path)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
@@ -200,7 +236,7 @@ class _Run:
         }
         self.checkpoints.save(self.engine, intervals, facts)
 
-    def _finish(self, identity: dict[str, Any]) -> dict[str, Any]:
+    def _finish(self, identity: dict[str, Any]) -> None:
         """Evaluate what was served and write the results, `result.json` last."""
         table, plan = self.log.table, self.plan
         first, last = np.searchsorted(table.came_ts, (plan.split, plan.until))
@@ -243,6 +279,7 @@ class _Run:
             },
             "plan": asdict(plan),
             "seed": self.spec.seed,
+            "workers": self.spec.workers,
             "threads": self.spec.threads,
             "config": identity["config"] | {"in_force": self.engine.in_force()},
             "metrics": {"interval": summary, "pooled": metrics.as_dict(metrics.evaluate(log_odds, label, weight))},
@@ -261,7 +298,6 @@ class _Run:
         write_json(self.out / "result.json", result)
         self.served.unlink()
         self.judged.unlink()
-        return result
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -325,9 +361,14 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
     if (out / "run.json").exists():
         if not resume:
             raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
-        refuse_if_other(identity, read_json(out / "run.json"), str(out))
+        _refuse_if_other_run(identity, out)
     elif any(path.name not in (".lock", "scores.f32", "posterior.f32") for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
+
+
+def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
+    alone = {"workers": 1}
+    refuse_if_other(alone | identity, alone | read_json(out / "run.json"), str(out))
 
 
 def refuse_if_other(

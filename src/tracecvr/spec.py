@@ -39,6 +39,7 @@ def spec_of(
     data_settings: Sequence[str] = (),
     seed: int = 0,
     threads: int = 1,
+    workers: int = 1,
 ) -> Spec:
     """A run of one method on one log; `source` is a raw log or a directory written by `prepare`."""
     owners = owners_of(method, plugins)
@@ -58,6 +59,7 @@ def spec_of(
         plan=owners["plan"],
         seed=seed,
         threads=threads,
+        workers=workers,
         source=signature((source / "table.json",) if source and ready else dataset.files(source)),
     )
 

@@ -41,7 +41,8 @@ class TrajectoryAware(Method):
 
 
 class TrajectoryNet(nn.Module):
-    """Logits of P(action k has happened by horizon h | x, y) for both outcomes, from x alone: (B, 2, H, K)."""
+    """Logits of P(action k has happened by horizon h | x, y) for both outcomes, from x alone: (B, 2, H, K). Given an
+    outcome of each click, for that one: (B, H, K)."""
 
     def __init__(self, encoder: nn.Module, width: int, hidden: tuple[int, ...], horizons: int, actions: int) -> None:
         super().__init__()
@@ -49,16 +50,18 @@ class TrajectoryNet(nn.Module):
         self.head = Perceptron(width + 2, hidden, horizons * actions)
         self.shape = (horizons, actions)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.tensor([0, 1]).repeat(x.shape[0])
-        encoded: Tensor = self.encoder(x).repeat_interleave(2, dim=0)
-        return self._given(encoded, y).view(x.shape[0], 2, *self.shape)
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        encoded: Tensor = self.encoder(x)
+        if y is not None:
+            return self._given(encoded, y)
+        both = torch.tensor([0, 1]).repeat(x.shape[0])
+        return self._given(encoded.repeat_interleave(2, dim=0), both).view(x.shape[0], 2, *self.shape)
 
     def loss(self, b: Reveals, ends: tuple[int, ...]) -> Tensor:
         """Cross-entropy of every visible window's states under each click's own outcome."""
         assert b.truth is not None
         state, visible = b.trajectory(ends)
-        logits = self._given(self.encoder(b.x), b.truth.long())
+        logits = self(b.x, b.truth.long())
         return mean_over(cross_entropy(logits, state), visible[:, :, None].expand_as(state))
 
     def _given(self, encoded: Tensor, y: Tensor) -> Tensor:

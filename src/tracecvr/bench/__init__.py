@@ -1,4 +1,4 @@
-"""Benchmarks: a suite of cells, carried out by worker processes, with statistics and tables.
+"""Benchmarks: a suite of cells, carried out by processes or on a cluster, with statistics and tables.
 
 A *suite* (TOML, `suites/` or a file of yours) lists *rows*: a method with plugins and settings. A row with a seed is a
 *cell*, an ordinary run. `tracecvr bench SUITE --data D --out DIR` writes:
@@ -47,9 +47,9 @@ clicks, conversions, auc, nll, mean_prediction, pcoc. `tables.Outcome(DIR)` read
 and references, for whoever draws it; `document.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
-workers and however often the bench was killed.
+workers, whichever the engine and however often the bench was killed.
 
-Rooms: `suite` (TOML to cells), `runner` (processes), `reuse` (cells of other benches), `live` (what is seen meanwhile),
-`results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`, `paper` (the paper's own numbers), `curves`
-(the log itself), `report`, `compare` (two benches), `command` (all of it).
+Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray), `reuse` (cells of other
+benches), `live` (what is seen meanwhile), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
+`paper` (the paper's own numbers), `curves` (the log itself), `report`, `compare` (two benches), `command` (all of it).
 """

@@ -27,9 +27,6 @@ from tracecvr.run import Spec, refuse_if_other, run
 from tracecvr.scratch import Progress
 from tracecvr.spec import dataset_of, signature, spec_of
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
-"""The environment of a process that runs cells: libraries read it when they are imported."""
-
 _FREE_S = 60.0
 """How long a cell waits for its directory."""
 
@@ -228,19 +225,6 @@ def _until_free(folder: Path, tell: Progress) -> None:
     while folder.exists() and is_locked(folder) and time.monotonic() < end:
         tell("wait", 0, 1)
         time.sleep(0.1)
-
-
-class Teller:
-    """A run's progress, told on now and then."""
-
-    def __init__(self, tell: Callable[[tuple[str, int, int]], object], every_s: float) -> None:
-        self.tell, self.every_s, self.told = tell, every_s, 0.0
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.told >= self.every_s:
-            self.told = now
-            self.tell((stage, done, total))
 
 
 def _share(stage: str, done: int, total: int) -> float:

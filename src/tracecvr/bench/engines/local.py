@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +10,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from tracecvr.bench.runner import ONE_THREAD, Bench, State, Teller, Watch, failure_of
+from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
+from tracecvr.children import end_with_parent, started, threads_of
+from tracecvr.progress import Teller
 
 _TELL_S = 0.2
 """How often a worker tells where it is."""
@@ -56,22 +55,8 @@ class _Worker:
 
 
 def _started(bench: Bench) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)  # read when a library is imported, so it has to be there when the process starts
-    try:
-        process = context.Process(target=_worker, args=(theirs, bench.out, bench.data, bench.log), daemon=True)
-        # Ctrl-C is the parent's to answer. A worker inherits what is blocked, so none reaches it even while it imports.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = started(_worker, (theirs, bench.out, bench.data, bench.log), threads_of(1))
     theirs.close()
     return _Worker(process, ours)
 
@@ -105,7 +90,7 @@ def _listened(worker: _Worker, state: State) -> bool:
 
 def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
     """What a worker process does: cells, until there are none or the parent is gone."""
-    _end_with_parent()
+    end_with_parent()
     while True:
         try:
             cell: Cell = pipe.recv()
@@ -113,14 +98,3 @@ def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
             return
         tell = Teller(lambda where: pipe.send(("at", where)), _TELL_S)
         pipe.send(("ended", failure_of(cell, out, data, log, tell)))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

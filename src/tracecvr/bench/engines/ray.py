@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.bench.engines.whereabouts import Whereabouts
-from tracecvr.bench.runner import ONE_THREAD, Bench, State, Teller, Watch, failure_of
+from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
+from tracecvr.children import threads_of
 from tracecvr.clicks import ClickTable
 from tracecvr.cluster import connected
 from tracecvr.errors import UserError
 from tracecvr.files import is_locked, sha256
+from tracecvr.progress import Teller
 from tracecvr.run import versions
 
 _TELL_S = 1.0
@@ -31,9 +33,10 @@ _TELL_S = 1.0
 _LOSSES = 5
 """How often a cell may lose its worker before it is given up: one that kills its worker would do so for ever."""
 
-_BASE_BYTES, _PER_TABLE_BYTE = 600 * 2**20, 3
-"""Memory of a cell. Peaks of real cells, by the size of their table: 476 MB (4 MB), 1,080 (176), 1,286 (353), 3,860
-(1,403). Most of what grows are the columns themselves, mapped, and the events of warm-up history."""
+_BASE_BYTES, _PER_TABLE_BYTE = 750 * 2**20, 3
+"""Memory of a cell. Peaks that were measured, in a process of their own, by the size of the table: 476 MB (4 MB), 1,080
+(176), 1,286 (353), 3,860 (1,403); a worker of Ray has 110 MB more. What grows are the columns themselves, which are
+mapped, and the events of warm-up history."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class OnRay:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """What a task must find on its node to give the same bytes as any other."""
 
     out: Path
@@ -60,7 +63,7 @@ class _Place:
     versions: dict[str, str]
 
 
-class _UnfitError(Exception):
+class UnfitError(Exception):
     """A node cannot run cells of this bench."""
 
 
@@ -69,13 +72,13 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
     from ray.exceptions import GetTimeoutError, RayError
 
     out = bench.out.resolve()
-    place = _Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
+    place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
     memory = memory_of(bench.log)
-    _warn_if_nothing_fits(ray.nodes(), memory)
+    warn_if_nothing_fits(ray.nodes(), memory)
     board = ray.remote(num_cpus=0, max_restarts=-1)(Whereabouts).remote()
     task = ray.remote(
-        num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": ONE_THREAD}
-    )(_failure_on_node)
+        num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": threads_of(1)}
+    )(run_cell)
     at_work = {task.options(name=cell.name).remote(cell, place, board): cell.name for cell in waiting}
     try:
         while at_work:
@@ -95,27 +98,29 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
 
 
 def _failure(ref: Any) -> str | None:
-    """What came of a task: why its cell failed, or None."""
+    """What came of a task: why its cell failed, or None. What keeps a node from running any cell ends the bench."""
     import ray
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import LocalRayletDiedError, NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError
 
     try:
         failure: str | None = ray.get(ref)
-    except RayTaskError as error:
-        if isinstance(error.cause, _UnfitError):
-            raise UserError(str(error.cause)) from None
-        failure = f"{type(error.cause).__name__}: {error.cause}"
-    except RayError as error:
+    except (LocalRayletDiedError, NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
         failure = f"its worker was lost {_LOSSES + 1} times ({type(error).__name__}); out of memory, perhaps"
+    except RayError as error:
+        cause = getattr(error, "cause", error)
+        if isinstance(cause, UnfitError):
+            raise UserError(str(cause)) from None
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        raise UserError(f"a node could not begin a cell ({reason}): install the same versions on all nodes") from None
     return failure
 
 
 def memory_of(log: Path) -> int:
-    """Bytes that a cell declares to need: what a process of ours takes, and three times the table."""
+    """Bytes that a cell declares to need: what a worker takes by itself, and three times the table."""
     return _BASE_BYTES + _PER_TABLE_BYTE * sum(path.stat().st_size for path in log.iterdir())
 
 
-def _warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
+def warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
     """A cluster may grow on demand, so that this is no error."""
     offers = [node["Resources"] for node in nodes if node["Alive"]]
     if not any(offer.get("CPU", 0) >= 1 and offer.get("memory", 0) >= memory for offer in offers):
@@ -127,7 +132,7 @@ def _warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
 # On a node.
 
 
-def _failure_on_node(cell: Cell, place: _Place, board: Any) -> str | None:
+def run_cell(cell: Cell, place: Place, board: Any) -> str | None:
     """The task: run a cell in this worker process; why it failed, or None."""
     _refuse_if_unfit(place)
     with suppress(OSError):  # only methods that are given as files are looked for from there
@@ -137,20 +142,20 @@ def _failure_on_node(cell: Cell, place: _Place, board: Any) -> str | None:
     return failure_of(cell, place.out, place.data, place.log, tell)
 
 
-def _refuse_if_unfit(place: _Place) -> None:
+def _refuse_if_unfit(place: Place) -> None:
     host = socket.gethostname()
     described = place.out / "bench.json"
     if not described.is_file() or sha256(described) != place.bench_sha256:
-        raise _UnfitError(f"{host} does not see {place.out}: {_ONE_PATH}")
+        raise UnfitError(f"{host} does not see {place.out}: {_ONE_PATH}")
     if not is_locked(place.out):
-        raise _UnfitError(
+        raise UnfitError(
             f"{host} sees {place.out}, but not that it is locked here: mount it so that flock holds between machines"
         )
     if not ClickTable.exists(place.log):
-        raise _UnfitError(f"{host} does not see {place.log}: {_ONE_PATH}")
+        raise UnfitError(f"{host} does not see {place.log}: {_ONE_PATH}")
     for name, ours in place.versions.items():
         if (theirs := versions()[name]) != ours:
-            raise _UnfitError(f"{host} has {name} {theirs}, here is {ours}: install the same versions on all nodes")
+            raise UnfitError(f"{host} has {name} {theirs}, here is {ours}: install the same versions on all nodes")
 
 
 _ONE_PATH = "all nodes need the bench and its log under one path, on one filesystem"

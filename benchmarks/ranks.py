@@ -1,0 +1,136 @@
+"""Data-parallel training: seconds of an optimiser step by one process, by two workers, by one process of two threads.
+
+    python benchmarks/ranks.py                       # about a minute, writes runs/ranks.json
+    python benchmarks/ranks.py --rounds 9 --out elsewhere.json
+
+TRACE at its default sizes, whole hours of the stream, everything included: events, losses, the optimiser. The three
+take turns, hour by hour, in the same two processes, so that other work on the machine meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from measure import machine, paper
+from tracecvr import ranks
+from tracecvr.scratch import Progress
+from tracecvr.workers import together
+
+BATCHES = (4_096, 16_384)
+WAYS = {"1 worker x 1 thread": (1, 1), "2 workers x 1 thread": (2, 1), "1 worker x 2 threads": (1, 2)}
+_PLAIN = nn.Module.__call__
+
+
+def main() -> None:
+    given = _arguments()
+    found = together(partial(measured, given.rounds, given.hourly), 2, threads=2)[0]
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps({"machine": machine.facts(2), "steps": found}, indent=2) + "\n")
+    sys.stdout.write("\n".join(_table(found)) + f"\nwritten: {given.out}\n")
+
+
+def measured(rounds: int, hourly: int, _: Progress) -> list[dict[str, Any]]:
+    """Of each size of batch and each way: seconds per step, hour by hour, and those in which ranks talk or wait."""
+    shared = ranks.current()
+    assert shared is not None
+    table = paper.dense(paper.STEADY + rounds, hourly)
+    found = []
+    for size in BATCHES:
+        samples: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+        streams = {way: _started(table, size, workers, threads) for way, (workers, threads) in WAYS.items()}
+        for hour in range(paper.STEADY + rounds):
+            for way, (workers, threads) in WAYS.items():
+                shared.first_says(True)  # whoever does not work in this way waits here for the next
+                if workers > 1 or shared.rank == 0:
+                    sample = _hour(streams[way], hour, workers, threads)
+                    samples[way] += [sample] if hour >= paper.STEADY else []
+        found.append({"batch": size, "ways": samples})
+    return found
+
+
+def _started(table: Any, size: int, workers: int, threads: int) -> paper.Stream:
+    with _working(workers, threads):
+        stream = paper.Stream("trace", table)
+    stream.engine.method.batch_size = size
+    return stream
+
+
+def _hour(stream: paper.Stream, hour: int, workers: int, threads: int) -> tuple[float, float]:
+    with _working(workers, threads), _talking() as talk:
+        steps, start = stream.engine.steps, time.perf_counter()
+        stream.tick(hour)
+        seconds = time.perf_counter() - start
+    return seconds / (stream.engine.steps - steps), sum(talk) / (stream.engine.steps - steps)
+
+
+@contextmanager
+def _working(workers: int, threads: int) -> Iterator[None]:
+    """Work by so many threads, and alone if there is one worker."""
+    torch.set_num_threads(threads)
+    joined = ranks._joined, nn.Module.__call__
+    if workers == 1:
+        ranks._joined, nn.Module.__call__ = None, _PLAIN  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ranks._joined, nn.Module.__call__ = joined  # type: ignore[method-assign]
+
+
+@contextmanager
+def _talking() -> Iterator[list[float]]:
+    """Seconds spent in what ranks say to each other, which includes waiting for the slower one."""
+    spent: list[float] = []
+    plain = ranks.Ranks.gathered, ranks.Ranks.summed
+
+    def timed(function: Any) -> Any:
+        def call(self: ranks.Ranks, value: Tensor) -> Tensor:
+            start = time.perf_counter()
+            found: Tensor = function(self, value)
+            spent.append(time.perf_counter() - start)
+            return found
+
+        return call
+
+    ranks.Ranks.gathered, ranks.Ranks.summed = map(timed, plain)  # type: ignore[method-assign]
+    try:
+        yield spent
+    finally:
+        ranks.Ranks.gathered, ranks.Ranks.summed = plain  # type: ignore[method-assign]
+
+
+def _table(found: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| batch | | ms per step | of these talking | speed-up | ideal |"
+    yield "|---|---|---|---|---|---|"
+    for part in found:
+        alone = [seconds for seconds, _ in part["ways"]["1 worker x 1 thread"]]
+        for way, samples in part["ways"].items():
+            times = [seconds for seconds, _ in samples]
+            talk = statistics.median(seconds for _, seconds in samples)
+            ratio = statistics.median(a / b for a, b in zip(alone, times, strict=True))
+            cores = WAYS[way][0] * WAYS[way][1]
+            median = statistics.median(times)
+            yield f"| {part['batch']:,} | {way} | {1e3 * median:.1f} | {1e3 * talk:.1f} | {ratio:.2f} | {cores} |"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="hours that are measured")
+    parser.add_argument("--hourly", type=int, default=paper.HOURLY, help="clicks an hour, each shown six times")
+    parser.add_argument("--out", type=Path, default=Path("runs/ranks.json"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The same workers under Ray Train (an extra): on one machine or several, which all see the run's directory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tracecvr.cluster import connected
+from tracecvr.errors import UserError
+from tracecvr.progress import Teller
+from tracecvr.ranks import LostError
+from tracecvr.scratch import Progress, silent
+from tracecvr.workers import PATIENCE, Job, Launch, as_rank, resumable
+
+_TELL_S = 0.5
+
+
+def together_on(address: str | None) -> Launch:
+    """What has a job done by workers on a Ray cluster: that at `address`, or one of our own, on this machine."""
+    return partial(_together, address)
+
+
+def _together(address: str | None, job: Job, size: int, threads: int, progress: Progress) -> None:
+    with connected(address, size * threads):
+        import ray
+
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        if cores < size * threads:
+            raise UserError(
+                f"the Ray cluster has {cores} cores, but {size} workers of {threads} threads need {size * threads}: "
+                "give fewer --workers or --threads"
+            )
+        board = ray.remote(num_cpus=0)(_Board).remote()
+        with tempfile.TemporaryDirectory(prefix="tracecvr-") as folder:
+            training = _Training(partial(_loop, job, Path.cwd(), board), size, threads, folder)
+            while training.is_alive():
+                training.join(_TELL_S)
+                if where := ray.get(board.seen.remote()):
+                    progress(*where)
+        if training.error is not None:
+            raise _cause(training.error, size)
+
+
+class _Training(threading.Thread):
+    """Ray Train at work. In the main thread it would answer Ctrl-C itself, and end the process as if all were well."""
+
+    def __init__(self, loop: Any, size: int, threads: int, folder: str) -> None:
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        super().__init__(daemon=True)
+        self.error: Exception | None = None
+        self.trainer = TorchTrainer(
+            loop,
+            scaling_config=ScalingConfig(num_workers=size, resources_per_worker={"CPU": threads}),
+            torch_config=TorchConfig(backend="gloo", timeout_s=int(PATIENCE.total_seconds())),
+            # What Ray Train would store is stored by the run; after a failure its user is asked, as elsewhere.
+            run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=0)),
+        )
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.trainer.fit()
+        except Exception as error:
+            self.error = error
+
+
+class _Board:
+    """An actor on which the first worker writes where it is."""
+
+    def __init__(self) -> None:
+        self.where: tuple[str, int, int] | None = None
+
+    def tell(self, where: tuple[str, int, int]) -> None:
+        self.where = where
+
+    def seen(self) -> tuple[str, int, int] | None:
+        return self.where
+
+
+def _loop(job: Job, folder: Path, board: Any) -> None:
+    """What each worker does."""
+    import torch.distributed as dist
+
+    try:
+        os.chdir(folder)  # paths of the command line are relative to where it was given
+    except OSError:
+        raise UserError(f"{folder} is not on every node of the cluster: run from a directory that all share") from None
+    tell = Teller(board.tell.remote, _TELL_S)
+    as_rank(job, tell if dist.get_rank() == 0 else silent)
+
+
+def _cause(error: Exception, size: int) -> Exception:
+    """What to say of an error of Ray Train, which holds those of its workers, wrapped."""
+    from ray.exceptions import RayError
+
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    found = {rank: getattr(failure, "_base_exc", failure) for rank, failure in failures.items()}
+    for rank, failure in sorted(found.items()):
+        if isinstance(failure, RayError):
+            return resumable(f"worker {rank} of {size} is gone ({type(failure).__name__})")
+        if isinstance(failure, UserError) and not isinstance(failure, LostError):
+            return failure
+    if found and all(isinstance(failure, LostError) for failure in found.values()):
+        return resumable("a worker is gone")
+    return error

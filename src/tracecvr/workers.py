@@ -1,0 +1,161 @@
+"""Data-parallel runs: worker processes on this machine that compute each batch together. See `ranks` for how.
+
+This process holds the run's directory and watches; the workers do the rest, and the first of them writes. If one ends
+before its time, all are ended, and the run goes on from its last checkpoint when it is resumed.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from tracecvr.children import end_with_parent, started, threads_of
+from tracecvr.errors import UserError
+from tracecvr.progress import Teller
+from tracecvr.ranks import LostError, Ranks, joined
+from tracecvr.run import Spec, run, work
+from tracecvr.scratch import Progress, silent
+
+Make = Callable[[], Spec]
+"""Makes the specification of a run: in each process anew, since methods may come from a file that none has imported."""
+
+Job = Callable[[Progress], Any]
+
+Launch = Callable[[Job, int, int, Progress], object]
+"""Has a job done by so many workers of so many threads, joined as ranks; tells the progress of the first."""
+
+PATIENCE = timedelta(minutes=10)
+"""How long a worker waits for the others: none does anything alone for long. If one ends, that is seen at once."""
+
+_TELL_S, _GRACE_S = 0.2, 3.0
+
+
+def run_by(
+    launch: Launch | None,
+    make: Make,
+    out: Path,
+    resume: bool = False,
+    progress: Progress = silent,
+    checkpoint_every: float = 30.0,
+) -> dict[str, Any]:
+    """Carry out a run, or the rest of it, and return the content of `result.json`: by as many workers as it says, which
+    are launched (`together` does it), or by this process."""
+    spec = make()
+    if launch is None:
+        return run(spec, out, resume, progress, checkpoint_every)
+    job = partial(job_of_run, make, out, checkpoint_every)
+    return run(spec, out, resume, progress, launch=partial(launch, job, spec.workers, spec.threads, progress))
+
+
+def job_of_run(make: Make, out: Path, checkpoint_every: float, progress: Progress) -> None:
+    """What each worker does."""
+    work(make(), out, progress, checkpoint_every)
+
+
+def together(job: Job, size: int, threads: int = 1, progress: Progress = silent) -> list[Any]:
+    """What `job` returns in each of so many processes, which are joined as ranks; the first one's progress is told."""
+    with tempfile.TemporaryDirectory(prefix="tracecvr-") as folder:
+        crew = [_started(job, Path(folder) / "store", rank, size, threads) for rank in range(size)]
+        try:
+            return _listened(crew, progress)
+        finally:
+            for worker in crew:
+                worker.process.kill()
+                worker.process.join()
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+
+
+def _started(job: Job, store: Path, rank: int, size: int, threads: int) -> _Worker:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    loopback = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+    process = started(_worker, (theirs, job, store, rank, size), threads_of(threads) | loopback)
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _listened(crew: Sequence[_Worker], progress: Progress) -> list[Any]:
+    """Take in what workers say until all have answered or one has failed."""
+    answers: dict[int, Any] = {}
+    lost: dict[int, Exception] = {}
+    until = math.inf
+    while len(answers) < len(crew) and time.monotonic() < until:
+        waiting = {w.pipe: rank for rank, w in enumerate(crew) if rank not in answers | lost}
+        for pipe in wait(list(waiting), timeout=0.5):
+            assert isinstance(pipe, Connection)
+            rank = waiting[pipe]
+            kind, content = _heard(crew[rank], rank, len(crew))
+            if kind == "at":
+                progress(*content)
+            elif kind == "answer":
+                answers[rank] = content
+            elif isinstance(content, LostError):
+                lost[rank] = content
+                until = min(until, time.monotonic() + _GRACE_S)  # whoever was lost will be heard of
+            else:
+                raise content
+    if lost:
+        raise resumable(str(next(iter(lost.values()))))
+    return [answers[rank] for rank in range(len(crew))]
+
+
+def _heard(worker: _Worker, rank: int, size: int) -> tuple[str, Any]:
+    try:
+        found: tuple[str, Any] = worker.pipe.recv()
+        return found
+    except (EOFError, OSError):
+        worker.process.join()
+    code = worker.process.exitcode or 0
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    perhaps = " (out of memory, perhaps)" if code == -signal.SIGKILL else ""
+    return "raised", resumable(f"worker {rank} of {size} {how}{perhaps}")
+
+
+def resumable(what: str) -> UserError:
+    """The error for a run that has lost a worker."""
+    return UserError(f"{what}, so the run stops: continue it with --resume")
+
+
+def _worker(pipe: Connection, job: Job, store: Path, rank: int, size: int) -> None:
+    end_with_parent()
+    try:
+        dist.init_process_group("gloo", f"file://{store}", PATIENCE, size, rank)
+        tell = Teller(lambda where: pipe.send(("at", where)), _TELL_S)
+        answer = "answer", as_rank(job, tell if rank == 0 else silent)
+    except Exception as error:
+        answer = "raised", error if isinstance(error, UserError) else with_trace(error, rank)
+    with suppress(OSError, EOFError):
+        pipe.send(answer)
+        pipe.recv()  # until the parent ends it: others may still be reading what this process has sent them
+
+
+def as_rank(job: Job, progress: Progress) -> Any:
+    """Do a job as one of the processes that torch.distributed has brought together; a single one is alone."""
+    with nullcontext() if dist.get_world_size() == 1 else joined(Ranks()):
+        return job(progress)
+
+
+def with_trace(error: Exception, rank: int) -> Exception:
+    """An error that nobody expected, with where it happened: that is lost on the way to the parent."""
+    error.add_note(f"in worker {rank}:\n{traceback.format_exc()}")
+    return error

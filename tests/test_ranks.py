@@ -1,0 +1,264 @@
+"""Several workers compute what one computes: gradients, weights, statistics, whole runs; and how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ranked
+from conftest import Call
+from ranked import Case, Taken
+from tracecvr import registry
+from tracecvr.errors import UserError
+from tracecvr.run import run
+from tracecvr.scratch import silent
+from tracecvr.spec import spec_of
+from tracecvr.workers import Make, run_by, together
+
+METHODS: dict[str, Any] = dict(registry.found("method"))
+EVERY: list[Case] = [(name, () if method.contains else ("completer", "rehearsal")) for name, method in METHODS.items()]
+FOUR: list[Case] = [
+    ("trace", ()),
+    *((name, plugins) for name in ("es_dfm", "defuse", "gdfm") for plugins in ((), ("completer",))),
+]
+BACKBONES: list[str] = sorted(set(registry.found("backbone")) - {"mlp"})
+
+
+def jobs(two: bool) -> dict[Any, Any]:
+    """What is computed by one process and by several: by two everything, by three what shows rows that are left over:
+    of batches of 4 and of 2, the third has none."""
+    found: dict[Any, Any] = {"odd nets": ranked.odd_nets}
+    for size, case in [*product([4], FOUR), (2, FOUR[0])]:
+        found[size, case] = partial(ranked.gradients, case, torch.float64, hourly=1, batch_size=size)
+    if two:
+        found |= {("gradients", case): partial(ranked.gradients, case, torch.float64) for case in EVERY}
+        found |= {("single", case): partial(ranked.gradients, case, torch.float32) for case in FOUR}
+        found |= {("trained", case): partial(ranked.trained, case, torch.float64) for case in FOUR}
+        for name in BACKBONES:
+            found["backbone", name] = partial(ranked.gradients, ("es_dfm", ()), torch.float64, backbone=name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[Any, Any]:
+    return ranked.all_of(jobs(two=True), silent)
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict[Any, Any]]:
+    return together(partial(ranked.all_of, jobs(two=True)), 2)
+
+
+@pytest.fixture(scope="module")
+def three() -> list[dict[Any, Any]]:
+    return together(partial(ranked.all_of, jobs(two=False)), 3)
+
+
+def assert_gradients_close(ours: Taken, theirs: Taken, share: float) -> None:
+    """Every step's gradient is within a share of its norm."""
+    assert len(theirs.steps) == theirs.taken >= 5
+    assert ours.missing == theirs.missing
+    for a, b in zip(ours.steps, theirs.steps, strict=True):
+        assert np.linalg.norm(a - b) <= share * np.linalg.norm(b)
+
+
+def distance(ours: Taken, theirs: Taken, name: str = "") -> float:
+    """How far states are apart, as a share of their norm, in tensors whose names contain this."""
+    assert ours.state.keys() == theirs.state.keys()
+    a, b = (np.concatenate([v.ravel() for n, v in taken.state.items() if name in n]) for taken in (ours, theirs))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("case", EVERY, ids=str)
+def test_gradients_are_those_of_one_process(case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]]) -> None:
+    for rank in two:
+        ours, theirs = rank["gradients", case], alone["gradients", case]
+        assert_gradients_close(ours, theirs, 1e-9)
+        assert distance(ours, theirs) < 1e-9
+        assert distance(ours, theirs, "running") < 1e-9
+        np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_so_they_are_of_every_backbone(name: str, alone: dict[Any, Any], two: list[dict[Any, Any]]) -> None:
+    for rank in two:
+        assert_gradients_close(rank["backbone", name], alone["backbone", name], 1e-9)
+
+
+@pytest.mark.parametrize("case", FOUR, ids=str)
+def test_in_single_precision_they_are_near(case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]]) -> None:
+    for rank in two:
+        assert_gradients_close(rank["single", case], alone["single", case], 1e-3)
+
+
+@pytest.mark.parametrize("case", FOUR, ids=str)
+def test_weights_stay_together_for_a_hundred_steps(
+    case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]]
+) -> None:
+    """Of warm-up and stream. That is as near as one process stays to itself if its first weights are an ulp away."""
+    theirs = alone["trained", case]
+    assert theirs.taken >= 100
+    for rank in two:
+        assert distance(rank["trained", case], theirs, ".net.") < 1e-9
+    assert two[0]["trained", case].fingerprint == two[1]["trained", case].fingerprint
+
+
+@pytest.mark.parametrize("case", FOUR, ids=str)
+def test_batches_may_be_smaller_than_the_number_of_workers(
+    case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]
+) -> None:
+    for rank in (*two, *three):
+        assert_gradients_close(rank[4, case], alone[4, case], 1e-9)
+    assert len({rank[4, case].fingerprint for rank in three}) == 1
+
+
+def test_batches_may_be_of_two(alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]) -> None:
+    for rank in (*two, *three):  # less exact, because two rows normalised are 1 and -1, or nearly so
+        assert_gradients_close(rank[2, FOUR[0]], alone[2, FOUR[0]], 1e-8)
+
+
+def test_nets_may_be_used_in_odd_ways(
+    alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]
+) -> None:
+    for rank in (*two, *three):
+        for ours, theirs in zip(rank["odd nets"], alone["odd nets"], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+# Whole runs.
+
+WORDS = ("run", "--method", "trace", "--data", "synthetic", "--data-set", "clicks=3000", "--set", "hidden=16,8")
+
+
+def made(workers: int, seed: int = 0) -> Make:
+    settings = {"hidden": "16,8", "completer_hidden": "16,8", "batch_size": "512"}
+    return partial(spec_of, "trace", (), "synthetic", None, settings, ("clicks=3000",), seed, 1, workers)
+
+
+def written(out: Path) -> dict[str, bytes]:
+    """What a run came to, without what it cost."""
+    names = ("scores.parquet", "intervals.parquet", "internals.json", "run.json")
+    weights = next((out / "checkpoint").glob("*.safetensors"))
+    return {name: (out / name).read_bytes() for name in names} | {"weights": weights.read_bytes()}
+
+
+def nll(result: dict[str, Any]) -> float:
+    return float(result["metrics"]["pooled"]["nll"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    result = run_by(together, made(2), out)
+    assert (result["workers"], result["threads"]) == (2, 1)
+    return out
+
+
+def test_a_whole_run_differs_by_less_than_seeds_do(undisturbed: Path, tmp_path: Path) -> None:
+    alone = [nll(run(made(1, seed)(), tmp_path / str(seed))) for seed in range(3)]
+    ours = nll(json.loads((undisturbed / "result.json").read_text()))
+    assert abs(ours - alone[0]) < np.std(alone)
+
+
+def test_a_worker_that_is_killed_stops_the_run_which_goes_on_to_the_same_bytes(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    out, make, clock = tmp_path / "run", made(2), time.monotonic()
+    with pytest.raises(UserError, match=r"worker 1 of 2 was killed by SIGKILL.* continue it with --resume"):
+        run(make(), out, launch=partial(together, partial(ranked.dying, make, out, 40), 2))
+    assert time.monotonic() - clock < 100  # and not after the patience of those who wait
+    assert not (out / "result.json").exists()
+    before = next((out / "checkpoint").glob("*.json")).stem
+    assert int(before) == 40
+    run_by(together, make, out, resume=True)
+    assert written(out) == written(undisturbed)
+
+
+def test_workers_that_do_not_agree_stop_the_run(tmp_path: Path) -> None:
+    out, make = tmp_path / "run", made(2)
+    with pytest.raises(UserError, match="after 1 intervals: the state of worker 1 is not that of worker 0"):
+        run(make(), out, launch=partial(together, partial(ranked.straying, make, out), 2))
+
+
+def test_a_users_mistake_is_told_as_by_one_process(tmp_path: Path) -> None:
+    make = partial(spec_of, "vanilla", (), "synthetic", None, {"split": "90d"}, ("clicks=500",), workers=2)
+    told = []
+    for launch in (together, None):
+        with pytest.raises(UserError) as error:
+            run_by(launch, make, tmp_path / "run")
+        told.append(str(error.value))
+    assert told[0] == told[1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_number_of_workers_is_part_of_a_run(undisturbed: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="workers is 2 there, 1 here"):
+        run_by(None, made(1), undisturbed, resume=True)
+    with pytest.raises(UserError, match="workers is 2 there, 3 here"):
+        run_by(together, made(3), undisturbed, resume=True)
+    assert run_by(together, made(2), undisturbed, resume=True)["workers"] == 2
+
+
+def test_the_command_line(call: Call, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "run")
+    assert call(*WORDS, *out, "--engine", "elsewhere") == 2
+    assert "--engine elsewhere: give local or ray" in capsys.readouterr().err
+    assert call(*WORDS, *out, "--address", "auto") == 2
+    assert "--address is for --engine ray" in capsys.readouterr().err
+    assert call(*WORDS, *out, "--engine", "ray", "--workers", 2, "--address", "127.0.0.1:1") == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_the_command(how: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [*WORDS, "--workers", "2", "--threads", "1", "--out", str(out)]
+    with subprocess.Popen([sys.executable, "-m", "tracecvr.cli", *words], stderr=subprocess.PIPE, text=True) as command:
+        until = time.monotonic() + 100
+        while not (out / "run.json").exists():
+            assert command.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        workers = children(command.pid)
+        assert len(workers) == 2
+        command.send_signal(how)
+        told = command.communicate(timeout=60)[1]
+    if how is signal.SIGINT:
+        assert command.returncode == 130
+        assert "goes on with --resume" in told
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """Of a process, those that work: one that multiprocessing starts to tidy up after the others does not."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.scale
+def test_under_ray_train_the_run_is_the_same(undisturbed: Path, tmp_path: Path) -> None:
+    from tracecvr.cluster import connected
+    from tracecvr.raytrain import together_on
+
+    out, make = tmp_path / "run", made(2)
+    with connected(cpus=2):
+        with pytest.raises(UserError, match=r"worker 1 of 2 is gone.* continue it with --resume"):
+            run(make(), out, launch=partial(together_on(None), partial(ranked.dying, make, out, 40), 2, 1, silent))
+        assert not (out / "result.json").exists()
+        run_by(together_on(None), make, out, resume=True)
+        with pytest.raises(UserError, match="the Ray cluster has 2 cores, but 3 workers of 1 threads need 3"):
+            run_by(together_on(None), made(3), tmp_path / "three")
+    assert written(out) == written(undisturbed)
