@@ -44,12 +44,14 @@ class Cluster:
     def _started(self, *words: str) -> subprocess.Popen[bytes]:
         told = self.folder / f"node{len(self.nodes)}.log"
         common = ("--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats", "--block")
-        with told.open("wb") as log:
-            node = subprocess.Popen([*_RAY, "start", *words, *common], env=self.env, stdout=log, stderr=log)
-        self.nodes.append(node)
-        until(lambda: b"Ray runtime started." in told.read_bytes() or node.poll() is not None)
-        assert node.poll() is None, told.read_text()
-        return node
+        for _ in range(3):  # Ray gives a node 30 s to start, which a busy machine may exceed
+            with told.open("wb") as log:
+                node = subprocess.Popen([*_RAY, "start", *words, *common], env=self.env, stdout=log, stderr=log)
+            self.nodes.append(node)
+            until(lambda node=node: b"Ray runtime started." in told.read_bytes() or node.poll() is not None)  # type: ignore[misc]
+            if node.poll() is None:
+                return node
+        raise AssertionError(told.read_text())
 
     def close(self) -> None:
         """End what is left of it."""
