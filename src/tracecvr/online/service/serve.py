@@ -24,6 +24,8 @@ from tracecvr.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.limits import Limits
+from tracecvr.online.sources import Source
+from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store import Store
 
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -38,7 +40,9 @@ class Address:
     key: Path | None = None
 
 
-def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, learn: bool) -> None:
+def serve(
+    store: Store, tokens: Path | None, address: Address, limits: Limits, learn: bool, source: Source | None = None
+) -> None:
     """Answer until stopped."""
     known = Tokens() if tokens is None else Tokens.read(tokens)
     if not known.required and not _is_loopback(address.host):
@@ -46,7 +50,8 @@ def serve(store: Store, tokens: Path | None, address: Address, limits: Limits, l
     if (address.certificate is None) != (address.key is None):
         raise UserError("TLS needs both --certificate and --key")
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
-    with _bound(address) as listening, Learning(store.folder, learn) as learning:
+    pumping = Pumping(store, source)
+    with _bound(address) as listening, Learning(store.folder, learn) as learning, pumping:
         config = uvicorn.Config(
             application(store, known, limits, learning.runs),
             log_level="warning",
