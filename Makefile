@@ -4,16 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow browser lint install clean
+.PHONY: demo test test-slow test-scale browser lint install clean
 
 demo: install  ## every method on the embedded synthetic log, and a report to look at
 	$(BIN)/tracecvr bench quick --data synthetic --out runs/demo
 
 test: install lint  ## lint, types and the whole fast suite
-	$(BIN)/pytest -n 2 -m "not slow and not browser"
+	$(BIN)/pytest -n 2 -m "not slow and not browser and not scale"
 
 test-slow: install  ## the tests that take minutes, and those on real logs
 	$(BIN)/pytest -m slow
+
+test-scale: install  ## Ray clusters and brokers, real ones, on this machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray,brokers]"
+	$(BIN)/pytest -m scale
 
 browser: install  ## the report in a real browser: chromium from PATH, or Debian's package if we may install it
 	command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
