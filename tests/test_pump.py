@@ -182,6 +182,9 @@ class Reader:
     shelf: Shelf
     forgetful: bool = False
     at: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    arrived: list[str] = field(default_factory=list)
+    """Partitions whose messages have come; all if there are none of these."""
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     def identities(self) -> Mapping[str, str]:
@@ -199,20 +202,25 @@ class Reader:
         self.at = dict(following)
         if self.forgetful:
             self.at = {name: self.shelf.acknowledged.get(name, -1) + 1 for name in following}
+        self.lag(ask=True)
 
     def pull(self, count: int, seconds: float) -> list[Message]:
         if self.shelf.away:
             raise UserError("nobody answers")
         found = []
-        for name in self.rng.sample(sorted(self.at), len(self.at)):  # a partition at a time, as brokers do
+        names = self.arrived or sorted(self.at)
+        for name in self.rng.sample(names, len(names)):  # a partition at a time, as brokers do
             for position in range(self.at[name], min(len(self.shelf.partitions[name]), self.at[name] + count)):
                 if len(found) < count:
                     found.append(Message(name, position, self.shelf.partitions[name][position]))
                     self.at[name] = position + 1
         return found
 
-    def lag(self) -> Mapping[str, int]:
-        return {name: len(self.shelf.partitions[name]) - at for name, at in self.at.items()}
+    def lag(self, ask: bool = False) -> Mapping[str, int]:
+        """What is left; who does not ask is told of old times."""
+        if ask:
+            self.ends = {name: len(self.shelf.partitions[name]) for name in self.at}
+        return {name: max(0, self.ends.get(name, 0) - at) for name, at in self.at.items()}
 
     def acknowledge(self, positions: Mapping[str, int]) -> None:
         self.shelf.acknowledged.update(positions)
@@ -350,6 +358,23 @@ def test_a_partition_with_messages_left_holds_time_back(tmp_path: Path) -> None:
     assert log.take([], {a: 0, b: 0}).receipt.accepted == 0
     assert log.closed() == 39, "nothing is left: the first's time counts"
     assert take(b, 1, 130, {a: 0, b: 0}) == 39
+
+
+def test_time_waits_for_a_partition_that_nobody_knew_had_messages_by_now(made: Made) -> None:
+    """Messages come in a burst while the pump looks on: of one partition it has them, of the other it only could."""
+    store, shelf = made(), Shelf({"kafka:t/0": [], "kafka:t/1": []})
+    one, broker = pump(store, shelf, batch=5000), Reader(shelf)
+    one._go_on(broker)
+    one.step(broker)
+    shelf.partitions.update(Shelf.of(the_events(), 2).partitions)
+    broker.arrived = ["kafka:t/0"]
+    one.step(broker)
+    assert one.inbox.closed() == 0
+    broker.arrived = ["kafka:t/1"]
+    one.step(broker)
+    assert one.inbox.closed() > 20
+    each_once(store, shelf)
+    assert store.log().facts().get("late", 0) == 0
 
 
 # What cannot be read.

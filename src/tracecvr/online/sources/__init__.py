@@ -44,8 +44,8 @@ class Broker(Protocol):
     def pull(self, count: int, seconds: float) -> list[Message]:
         """At most so many messages, those of a partition in order; none if none come within the time."""
 
-    def lag(self) -> Mapping[str, int]:
-        """Of each partition: how many messages are left after those that were pulled."""
+    def lag(self, ask: bool = False) -> Mapping[str, int]:
+        """Of each partition: how many messages are left after those that were pulled; as far as is known, or asked."""
 
     def acknowledge(self, positions: Mapping[str, int]) -> None:
         """Tell the broker what was dealt with, for those who watch it there. That may be lost."""

@@ -45,7 +45,8 @@ class Topics:
         if taken := sorted(set(source.settings) & set(_OURS)):
             raise UserError(f"--source-config: {taken[0]!r} is not to be chosen")
         self._common = {**source.settings, "bootstrap.servers": source.hosts, "client.id": client}
-        self._lag: dict[str, int] = {}
+        self._next: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
         self._error: KafkaError | None = None
         self._producer: Producer | None = None
         settings = {
@@ -59,10 +60,11 @@ class Topics:
         }
         with _told(source):
             self._consumer = Consumer(settings, logger=_log)
+            self._asker = Consumer(settings, logger=_log)  # a question waits behind a pull on the same connection
 
     def identities(self) -> Mapping[str, str]:
         with _told(self.source):
-            cluster = self._consumer.list_topics(timeout=_SECONDS).cluster_id
+            cluster = self._asker.list_topics(timeout=_SECONDS).cluster_id
         return dict.fromkeys(self.source.sources, f"of cluster {cluster}")
 
     def bounds(self) -> Mapping[str, tuple[int, int]]:
@@ -76,8 +78,8 @@ class Topics:
         return {name: min(max(first, wanted), end) for name, (first, end) in bounds.items()}
 
     def seek(self, following: Mapping[str, int]) -> None:
-        bounds = self.bounds()
-        self._lag = {name: max(0, bounds[name][1] - first) for name, first in following.items()}
+        self._next, self._ends = dict(following), {}
+        self.lag(ask=True)
         with _told(self.source):
             self._consumer.assign([_at(name, first) for name, first in following.items()])
 
@@ -93,15 +95,19 @@ class Topics:
             error = message.error()
             if error is None:
                 found.append(Message(name, offset, message.value() or b""))
-                self._lag[name] = max(0, self._end(name) - offset - 1)
+                self._next[name] = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._lag[name] = 0
+                self._next[name] = offset  # beyond what was written about transactions, which is no message
             else:
                 raise UserError(f"{self.source}: {error.str()}")
         return found
 
-    def lag(self) -> Mapping[str, int]:
-        return self._lag
+    def lag(self, ask: bool = False) -> Mapping[str, int]:
+        for name, following in self._next.items():
+            self._ends[name] = max(self._ends.get(name, 0), self._cached(name))
+            if ask and self._ends[name] <= following:
+                self._ends[name] = self._watermarks(_at(name))[1]
+        return {name: max(0, self._ends[name] - following) for name, following in self._next.items()}
 
     def acknowledge(self, positions: Mapping[str, int]) -> None:
         with _told(self.source):
@@ -122,6 +128,7 @@ class Topics:
 
     def close(self) -> None:
         self._consumer.close()
+        self._asker.close()
 
     # What the broker knows.
 
@@ -129,7 +136,7 @@ class Topics:
         found = {}
         for topic in self.source.names:
             with _told(self.source):
-                told = self._consumer.list_topics(topic, timeout=_SECONDS).topics[topic]
+                told = self._asker.list_topics(topic, timeout=_SECONDS).topics[topic]
             if told.error is not None or not told.partitions:
                 raise UserError(f"{self.source}: topic {topic}: {told.error.str() if told.error else 'no partitions'}")
             for number in sorted(told.partitions):
@@ -138,21 +145,21 @@ class Topics:
 
     def _watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         with _told(self.source):
-            found = self._consumer.get_watermark_offsets(partition, timeout=_SECONDS)
+            found = self._asker.get_watermark_offsets(partition, timeout=_SECONDS)
         if found is None:
             raise UserError(f"{self.source}: no answer about {partition.topic}/{partition.partition}")
         first, end = found
         return int(first), int(end)
 
-    def _end(self, name: str) -> int:
-        """The offset after the last, as of the last answer of the broker."""
-        found = self._consumer.get_watermark_offsets(_at(name, OFFSET_INVALID), cached=True)
-        return found[1] if found else 0
+    def _cached(self, name: str) -> int:
+        """The offset after the last, as of the last messages from there."""
+        found = self._consumer.get_watermark_offsets(_at(name), cached=True)
+        return int(found[1]) if found else 0
 
     def _from_time(self, milliseconds: int, bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
         asked = [_at(name, milliseconds) for name in bounds]
         with _told(self.source):
-            answers = self._consumer.offsets_for_times(asked, timeout=_SECONDS)
+            answers = self._asker.offsets_for_times(asked, timeout=_SECONDS)
         starts = {f"kafka:{a.topic}/{a.partition}": a.offset for a in answers}
         return {name: starts[name] if starts[name] >= 0 else end for name, (_, end) in bounds.items()}
 
@@ -161,7 +168,7 @@ class Topics:
             self._error = error
 
 
-def _at(name: str, offset: int) -> TopicPartition:
+def _at(name: str, offset: int = OFFSET_INVALID) -> TopicPartition:
     topic, _, number = name.removeprefix("kafka:").rpartition("/")
     return TopicPartition(topic, int(number), offset)
 

@@ -84,7 +84,7 @@ class Jetstream:
             self._last, self._left = msg, told.num_pending
         return found
 
-    def lag(self) -> Mapping[str, int]:
+    def lag(self, ask: bool = False) -> Mapping[str, int]:
         return {self.partition: self._left}
 
     def acknowledge(self, positions: Mapping[str, int]) -> None:

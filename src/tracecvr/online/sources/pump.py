@@ -10,13 +10,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
 from tracecvr.errors import UserError
 from tracecvr.files import locked
-from tracecvr.online.inbox import Taken, source_of
+from tracecvr.online.inbox import Parsed, Taken, source_of
 from tracecvr.online.sources import Broker, Source
 from tracecvr.online.sources.messages import parsed
 from tracecvr.online.store import Store
@@ -97,15 +97,22 @@ class Pump:
     def step(self, broker: Broker) -> int:
         """Pull once, commit, acknowledge; how many messages came."""
         messages = broker.pull(self.batch, self.wait)
-        lag = dict(broker.lag())
+        found = [parsed(self.store.reader, message) for message in messages]
+        lag = dict(broker.lag(ask=self._ends_something(found)))
         if messages or lag != self._lag:
-            taken = self.inbox.take([parsed(self.store.reader, message) for message in messages], lag)
+            taken = self.inbox.take(found, lag)
             self._lag = lag
             self._tell(taken)
         if messages:
             broker.acknowledge({message.partition: message.position for message in messages})
         self._look(broker)
         return len(messages)
+
+    def _ends_something(self, found: Sequence[Parsed]) -> bool:
+        """Whether an interval may be closed by these: then it has to be known, not guessed, that nothing is left in
+        other partitions that was sent before."""
+        newest = max((event.ts for p in found for event in p.events), default=0)
+        return self.store.grid.closed(newest - self.store.grid.lateness) > self.inbox.closed()
 
     def _go_on(self, broker: Broker) -> None:
         """Put the broker where the store is, and a source that is new where it is to start."""
