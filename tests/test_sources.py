@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,13 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import Call
 from crashing import each_event_once, free_port, in_batches, learn_all, replayed, send_over, small_events, small_store
 from tracecvr.config import HOUR
 from tracecvr.errors import UserError
@@ -37,6 +40,7 @@ from tracecvr.online.store import Store
 
 pytestmark = pytest.mark.scale
 
+GUIDE = Path(__file__).parents[1] / "docs" / "online.md"
 INTERVALS = 9
 STEPS = ("pulled", "committing", "committed", "acknowledged")
 """Where a process is killed: right after a pull, inside the transaction, after it, and after the acknowledgement."""
@@ -257,9 +261,8 @@ def test_kills_between_each_two_steps_lose_and_double_nothing(way: Way) -> None:
     nothing_lost_nothing_doubled(way, events, sum(map(len, batches)))
 
 
+@pytest.mark.parametrize("way", ["nats", "kafka"], indirect=True)  # HTTP's are in test_service_crash.py
 def test_kills_at_random_moments_lose_and_double_nothing(way: Way) -> None:
-    if way.broker is None:
-        return  # in test_service_crash.py
     events, rng, kills = small_events(INTERVALS), random.Random(5), 0
     batches = in_batches(events, seed=4, lateness=HOUR)
     with sending(way, batches, pause=0.1) as sent:
@@ -317,12 +320,14 @@ def store(tmp_path: Path) -> Store:
     return small_store(tmp_path / "store", 6)
 
 
-EVENTS = small_events(6)
+@cache
+def sent() -> list[dict[str, Any]]:
+    return small_events(6)
 
 
 def test_poison_is_set_aside_and_all_else_goes_on(broker: Any, store: Store) -> None:
-    payloads = [json.dumps(event).encode() for event in EVENTS]
-    lacking = {k: v for k, v in EVENTS[0].items() if k != "ts"} | {"type": "click", "click_id": "x", "ts": 5}
+    payloads = [json.dumps(event).encode() for event in sent()]
+    lacking = {k: v for k, v in sent()[0].items() if k != "ts"} | {"type": "click", "click_id": "x", "ts": 5}
     planted = [b"", b"\xff", json.dumps(lacking | {"features": {}}).encode(), b"[7]"]
     for at, bad in zip((3, 4, 20, len(payloads)), planted, strict=True):
         payloads.insert(at, bad)
@@ -331,7 +336,7 @@ def test_poison_is_set_aside_and_all_else_goes_on(broker: Any, store: Store) -> 
     assert one.drain() == len(payloads)
     (told,) = one.inbox.sources().values()
     assert (told["messages"], told["set_aside"], told["waiting"]) == (len(payloads), 4, 4)
-    each_event_once(store, EVENTS)
+    each_event_once(store, sent())
     first = 1 if "nats" in broker.url else 0
     found = [(message.position - first, message.payload, reason) for message, reason, _ in one.inbox.aside()]
     assert [(at, payload) for at, payload, _ in found] == [
@@ -342,20 +347,20 @@ def test_poison_is_set_aside_and_all_else_goes_on(broker: Any, store: Store) -> 
 
 
 def test_a_source_starts_where_it_is_told_to(broker: Any, store: Store) -> None:
-    half = len(EVENTS) // 2
-    broker.publish([json.dumps(event).encode() for event in EVENTS[:half]])
+    half = len(sent()) // 2
+    broker.publish([json.dumps(event).encode() for event in sent()[:half]])
     time.sleep(0.05)
     between = time.time()
     time.sleep(0.05)
-    broker.publish([json.dumps(event).encode() for event in EVENTS[half:]])
+    broker.publish([json.dumps(event).encode() for event in sent()[half:]])
     first = 1 if "nats" in broker.url else 0
-    starts = {"earliest": 0, str(first + 17): 17, "latest": len(EVENTS)}
+    starts = {"earliest": 0, str(first + 17): 17, "latest": len(sent())}
     if first:  # Kafka's built-in broker finds no offset by time
         starts |= {f"@{between}": half, datetime.fromtimestamp(between, UTC).isoformat(): half, "2020-01-01": 0}
     for number, (start, expected) in enumerate(starts.items()):
         other = Store.open(Path(shutil.copytree(store.folder, store.folder.with_name(f"store{number}"))))
         pump(other, broker, start=start).drain()
-        assert times(other) == sorted(event["ts"] for event in EVENTS[expected:]), start
+        assert times(other) == sorted(event["ts"] for event in sent()[expected:]), start
 
 
 def test_kafka_is_asked_for_the_offsets_of_a_time(kafka: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,15 +378,15 @@ def test_kafka_is_asked_for_the_offsets_of_a_time(kafka: Any, store: Store, monk
             return [confluent_kafka.TopicPartition(p.topic, p.partition, answers[p.partition]) for p in partitions]
 
     monkeypatch.setattr(ours, "Consumer", Knowing)
-    numbers = list(range(len(EVENTS)))
-    kafka.publish([json.dumps(event).encode() for event in EVENTS], numbers)
+    numbers = list(range(len(sent())))
+    kafka.publish([json.dumps(event).encode() for event in sent()], numbers)
     pump(store, kafka, start="@1700000000.25").drain()
     assert {p.offset for p in asked} == {1700000000250}
-    assert times(store) == sorted(EVENTS[n]["ts"] for n in numbers if (n % 4 == 0 and n >= 20) or n % 4 == 1)
+    assert times(store) == sorted(sent()[n]["ts"] for n in numbers if (n % 4 == 0 and n >= 20) or n % 4 == 1)
 
 
 def test_new_versions_are_announced_where_events_come_from(broker: Any, store: Store) -> None:
-    broker.publish([json.dumps(event).encode() for event in EVENTS])
+    broker.publish([json.dumps(event).encode() for event in sent()])
     pump(store, broker).drain()
     weights = learn_all(store)
     for _ in range(2):
@@ -414,7 +419,7 @@ def test_a_broker_that_is_not_there_is_told_of_in_time(url: str, store: Store, m
 
 
 def test_a_nats_server_that_is_killed_and_started_again_is_read_on(nats: Any, store: Store) -> None:
-    payloads = [json.dumps(event).encode() for event in EVENTS]
+    payloads = [json.dumps(event).encode() for event in sent()]
     third = len(payloads) // 3
     way = Way(store, _pull, (nats.url,), lambda _: None, nats)
     way.start()
@@ -428,12 +433,12 @@ def test_a_nats_server_that_is_killed_and_started_again_is_read_on(nats: Any, st
             until(lambda: store.inbox().sources()["nats:EVENTS"]["problem"] is None)
     finally:
         way.kill()
-    each_event_once(store, EVENTS)
+    each_event_once(store, sent())
     assert "duplicates" not in store.log().facts()
 
 
 def test_a_nats_consumer_that_somebody_deleted_is_made_again(nats: Any, store: Store) -> None:
-    payloads = [json.dumps(event).encode() for event in EVENTS]
+    payloads = [json.dumps(event).encode() for event in sent()]
     nats.publish(payloads[:10])
     way = Way(store, _pull, (nats.url,), lambda _: None, nats)
     way.start()
@@ -441,14 +446,14 @@ def test_a_nats_consumer_that_somebody_deleted_is_made_again(nats: Any, store: S
         until(lambda: accepted(store) == 10)
         assert nats.ask(lambda js: js.delete_consumer("EVENTS", "tracecvr-store"))
         nats.publish(payloads[10:])
-        until(lambda: accepted(store) == len(EVENTS))
+        until(lambda: accepted(store) == len(sent()))
     finally:
         way.kill()
-    each_event_once(store, EVENTS)
+    each_event_once(store, sent())
 
 
 def test_a_nats_stream_that_was_made_anew_is_refused_until_forgotten(nats: Any, store: Store) -> None:
-    payloads = [json.dumps(event).encode() for event in EVENTS]
+    payloads = [json.dumps(event).encode() for event in sent()]
     nats.publish(payloads[:10])
     pump(store, nats).drain()
     nats.ask(lambda js: js.delete_stream("EVENTS"))
@@ -458,7 +463,7 @@ def test_a_nats_stream_that_was_made_anew_is_refused_until_forgotten(nats: Any, 
         pump(store, nats).drain()
     store.inbox().forget("nats:EVENTS")
     pump(store, nats).drain()
-    each_event_once(store, EVENTS)
+    each_event_once(store, sent())
 
 
 def test_a_nats_stream_that_drops_what_was_acknowledged_is_refused(nats: Any, store: Store) -> None:
@@ -492,7 +497,7 @@ def test_kafka_settings_come_from_the_file_but_for_those_that_promises_depend_on
 ) -> None:
     config = tmp_path / "kafka.toml"
     config.write_text('group.id = "others"\nfetch.min.bytes = 1\n')
-    kafka.publish([json.dumps(EVENTS[0]).encode()])
+    kafka.publish([json.dumps(sent()[0]).encode()])
     assert pump(store, kafka, config=config).drain() == 1
     for content, told in (("enable.auto.commit = true", "not to be chosen"), ("no.such = 1", "No such configuration")):
         config.write_text(content)
@@ -504,36 +509,58 @@ def test_several_topics_are_one_source(kafka: Any, store: Store) -> None:
     """Clicks in one topic, actions in another, all of the clicks published first: time waits for the actions."""
     from brokers import Kafka
 
-    kinds = {"events": [e for e in EVENTS if e["type"] == "click"], "more": [e for e in EVENTS if e["type"] != "click"]}
+    kinds = {"events": [e for e in sent() if e["type"] == "click"], "more": [e for e in sent() if e["type"] != "click"]}
     assert isinstance(kafka, Kafka)
     for kafka.topic, events in kinds.items():
         kafka.publish([json.dumps(event).encode() for event in events], [event["click_id"] for event in events])
     kafka.url += ",more"
-    assert pump(store, kafka).drain() == len(EVENTS)
-    each_event_once(store, EVENTS)
+    assert pump(store, kafka).drain() == len(sent())
+    each_event_once(store, sent())
     assert store.log().facts().get("late", 0) == 0
     assert list(store.inbox().sources()) == ["kafka:events", "kafka:more"]
     assert learn_all(store) == replayed(store, store.base, store.log().closed())
 
 
-# The service.
+# The guide and the service.
+
+
+def test_the_guide_to_brokers_runs(
+    nats: Any, store: Store, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = next(event for event in sent() if event["type"] == "click") | {"click_id": "x"}
+    lacking["features"] = {name: value for name, value in lacking["features"].items() if name != "device"}
+    nats.publish([json.dumps(event).encode() for event in [*sent(), lacking]])
+    monkeypatch.chdir(store.folder.parent)
+    (commands,) = re.findall(r"```shell\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    said = []
+    for line in commands.splitlines():
+        assert call(*shlex.split(line.replace("4222", str(nats.port)))[1:]) == 0, line
+        said.append(capsys.readouterr().out)
+    pulled, listed, aside, replay, dropped = said
+    assert pulled == f"pulled: {len(sent()) + 1} messages\n"
+    assert "nats:EVENTS.waiting: 1" in listed
+    assert "feature 'device' is missing" in aside
+    assert replay == "read: 1 messages, accepted: 1, left: 0\n"
+    assert dropped == "dropped: 0 messages\n"
+    for option in ("from", "announce", "source-config"):
+        assert f"--{option}" in GUIDE.read_text()
 
 
 def test_a_server_pulls_beside_answering_and_tells_of_it(broker: Any, store: Store) -> None:
-    broker.publish([json.dumps(event).encode() for event in EVENTS])
+    broker.publish([json.dumps(event).encode() for event in sent()])
     port = free_port()
     words = ["serve", str(store.folder), "--port", str(port), "--source", broker.url, "--announce", "versions"]
     server = subprocess.Popen([sys.executable, "-m", "tracecvr.cli", *words], stderr=subprocess.DEVNULL)
     try:
         with Client(f"http://127.0.0.1:{port}", retries=20, timeout=60) as client:
-            until(lambda: accepted(store) == len(EVENTS))
+            until(lambda: accepted(store) == len(sent()))
             closed = store.log().closed()
             until(lambda: client.status()["intervals"]["learnt"] == closed > 2)
             (told,) = client.status()["sources"].values()
-            assert (told["messages"], told["lag"], told["problem"]) == (len(EVENTS), 0, None)
+            assert (told["messages"], told["lag"], told["problem"]) == (len(sent()), 0, None)
             until(lambda: store.inbox().announced() == closed)
     finally:
         server.terminate()
         server.wait(30)
-    each_event_once(store, EVENTS)
+    each_event_once(store, sent())
     assert broker.heard("versions")[-1]["version"] == closed

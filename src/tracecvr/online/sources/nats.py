@@ -158,10 +158,8 @@ class Jetstream:
 
     async def _fetch(self, count: int, seconds: float) -> list[Msg]:
         found: list[Msg] = []
-        try:
+        with suppress(TimeoutError):
             found = await self._pulling.fetch(count, timeout=seconds)
-        except TimeoutError:
-            pass
         if not found:  # it looks the same if somebody has deleted the consumer: ask
             self._left = (await self._pulling.consumer_info()).num_pending or 0
         return found

@@ -1,4 +1,5 @@
-"""Real brokers on this machine: a NATS server as a process, and the broker that Kafka's client has built in."""
+"""Real brokers on this machine, to measure and to test with: a NATS server as a process, and the broker that Kafka's
+client has built in. They need the extra `brokers`."""
 
 from __future__ import annotations
 
