@@ -156,7 +156,7 @@ class Kafka:
     def acknowledged(self) -> int:
         consumer = self._consumer("tracecvr-store")
         partitions = [confluent_kafka.TopicPartition(self.topic, number) for number in range(4)]
-        found = sum(max(0, p.offset) for p in consumer.committed(partitions, timeout=10))
+        found = sum(max(0, int(p.offset)) for p in consumer.committed(partitions, timeout=10))
         consumer.close()
         return found
 

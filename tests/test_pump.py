@@ -207,7 +207,7 @@ class Reader:
     def pull(self, count: int, seconds: float) -> list[Message]:
         if self.shelf.away:
             raise UserError("nobody answers")
-        found = []
+        found: list[Message] = []
         names = self.arrived or sorted(self.at)
         for name in self.rng.sample(names, len(names)):  # a partition at a time, as brokers do
             for position in range(self.at[name], min(len(self.shelf.partitions[name]), self.at[name] + count)):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def _mortal_log(die: Callable[[str], None], method: str) -> None:
     """Let the log's transactions die when everything is written and nothing committed, or just committed."""
     owner = Inbox if method == "take" else EventLog
     original, transaction = getattr(owner, method), EventLog._transaction
-    inside = []
+    inside: list[int] = []
 
     @contextmanager
     def mortal(self: EventLog) -> Iterator[None]:
@@ -144,7 +145,7 @@ class Way:
     store: Store
     child: Callable[..., None]
     words: tuple[Any, ...]
-    send: Callable[[Sequence[dict[str, Any]]], None]
+    send: Callable[[Sequence[dict[str, Any]]], object]
     broker: Any = None
     _running: ForkServerProcess | None = None
 
@@ -177,7 +178,7 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
         port = free_port()
         learn_all(store)  # a click is answered with a score: there has to be a version
         with Client(f"http://127.0.0.1:{port}", retries=2) as client:
-            found = Way(store, _serve, (port,), lambda batch: list(send_over(client, batch)) and None)
+            found = Way(store, _serve, (port,), lambda batch: deque(send_over(client, batch), 0))
             yield found
             found.kill()
         return
@@ -371,7 +372,7 @@ def test_kafka_is_asked_for_the_offsets_of_a_time(kafka: Any, store: Store, monk
 
     asked = []
 
-    class Knowing(confluent_kafka.Consumer):
+    class Knowing(confluent_kafka.Consumer):  # type: ignore[misc]
         def offsets_for_times(self, partitions: Any, timeout: float) -> Any:
             asked.extend(partitions)
             answers = {0: 5, 1: 0, 2: -1, 3: -1}

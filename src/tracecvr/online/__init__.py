@@ -20,7 +20,7 @@ the one rule from which everything about lateness follows, and it is written bes
 log needs no clock.
 
 Rooms: `events` (from JSON to rows), `eventlog` (the database), `committer` (group commit), `inbox` (how far brokers
-were read), `sources` (brokers, and the pump), `ledger` (the live twin of `TableSource`), `learner` (ticks and their guard),
-`versions` (snapshots, what serves), `vitals` (live metrics), `archive` (compaction and erasure), `relive` (replay of
-what ran), `store` (the directory), `feed` (a dataset as events), `report` (what there is to be told).
+were read), `sources` (brokers, and the pump), `ledger` (the live twin of `TableSource`), `learner` (ticks and their
+guard), `versions` (snapshots, what serves), `vitals` (live metrics), `archive` (compaction and erasure), `relive`
+(replay of what ran), `store` (the directory), `feed` (a dataset as events), `report` (what there is to be told).
 """
