@@ -35,8 +35,8 @@ class Running(Protocol):
     def heard(self, target: str) -> list[dict[str, Any]]:
         """What was announced there."""
 
-    def acknowledged(self) -> int:
-        """How many messages the broker takes to be dealt with, by whoever pulls."""
+    def acknowledged(self, client: str) -> int:
+        """How many messages the broker takes to be dealt with by a client."""
 
     def close(self) -> None: ...
 
@@ -95,9 +95,9 @@ class Nats:
         found: list[dict[str, Any]] = self.ask(read)
         return found
 
-    def acknowledged(self) -> int:
+    def acknowledged(self, client: str) -> int:
         async def read(js: JetStreamContext) -> int:
-            (info,) = await js.consumers_info("EVENTS")
+            info = await js.consumer_info("EVENTS", client)
             return int(info.ack_floor.stream_seq)
 
         return int(self.ask(read))
@@ -153,8 +153,8 @@ class Kafka:
         consumer.close()
         return found
 
-    def acknowledged(self) -> int:
-        consumer = self._consumer("tracecvr-store")
+    def acknowledged(self, client: str) -> int:
+        consumer = self._consumer(client)
         partitions = [confluent_kafka.TopicPartition(self.topic, number) for number in range(4)]
         found = sum(max(0, int(p.offset)) for p in consumer.committed(partitions, timeout=10))
         consumer.close()

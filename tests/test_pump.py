@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -485,6 +486,15 @@ def test_another_stream_of_the_same_name_is_refused_until_the_first_is_forgotten
     assert store.log().facts()["duplicates"] == 20
 
 
+def test_stores_of_the_same_name_have_names_of_their_own_at_the_broker(made: Made, tmp_path: Path) -> None:
+    one = made()
+    other = Store.open(Path(shutil.copytree(one.folder, tmp_path / "elsewhere" / "store")))
+    names = [pump(store, Shelf({})).client for store in (one, other, one)]
+    assert names[0] == names[2] != names[1]
+    assert all(name.startswith("tracecvr-store-") for name in names)
+    assert "reader" not in status_of(one)["events"]
+
+
 # As a thread.
 
 
@@ -507,7 +517,10 @@ def test_a_broker_that_is_away_is_told_of_and_read_when_it_is_back(made: Made, i
     store, shelf = made(), Shelf.of(the_events()[:50])
     shelf.partitions["kafka:t/0"], later = shelf.partitions["kafka:t/0"][:20], shelf.partitions["kafka:t/0"][20:]
     log = store.inbox()
+    shelf.away = True
     with Pumping(store, source(shelf)):
+        until(lambda: status_of(store).get("sources", {}).get("kafka:t", {}).get("problem") == "nobody answers")
+        shelf.away = False
         until(lambda: len(log.since(0, 100)) == 20)
         shelf.away = True
         until(lambda: status_of(store)["sources"]["kafka:t"]["problem"] == "nobody answers")
@@ -529,6 +542,8 @@ def test_a_second_pump_waits_until_the_first_ends(
     until(lambda: len(log.since(0, 100)) == 20)
     with pytest.raises(UserError, match="one reader of brokers"):
         pump(store, other).drain()
+    assert call("sources", "forget", store.folder, "kafka:t") == 2
+    assert "one reader of brokers" in capsys.readouterr().err
     with Pumping(store, source(other)):
         assert not threading.Event().wait(0.1)
         assert len(log.since(0, 100)) == 20

@@ -302,7 +302,7 @@ def all_is_dealt_with(way: Way, messages: int) -> None:
     inbox = way.store.inbox()
     until(lambda: [told["messages"] for told in inbox.sources().values()] == [messages])
     until(lambda: [told["lag"] for told in inbox.sources().values()] == [0])
-    until(lambda: way.broker.acknowledged() == messages)
+    until(lambda: way.broker.acknowledged(pump(way.store, way.broker).client) == messages)
 
 
 # Brokers.
@@ -445,7 +445,7 @@ def test_a_nats_consumer_that_somebody_deleted_is_made_again(nats: Any, store: S
     way.start()
     try:
         until(lambda: accepted(store) == 10)
-        assert nats.ask(lambda js: js.delete_consumer("EVENTS", "tracecvr-store"))
+        assert nats.ask(lambda js: js.delete_consumer("EVENTS", pump(store, nats).client))
         nats.publish(payloads[10:])
         until(lambda: accepted(store) == len(sent()))
     finally:

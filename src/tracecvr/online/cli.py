@@ -190,7 +190,7 @@ def pull(
     start: From = "earliest",
     announce: Announce = None,
     source_config: SourceConfig = None,
-    batch: Annotated[int, typer.Option(min=2, help="Messages that are committed together.")] = 500,
+    batch: Annotated[int, typer.Option(min=1, help="Messages that are committed together.")] = 500,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False,
 ) -> None:
     """Pull events from a broker into the log of a live model. Stop it in any way: it goes on where the store is."""
@@ -374,7 +374,11 @@ def drop(store: Store) -> None:
 @sources.command()
 def forget(store: Store, source: Annotated[str, typer.Argument(help="As listed by `tracecvr sources list`.")]) -> None:
     """Forget how far a source was read: it will be read from --from on. Events that come again count once."""
-    _opened(store).inbox().forget(source)
+    found = _opened(store)
+    from tracecvr.online.sources.pump import held
+
+    with held(found):
+        found.inbox().forget(source)
     typer.echo(f"forgotten: {source}")
 
 

@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NU
 CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS sources(
   source TEXT PRIMARY KEY,       -- a stream or topic that events are pulled from
-  identity TEXT NOT NULL,        -- what makes it the same one: positions mean nothing in another
+  identity TEXT NOT NULL,        -- what makes it the same one: positions mean nothing in another; empty if unknown
   problem TEXT                   -- why it cannot be read at present
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS positions(

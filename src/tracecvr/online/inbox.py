@@ -6,6 +6,7 @@ is dropped. So the store's position rules, whatever a broker remembers; an ackno
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ class Inbox(EventLog):
         with self._transaction():
             known = dict(self._rows("SELECT source, identity FROM sources"))
             for source, identity in identities.items():
-                if known.get(source) not in (None, "", identity):  # empty: forgotten
+                if known.get(source) not in (None, "", identity):  # empty: forgotten, or never reached
                     raise UserError(
                         f"{source} is not the one that this store has read (that was {known[source]}, this is "
                         f"{identity}): positions mean nothing in it; `tracecvr sources forget STORE {source}` lets it "
@@ -113,10 +114,19 @@ class Inbox(EventLog):
             return None
         return min(told) if behind else max(told)
 
+    def reader(self) -> int:
+        """A number that tells this store from others that read the same source."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO facts VALUES('reader', ?)", (secrets.randbits(32),))
+        return self.facts()["reader"]
+
     def trouble(self, sources: Sequence[str], problem: str | None) -> None:
         """Note why sources cannot be read at present; None when they can again."""
         with self._transaction():
-            self._db.executemany("UPDATE sources SET problem = ? WHERE source = ?", [(problem, s) for s in sources])
+            self._db.executemany(
+                "INSERT INTO sources VALUES(?1, '', ?2) ON CONFLICT DO UPDATE SET problem = ?2",
+                [(source, problem) for source in sources],
+            )
 
     def positions(self) -> dict[str, int]:
         """Of each partition: the position of the last message that was dealt with."""

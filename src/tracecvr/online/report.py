@@ -22,7 +22,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     newest = listed[-1] if listed else None
     found: dict[str, Any] = {
         "method": "+".join([store.content["method"], *store.content["plugins"]]),
-        "events": {name: n for name, n in facts.items() if name not in ("watermark", "clock", "announced")},
+        "events": {name: n for name, n in facts.items() if name not in ("watermark", "clock", "announced", "reader")},
         "watermark": facts.get("watermark"),
         "intervals": {"closed": closed, "learnt": newest["intervals"] if newest else 0},
         "versions": {"kept": len(listed), "serving": versions.serving()},

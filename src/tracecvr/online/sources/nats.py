@@ -26,6 +26,8 @@ from tracecvr.online.sources import Source, Start
 
 _SECONDS = 10.0
 """How long the broker may take to answer."""
+_FORGOTTEN = 7 * 86_400.0
+"""Seconds after which the server drops a consumer that nobody uses: it is for looking at."""
 _TLS = ("tls_ca", "tls_certificate", "tls_key")
 _SETTINGS = ("user", "password", "token", "user_credentials", "nkeys_seed", "tls_hostname", *_TLS)
 
@@ -151,6 +153,7 @@ class Jetstream:
             opt_start_seq=first,
             ack_policy=AckPolicy.ALL,
             max_ack_pending=-1,
+            inactive_threshold=_FORGOTTEN,
         )
         info = await self._js.add_consumer(self.stream, config)
         self._pulling = await self._js.pull_subscribe_bind(self._name, self.stream)

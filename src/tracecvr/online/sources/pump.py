@@ -31,6 +31,13 @@ _PARTITIONS_S = 30.0
 """How often it looks for new partitions."""
 
 
+@contextmanager
+def held(store: Store) -> Iterator[None]:
+    """A store, for one pump alone: of what two pull by turns, neither has the position."""
+    with locked(store.folder, "a store has one reader of brokers; stop the other first", ".pull.lock"):
+        yield
+
+
 class Pump:
     """Pulls a source into a store."""
 
@@ -38,6 +45,7 @@ class Pump:
         source.check()
         self.store, self.source, self.batch, self.wait = store, source, batch, wait
         self.inbox = store.inbox()
+        self.client = f"tracecvr-{store.folder.resolve().name}-{self.inbox.reader():08x}"
         self._versions = Versions(store.folder, store.settings.keep)
         self._lag: dict[str, int] = {}
         self._looked = self._counted = time.monotonic()
@@ -49,7 +57,7 @@ class Pump:
         """Pull until stopped, whatever happens; as long as another does so, wait for it to end."""
         while not stop.is_set():
             try:
-                with self._held():
+                with held(self.store):
                     self._pull(stop)
             except UserError as error:
                 _log.info("%s", error)
@@ -71,7 +79,7 @@ class Pump:
     def drain(self) -> int:
         """Pull until nothing is left, and announce what there is; how many messages came."""
         count = 0
-        with self._held(), self._connected() as broker:
+        with held(self.store), self._connected() as broker:
             while any(broker.lag().values()):
                 count += self.step(broker)
             self.step(broker)  # for partitions that end in something that is not for us
@@ -79,15 +87,9 @@ class Pump:
         return count
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
-        """The store, for one pump alone: what two pull by turns, neither has a position of."""
-        with locked(self.store.folder, "a store has one reader of brokers; stop the other first", ".pull.lock"):
-            yield
-
-    @contextmanager
     def _connected(self) -> Iterator[Broker]:
         """A connection that goes on where the store is."""
-        broker = self.source.connect(f"tracecvr-{self.store.folder.resolve().name}")
+        broker = self.source.connect(self.client)
         try:
             self._go_on(broker)
             yield broker
