@@ -87,10 +87,12 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, otherwise: str = "wait for it, or choose another --out") -> Iterator[None]:
+def locked(
+    folder: Path, otherwise: str = "wait for it, or choose another --out", name: str = ".lock"
+) -> Iterator[None]:
     """Hold a directory for one process; the kernel lets go of it however the process ends. `otherwise` is what to do if
-    another has it."""
-    with (folder / ".lock").open("w") as lock:
+    another has it, `name` tells what it is held for."""
+    with (folder / name).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

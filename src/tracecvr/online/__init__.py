@@ -20,8 +20,9 @@ that comes later becomes known at the start of the first interval that is still 
 the one rule from which everything about lateness follows, and it is written beside the event, so that a replay of the
 log needs no clock.
 
-Rooms: `events` (from JSON to rows), `eventlog` (the database), `committer` (group commit), `ledger` (the live twin of
-`TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `vitals` (live metrics),
-`archive` (compaction and erasure), `relive` (replay of what ran), `store` (the directory), `origin` (the run that a
-store may go on from), `feed` (a dataset as events), `report` (what there is to be told).
+Rooms: `events` (from JSON to rows), `eventlog` (the database), `committer` (group commit), `inbox` (how far brokers
+were read), `sources` (brokers, and the pump), `ledger` (the live twin of `TableSource`), `learner` (ticks and their
+guard), `versions` (snapshots, what serves), `vitals` (live metrics), `archive` (compaction and erasure), `relive`
+(replay of what ran), `store` (the directory), `origin` (the run that a store may go on from), `feed` (a dataset as
+events), `report` (what there is to be told).
 """

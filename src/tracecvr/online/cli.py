@@ -17,6 +17,8 @@ from tracecvr.errors import UserError
 
 if TYPE_CHECKING:
     from tracecvr.online.learner import Tick
+    from tracecvr.online.service.options import Options
+    from tracecvr.online.sources import Source as PulledFrom
     from tracecvr.online.store import Store as LiveStore
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the live model.")]
@@ -27,16 +29,35 @@ DataSettings = Annotated[
     list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
 ]
 
+Url = Annotated[str, typer.Option("--source", metavar="URL", help="nats://HOST/STREAM or kafka://HOST/TOPIC.")]
+_FROM = typer.Option(
+    "--from",
+    "--start",
+    help="Where a source starts that is new: earliest, latest, a position, @SECONDS since 1970, a time.",
+)
+From = Annotated[str, _FROM]
+Announce = Annotated[
+    str | None, typer.Option("--announce", help="Subject or topic that is told of new versions, at the same broker.")
+]
+SourceConfig = Annotated[
+    Path | None, typer.Option("--source-config", help="TOML file for the broker's client: credentials, TLS.")
+]
+
 models = typer.Typer(help="Versions of a live model: list them, choose which serves.", no_args_is_help=True)
+
+sources = typer.Typer(
+    help="Brokers that events are pulled from: how far they were read, what was set aside.", no_args_is_help=True
+)
 
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line the commands of this room."""
-    for command in (init, ingest, tick, learn, serve, token, status, compact, erase):
+    for command in (init, ingest, tick, learn, serve, pull, token, status, compact, erase):
         app.command()(command)
     app.command("replay-log")(replay_log)
     app.command("events")(events)
     app.add_typer(models, name="models")
+    app.add_typer(sources, name="sources")
 
 
 def init(
@@ -184,6 +205,12 @@ def serve(
     learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Run the learner beside it, or not.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second of each token, 500.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Events or clicks of one request, 500.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="URL", help="Pull events, too: see `tracecvr pull`.")
+    ] = None,
+    start: Annotated[str | None, _FROM] = None,
+    announce: Announce = None,
+    source_config: SourceConfig = None,
 ) -> None:
     """Serve a live model over HTTP: score, accept events, watch it learn at /."""
     try:
@@ -196,10 +223,19 @@ def serve(
         raise UserError("STORE and --store are the same: give one")
     flags: dict[str, Any] = {"store": place or store, "model": model, "host": host, "port": port, "tokens": tokens}
     flags |= {"certificate": certificate, "key": key, "learn": learn, "rate": rate, "batch": batch}
+    flags |= {"source": source, "start": start, "announce": announce, "source_config": source_config}
     chosen = Options.told(config, flags)
     address = Address(chosen.host, chosen.port, chosen.path("certificate"), chosen.path("key"))
     found = _opened_or_made(chosen.path("store"), chosen.path("model"))
-    answer(found, chosen.path("tokens"), address, chosen, chosen.learn, _say_where)
+    answer(found, chosen.path("tokens"), address, chosen, chosen.learn, _pulled(chosen), _say_where)
+
+
+def _pulled(told: Options) -> PulledFrom | None:
+    if told.source is not None:
+        return _source(told.source, told.start, told.announce, told.path("source_config"))
+    if told.announce is not None:
+        raise UserError("--announce needs --source: versions are announced at the broker that events come from")
+    return None
 
 
 def _opened_or_made(store: Path | None, model: Path | None) -> LiveStore:
@@ -217,6 +253,26 @@ def _opened_or_made(store: Path | None, model: Path | None) -> LiveStore:
     if found.start != Origin.of(model).start:
         raise UserError(f"{store} does not go on from {model}: leave --model out, or choose another store")
     return found
+
+
+def pull(
+    store: Store,
+    source: Url,
+    start: From = "earliest",
+    announce: Announce = None,
+    source_config: SourceConfig = None,
+    batch: Annotated[int, typer.Option(min=1, help="Messages that are committed together.")] = 500,
+    once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False,
+) -> None:
+    """Pull events from a broker into the log of a live model. Stop it in any way: it goes on where the store is."""
+    found = _opened(store)
+    from tracecvr.online.sources.pump import Pump
+
+    pump = Pump(found, _source(source, start, announce, source_config), batch)
+    if once:
+        typer.echo(f"pulled: {pump.drain():,} messages")
+    else:
+        pump.run(threading.Event())
 
 
 def token(
@@ -340,6 +396,82 @@ def promote(
 def rollback(store: Store) -> None:
     """Let the version before the one that serves do so. Training goes on as before."""
     typer.echo(f"serving: {_versions(store).rollback()}")
+
+
+@sources.command("list")
+def list_sources(store: Store, as_json: AsJson = False) -> None:
+    """How far each source was read, and what became of its messages."""
+    found = _opened(store).inbox().sources()
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in _flat(found)))
+
+
+@sources.command()
+def aside(
+    store: Store,
+    payload: Annotated[bool, typer.Option("--payload", help="Print the messages themselves, for `ingest`.")] = False,
+) -> None:
+    """List the messages that could not be read, and why."""
+    for message, reason, _ in _opened(store).inbox().aside():
+        typer.echo(message.payload if payload else reason)
+
+
+@sources.command()
+def replay(
+    store: Store,
+    fill: Annotated[
+        list[str] | None, typer.Option("--fill", metavar="FEATURE=JSON", help="A value for clicks that lack it.")
+    ] = None,
+) -> None:
+    """Read messages that were set aside again, once the cause is mended; what can be read is accepted."""
+    from tracecvr.online.sources.messages import parsed
+
+    opened = _opened(store)
+    log, values = opened.inbox(), _values(fill or [], opened.reader.features)
+    again = [parsed(opened.reader, message, values) for message, _, _ in log.aside()]
+    mended = [p for p in again if not p.reason]
+    receipt = log.mend(mended)
+    typer.echo(f"read: {len(mended):,} messages, accepted: {receipt.accepted:,}, left: {len(again) - len(mended):,}")
+
+
+@sources.command()
+def drop(store: Store) -> None:
+    """Delete the messages that were set aside."""
+    log = _opened(store).inbox()
+    messages = [message for message, _, _ in log.aside()]
+    log.drop(messages)
+    typer.echo(f"dropped: {len(messages):,} messages")
+
+
+@sources.command()
+def forget(store: Store, source: Annotated[str, typer.Argument(help="As listed by `tracecvr sources list`.")]) -> None:
+    """Forget how far a source was read: it will be read from --from on. Events that come again count once."""
+    found = _opened(store)
+    from tracecvr.online.sources.pump import held
+
+    with held(found):
+        found.inbox().forget(source)
+    typer.echo(f"forgotten: {source}")
+
+
+def _source(url: str, start: str, announce: str | None, config: Path | None) -> PulledFrom:
+    from tracecvr.online.sources import Source
+
+    found = Source.of(url, start, announce, config)
+    found.check()
+    return found
+
+
+def _values(pairs: list[str], features: tuple[str, ...]) -> dict[str, Any]:
+    found = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in features:
+            raise UserError(f"--fill {pair}: there is no feature {name!r}; known: {', '.join(features)}")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            raise UserError(f"--fill {pair}: expected a value in JSON: a number, null, or text in quotes") from None
+    return found
 
 
 def _opened(store: Path) -> LiveStore:

@@ -42,6 +42,30 @@ CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) 
 CREATE TABLE IF NOT EXISTS aside(event TEXT NOT NULL, user TEXT, reason TEXT NOT NULL, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sources(
+  source TEXT PRIMARY KEY,       -- a stream or topic that events are pulled from
+  identity TEXT NOT NULL,        -- what makes it the same one: positions mean nothing in another; empty if unknown
+  problem TEXT                   -- why it cannot be read at present
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS positions(
+  partition TEXT PRIMARY KEY,
+  position INTEGER NOT NULL,     -- of its last message that was dealt with
+  newest INTEGER,                -- the newest time in it, the future left out
+  lag INTEGER NOT NULL DEFAULT 0,
+  messages INTEGER NOT NULL DEFAULT 0,
+  repeated INTEGER NOT NULL DEFAULT 0,
+  set_aside INTEGER NOT NULL DEFAULT 0,
+  unknown_columns INTEGER NOT NULL DEFAULT 0,
+  lost INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unread(
+  partition TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  payload BLOB NOT NULL,
+  reason TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  PRIMARY KEY(partition, position)
+);
 """
 
 _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, seen)
@@ -113,7 +137,7 @@ class EventLog:
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'erased'"):
+            if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'unread'"):
                 self._db.execute(_SCHEMA)
 
     def close(self) -> None:
@@ -128,15 +152,23 @@ class EventLog:
     def append_all(self, batches: Sequence[Sequence[Event]]) -> list[Receipt]:
         """Accept batches of several senders together: what takes time is to wait for the disk, and that is once."""
         with self._transaction():
-            closed_until = self.grid.bounds(self.closed())[0]
-            ahead = self._clock() + self.grid.skew
-            found = [self._accepted(batch, closed_until, ahead) for batch in batches]
-            counts = sum((receipt.counts for receipt, _ in found), Counter[str]())
-            self._count({"duplicates": sum(receipt.duplicates for receipt, _ in found), **counts})
-            newest = [event.ts for _, fresh in found for event in fresh if event.ts <= ahead]
-            if newest:
-                self._close(max(newest) - self.grid.lateness)
+            return self._append(batches)
+
+    def _append(self, batches: Sequence[Sequence[Event]]) -> list[Receipt]:
+        ahead = self._ahead()
+        found = self._put(batches, ahead)
+        newest = [event.ts for _, fresh in found for event in fresh if event.ts <= ahead]
+        if newest:
+            self._close(max(newest) - self.grid.lateness)
         return [receipt for receipt, _ in found]
+
+    def _put(self, batches: Sequence[Sequence[Event]], ahead: int) -> list[tuple[Receipt, Sequence[Event]]]:
+        """Batches put in and counted, inside a transaction: of each, its receipt and which of its events are new."""
+        closed_until = self.grid.bounds(self.closed())[0]
+        found = [self._accepted(batch, closed_until, ahead) for batch in batches]
+        counts = sum((receipt.counts for receipt, _ in found), Counter[str]())
+        self._count({"duplicates": sum(receipt.duplicates for receipt, _ in found), **counts})
+        return found
 
     def _accepted(self, events: Sequence[Event], closed_until: int, ahead: int) -> tuple[Receipt, Sequence[Event]]:
         """A batch put in, and which of its events are new."""
@@ -162,10 +194,11 @@ class EventLog:
         for number in range(first, last):
             self._db.execute("INSERT INTO closings(number, pos) VALUES(?, ?)", (number, position))
 
-    def _clock(self) -> int:
-        """The clock, which never goes back: a wrong one must not turn into the future what was accepted already."""
+    def _ahead(self) -> int:
+        """What is dated later is the future's, by a clock that never goes back: a wrong one must not turn into the
+        future what was accepted already."""
         self._db.execute(_RAISE, ("clock", int(self.clock())))
-        return int(self.facts()["clock"])
+        return int(self.facts()["clock"]) + self.grid.skew
 
     def _tallied(self, fresh: Sequence[Event], closed_until: int, ahead: int) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -268,6 +301,9 @@ class EventLog:
             self._db.execute("DELETE FROM events WHERE user = ?", (user,))
             actions = self._db.total_changes() - changes
             self._db.execute("DELETE FROM aside WHERE user = ?", (user,))
+            for ascii_only in (True, False):  # whoever wrote the message may have escaped the name or not
+                name = json.dumps(user, ensure_ascii=ascii_only).encode()
+                self._db.execute("DELETE FROM unread WHERE instr(payload, ?)", (name,))
             self._count({"erased_clicks": len(clicks), "erased_actions": actions, "erasures": 1})
         self._truncate()
         return len(clicks), actions

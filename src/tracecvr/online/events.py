@@ -83,6 +83,14 @@ class Reader:
 
     def read(self, content: object) -> Event:
         """A row, or an error that says what is wrong with the event."""
+        try:
+            event = self._row(content)
+            "".join((event.event, event.user or "", event.body or "")).encode()
+        except UnicodeEncodeError:  # JSON can spell half a character, which no database takes
+            raise UserError("a text is not valid Unicode") from None
+        return event
+
+    def _row(self, content: object) -> Event:
         if not isinstance(content, Mapping):
             raise UserError(f"expected a JSON object, found {type(content).__name__}")
         if unknown := set(content) - _KEYS:
@@ -100,6 +108,20 @@ class Reader:
         if given is not None and not isinstance(given, str):
             raise UserError(f"event_id is {given!r}: expected text")
         return Event(f"a{kind}:{click}:{ts}" if given is None else f"e{given}", kind, click, ts, user, None)
+
+    def read_tolerantly(self, content: object) -> tuple[Event, int]:
+        """The same of an event that was not made for us: columns that are unknown here are left out, and counted."""
+        if not isinstance(content, Mapping):
+            return self.read(content), 0
+        known = {name: value for name, value in content.items() if name in _KEYS}
+        if known.get("type") != "click":
+            known.pop("features", None)
+        unknown = len(content) - len(known)
+        features = known.get("features")
+        if isinstance(features, Mapping):
+            known["features"] = {name: value for name, value in features.items() if name in self._names}
+            unknown += len(features) - len(known["features"])
+        return self.read(known), unknown
 
     def encoded(self, bodies: Sequence[str]) -> Ids:
         """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""

@@ -12,9 +12,9 @@ from tracecvr.online.vitals import Vitals
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     """Events by kind, progress and lag, versions, and live metrics as of the newest version. Who asks often gives the
     same `versions` each time, which remember what they have read."""
-    log = store.log()
+    log = store.inbox()
     try:
-        facts, closed = log.facts(), log.closed()
+        facts, closed, sources = log.facts(), log.closed(), log.sources()
     finally:
         log.close()
     versions = versions or Versions(store.folder, store.settings.keep)
@@ -22,11 +22,13 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     newest = listed[-1] if listed else None
     found: dict[str, Any] = {
         "method": "+".join([store.content["method"], *store.content["plugins"]]),
-        "events": {name: n for name, n in facts.items() if name not in ("watermark", "clock")},
+        "events": {name: n for name, n in facts.items() if name not in ("watermark", "clock", "announced", "reader")},
         "watermark": facts.get("watermark"),
         "intervals": {"closed": closed, "learnt": newest["intervals"] if newest else 0},
         "versions": {"kept": len(listed), "serving": versions.serving()},
     }
+    if sources:
+        found["sources"] = sources
     if newest is not None:
         found["joined"] = newest["counts"]
         found["mature"] = newest["mature"]

@@ -25,6 +25,7 @@ from tracecvr.files import read_json, sha256, write_json
 from tracecvr.method import Method, Plugin
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Reader
+from tracecvr.online.inbox import Inbox
 from tracecvr.online.origin import Origin, Start
 from tracecvr.run import parts
 from tracecvr.spec import dataset_of, owners_of
@@ -186,6 +187,10 @@ class Store:
     def log(self, clock: Callable[[], float] = time.time) -> EventLog:
         """A connection to its event log."""
         return EventLog(self.folder / "events.db", self.grid, clock)
+
+    def inbox(self, clock: Callable[[], float] = time.time) -> Inbox:
+        """The same for whoever pulls events from a broker."""
+        return Inbox(self.folder / "events.db", self.grid, clock)
 
     def engine(self) -> Engine:
         """A blank engine of its configuration."""

@@ -49,7 +49,7 @@ class Service:
         self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.rate)
         self.latency = Latency(self.gauges.seconds)
         self.committer = Committer(store.log)
-        self.log = store.log()
+        self.log = store.inbox()
 
     async def commit(self, events: list[Event]) -> Receipt:
         """On disk when this returns."""
@@ -92,6 +92,7 @@ class Service:
         self.scorer.refresh()
         runs, model = self.learner_runs(), self.scorer.model
         self.gauges.learner.set(bool(runs))
+        self.gauges.tell(self.log.sources())
         if model is not None:
             self.gauges.version.set(model.version)
             newest = max((m["intervals"] for m in self.scorer.versions.listed()), default=0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 BUCKETS = tuple(round(m * 10.0**e, 4) for e in (-3, -2, -1, 0) for m in (1, 1.4, 2, 3, 5, 7))
@@ -25,7 +28,20 @@ class Gauges:
         self.scored = Counter("tracecvr_scores_total", "Clicks scored", registry=self.registry)
         self.version = Gauge("tracecvr_version", "Version that serves", registry=self.registry)
         self.lag = Gauge("tracecvr_intervals_behind", "Closed intervals not learnt yet", registry=self.registry)
+        self.source_lag = Gauge("tracecvr_source_lag", "Messages not pulled yet", ["source"], registry=self.registry)
+        self.source_up = Gauge("tracecvr_source_up", "Whether it can be read", ["source"], registry=self.registry)
+        self.source_messages = Gauge(
+            "tracecvr_source_messages", "Messages by what became of them", ["source", "kind"], registry=self.registry
+        )
         self.learner = Gauge("tracecvr_learner_up", "Whether the learner runs", registry=self.registry)
+
+    def tell(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
+        """How far brokers were read."""
+        for source, told in sources.items():
+            self.source_lag.labels(source).set(told["lag"])
+            self.source_up.labels(source).set(told["problem"] is None)
+            for kind in ("messages", "repeated", "set_aside", "lost", "waiting"):
+                self.source_messages.labels(source, kind).set(told[kind])
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

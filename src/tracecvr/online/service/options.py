@@ -10,7 +10,7 @@ from tracecvr.config import filled, option
 from tracecvr.files import read_toml
 from tracecvr.online.service.limits import Limits
 
-_PATHS = ("store", "model", "tokens", "certificate", "key")
+_PATHS = ("store", "model", "tokens", "certificate", "key", "source_config")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ class Options(Limits):
     certificate: str | None = option(None, "TLS certificate, PEM")
     key: str | None = option(None, "TLS key, PEM")
     learn: bool = option(True, "run the learner beside it")
+    source: str | None = option(None, "broker to pull events from, too")
+    start: str = option("earliest", "where a source starts that is new")
+    announce: str | None = option(None, "subject or topic that is told of new versions")
+    source_config: str | None = option(None, "TOML file for the broker's client")
 
     @classmethod
     def told(cls, file: Path | None, flags: dict[str, Any]) -> Options:

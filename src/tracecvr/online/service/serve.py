@@ -26,6 +26,8 @@ from tracecvr.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.limits import Limits
+from tracecvr.online.sources import Source
+from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store import Store
 
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -46,6 +48,7 @@ def serve(
     address: Address,
     limits: Limits,
     learn: bool,
+    source: Source | None = None,
     heard: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Answer until stopped. Once it listens, `heard` is told where."""
@@ -56,7 +59,8 @@ def serve(
         raise UserError("TLS needs both --certificate and --key")
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
     sys.setswitchinterval(0.001)  # who reads a large batch lets the others go on after a millisecond, not after five
-    with _bound(address) as listening, Learning(store.folder, learn) as learning:
+    pumping = Pumping(store, source)
+    with _bound(address) as listening, Learning(store.folder, learn) as learning, pumping:
         config = uvicorn.Config(
             application(store, known, limits, learning.runs),
             log_level="warning",

@@ -1,0 +1,160 @@
+"""Events from brokers: `nats://HOST/STREAM` and `kafka://HOST/TOPIC`. Extras: `tracecvr[nats]`, `tracecvr[kafka]`.
+
+A pump pulls a batch, commits its events and the position in one transaction, then acknowledges: at least once in,
+exactly once in effect. Whoever is killed in between goes on from the position that the store has.
+
+Rooms: `pump` (the loop), `messages` (from payloads to events), `nats` and `kafka` (what differs between brokers); the
+positions are kept by `online.inbox`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from tracecvr.errors import UserError
+from tracecvr.online.inbox import Message
+
+_CLIENTS = {"nats": "nats", "kafka": "confluent_kafka"}
+"""Of each scheme, the library that has to be there. A broker of that scheme is in the module of its name."""
+
+
+class Broker(Protocol):
+    """One connection to a broker. Whatever goes wrong is a UserError, after which it is closed and opened anew."""
+
+    def identities(self) -> Mapping[str, str]:
+        """Of each source: what makes it the same one, whatever its address."""
+
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """Of each partition: the first position that can be read, and the one after the last."""
+
+    def found(self, start: Start) -> Mapping[str, int]:
+        """Of each partition: the first position from a start on."""
+
+    def seek(self, following: Mapping[str, int]) -> None:
+        """Go on with these positions."""
+
+    def pull(self, count: int, seconds: float) -> list[Message]:
+        """At most so many messages, those of a partition in order; none if none come within the time."""
+
+    def lag(self, ask: bool = False) -> Mapping[str, int]:
+        """Of each partition: how many messages are left after those that were pulled; as far as is known, or asked."""
+
+    def acknowledge(self, positions: Mapping[str, int]) -> None:
+        """Tell the broker what was dealt with, for those who watch it there. That may be lost."""
+
+    def announce(self, target: str, content: bytes) -> None:
+        """Send a message to a subject or topic; when this returns, the broker has it."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a source starts that was not read before."""
+
+    at: Literal["earliest", "latest", "position", "time"] = "earliest"
+    value: float = 0
+    """The position, or seconds since 1970."""
+
+    @classmethod
+    def of(cls, text: str) -> Start:
+        """From `earliest`, `latest`, a position, `@SECONDS` since 1970, or a date and time (UTC unless it says so)."""
+        if text == "earliest":
+            return cls("earliest")
+        if text == "latest":
+            return cls("latest")
+        if text.isdecimal():
+            return cls("position", int(text))
+        try:
+            if text.startswith("@"):
+                return cls("time", float(text[1:]))
+            when = datetime.fromisoformat(text)
+            return cls("time", (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+        except ValueError:
+            raise UserError(
+                f"--from {text}: expected earliest, latest, a position, @SECONDS since 1970 or a time such as "
+                "2026-01-31T12:00:00Z"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a store pulls its events from, and how to get there."""
+
+    scheme: str
+    hosts: str
+    """HOST:PORT, several with commas."""
+    names: tuple[str, ...]
+    """The stream, or the topics."""
+    start: Start = Start()
+    announce: str | None = None
+    """Subject or topic that is told of new versions."""
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """For the client: credentials and the like, never shown."""
+
+    @classmethod
+    def of(cls, url: str, start: str = "earliest", announce: str | None = None, config: Path | None = None) -> Source:
+        """From the command line's words."""
+        parts = urlsplit(url)
+        if parts.scheme not in _CLIENTS:
+            raise UserError(f"--source {_shown(url)}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
+        if "@" in parts.netloc:
+            raise UserError("--source: credentials belong into the file of --source-config: others see command lines")
+        names = tuple(sorted(set(parts.path.strip("/").split(","))))
+        if not parts.netloc or parts.query or not all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names):
+            raise UserError(
+                f"--source {url}: expected {parts.scheme}://HOST:PORT/NAME, with a name of letters and digits"
+            )
+        if parts.scheme == "nats" and len(names) > 1:
+            raise UserError(f"--source {url}: give one stream; a stream may have several subjects")
+        return cls(
+            parts.scheme, parts.netloc, names, Start.of(start), announce, {} if config is None else _read(config)
+        )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What positions are kept of: streams and topics by name, wherever they are."""
+        return tuple(f"{self.scheme}:{name}" for name in self.names)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.hosts}/{','.join(self.names)}"
+
+    def check(self) -> None:
+        """Whether its client is installed."""
+        try:
+            importlib.import_module(_CLIENTS[self.scheme])
+        except ImportError:
+            raise UserError(f"events from {self.scheme} are an extra: pip install 'tracecvr[{self.scheme}]'") from None
+
+    def connect(self, client: str) -> Broker:
+        """A connection; `client` is the name that the broker shows for it."""
+        self.check()
+        broker: Broker = importlib.import_module(f"{__name__}.{self.scheme}").connect(self, client)
+        return broker
+
+
+def _shown(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//...@", url)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Settings of a client: TOML; `security.protocol = "ssl"` is the setting of that name."""
+    try:
+        return _flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--source-config {path}: cannot be read ({error})") from None
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found

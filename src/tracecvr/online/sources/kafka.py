@@ -1,0 +1,184 @@
+"""Kafka: all partitions of the topics, assigned by hand at the store's positions.
+
+There is no group to be rebalanced. Offsets are committed under the client's name for those who watch the broker: they
+decide nothing. A position is an offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from tracecvr.errors import UserError
+from tracecvr.online.inbox import Message
+from tracecvr.online.sources import Source, Start
+
+_log = logging.getLogger("tracecvr.sources.kafka")
+_log.addHandler(logging.NullHandler())
+_log.propagate = False  # the library says on its own account what we are told by its errors
+_SECONDS = 10.0
+"""How long the broker may take to answer."""
+_OURS = ("bootstrap.servers", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset")
+"""Settings that are not the user's: what is promised depends on them."""
+_LOST = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL)
+
+
+def connect(source: Source, client: str) -> Topics:
+    return Topics(source, client)
+
+
+class Topics:
+    """Topics, by their partitions."""
+
+    def __init__(self, source: Source, client: str) -> None:
+        self.source = source
+        if taken := sorted(set(source.settings) & set(_OURS)):
+            raise UserError(f"--source-config: {taken[0]!r} is not to be chosen")
+        self._common = {**source.settings, "bootstrap.servers": source.hosts, "client.id": client}
+        self._next: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._error: KafkaError | None = None
+        self._producer: Producer | None = None
+        settings = {
+            "group.id": client,
+            "queued.max.messages.kbytes": 16_384,
+            **self._common,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "error_cb": self._heard,
+        }
+        with _told(source):
+            self._consumer = Consumer(settings, logger=_log)
+            self._asker = Consumer(settings, logger=_log)  # a question waits behind a pull on the same connection
+
+    def identities(self) -> Mapping[str, str]:
+        with _told(self.source):
+            cluster = self._asker.list_topics(timeout=_SECONDS).cluster_id
+        return dict.fromkeys(self.source.sources, f"of cluster {cluster}")
+
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        return {name: self._watermarks(found) for name, found in self._partitions().items()}
+
+    def found(self, start: Start) -> Mapping[str, int]:
+        bounds = self.bounds()
+        if start.at == "time":
+            return self._from_time(int(start.value * 1000), bounds)
+        wanted = {"earliest": 0, "latest": 1 << 62, "position": int(start.value)}[start.at]
+        return {name: min(max(first, wanted), end) for name, (first, end) in bounds.items()}
+
+    def seek(self, following: Mapping[str, int]) -> None:
+        self._next, self._ends = dict(following), {}
+        self.lag(ask=True)
+        with _told(self.source):
+            self._consumer.assign([_at(name, first) for name, first in following.items()])
+
+    def pull(self, count: int, seconds: float) -> list[Message]:
+        with _told(self.source):
+            first = self._consumer.poll(seconds)
+            batch = [] if first is None else [first, *self._consumer.consume(count - 1, 0.0)]
+        if self._error is not None:
+            raise UserError(f"{self.source}: {self._error.str()}")
+        found = []
+        for message in batch:
+            name, offset = f"kafka:{message.topic()}/{message.partition()}", message.offset()
+            error = message.error()
+            if error is None:
+                found.append(Message(name, offset, message.value() or b""))
+                self._next[name] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._next[name] = offset  # beyond what was written about transactions, which is no message
+            else:
+                raise UserError(f"{self.source}: {error.str()}")
+        return found
+
+    def lag(self, ask: bool = False) -> Mapping[str, int]:
+        for name, following in self._next.items():
+            self._ends[name] = max(self._ends.get(name, 0), self._cached(name))
+            if ask and self._ends[name] <= following:
+                self._ends[name] = self._watermarks(_at(name))[1]
+        return {name: max(0, self._ends[name] - following) for name, following in self._next.items()}
+
+    def acknowledge(self, positions: Mapping[str, int]) -> None:
+        with _told(self.source):
+            self._consumer.commit(offsets=[_at(name, last + 1) for name, last in positions.items()], asynchronous=True)
+
+    def announce(self, target: str, content: bytes) -> None:
+        with _told(self.source):
+            if self._producer is None:
+                self._producer = Producer({**self._common, "acks": "all"}, logger=_log)
+            failed: list[KafkaError] = []
+            self._producer.produce(
+                target, content, on_delivery=lambda error, _: failed.append(error) if error else None
+            )
+            left = self._producer.flush(_SECONDS)
+        if left or failed:
+            why = failed[0].str() if failed else "no answer"
+            raise UserError(f"{self.source}: {target} could not be told of a version ({why})")
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._asker.close()
+
+    # What the broker knows.
+
+    def _partitions(self) -> dict[str, TopicPartition]:
+        found = {}
+        for topic in self.source.names:
+            with _told(self.source):
+                told = self._asker.list_topics(topic, timeout=_SECONDS).topics[topic]
+            if told.error is not None or not told.partitions:
+                raise UserError(f"{self.source}: topic {topic}: {told.error.str() if told.error else 'no partitions'}")
+            for number in sorted(told.partitions):
+                found[f"kafka:{topic}/{number}"] = TopicPartition(topic, number)
+        return found
+
+    def _watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        with _told(self.source):
+            found = self._asker.get_watermark_offsets(partition, timeout=_SECONDS)
+        if found is None:
+            raise UserError(f"{self.source}: no answer about {partition.topic}/{partition.partition}")
+        first, end = found
+        return int(first), int(end)
+
+    def _cached(self, name: str) -> int:
+        """The offset after the last, as of the last messages from there."""
+        found = self._consumer.get_watermark_offsets(_at(name), cached=True)
+        return int(found[1]) if found else 0
+
+    def _from_time(self, milliseconds: int, bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        asked = [_at(name, milliseconds) for name in bounds]
+        with _told(self.source):
+            answers = self._asker.offsets_for_times(asked, timeout=_SECONDS)
+        starts = {f"kafka:{a.topic}/{a.partition}": a.offset for a in answers}
+        return {name: starts[name] if starts[name] >= 0 else end for name, (_, end) in bounds.items()}
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() in _LOST:
+            self._error = error
+
+
+def _at(name: str, offset: int = OFFSET_INVALID) -> TopicPartition:
+    topic, _, number = name.removeprefix("kafka:").rpartition("/")
+    return TopicPartition(topic, int(number), offset)
+
+
+@contextmanager
+def _told(source: Source) -> Iterator[None]:
+    """Whatever the library raises, as an error of ours."""
+    try:
+        yield
+    except KafkaException as error:
+        told = error.args[0]
+        why = told.str() if isinstance(told, KafkaError) else str(told)
+        raise UserError(f"{source}: {why}; are the brokers up, and is there such a topic?") from None

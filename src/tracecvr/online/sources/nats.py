@@ -1,0 +1,198 @@
+"""NATS JetStream: a durable pull consumer that starts at the store's position, made anew at every connection.
+
+A stream is one partition, its sequence is the position. The consumer is for those who watch the broker: what was
+acknowledged there decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamInfo
+from nats.js.errors import NoStreamResponseError, NotFoundError
+
+from tracecvr.errors import UserError
+from tracecvr.online.inbox import Message
+from tracecvr.online.sources import Source, Start
+
+_SECONDS = 10.0
+"""How long the broker may take to answer."""
+_FORGOTTEN = 7 * 86_400.0
+"""Seconds after which the server drops a consumer that nobody uses: it is for looking at."""
+_TLS = ("tls_ca", "tls_certificate", "tls_key")
+_SETTINGS = ("user", "password", "token", "user_credentials", "nkeys_seed", "tls_hostname", *_TLS)
+
+_T = TypeVar("_T")
+
+
+def connect(source: Source, client: str) -> Jetstream:
+    return Jetstream(source, client)
+
+
+class Jetstream:
+    """A stream. The client is asynchronous: its loop runs while we ask, and answers the server's pings then."""
+
+    def __init__(self, source: Source, client: str) -> None:
+        self.source, self.stream = source, source.names[0]
+        self.partition = f"{source.sources[0]}/0"
+        self._name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in client)
+        self._options = _options(source.settings)
+        self._runner = asyncio.Runner()
+        self._nc = Client()
+        self._last: Msg | None = None
+        self._left = self._delivered = 0
+        try:
+            self._ask(self._connect())
+        except BaseException:
+            self.close()
+            raise
+
+    def identities(self) -> Mapping[str, str]:
+        created = self._info().created
+        return {self.source.sources[0]: f"made {created.isoformat() if created else 'once'}"}
+
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        state = self._info().state
+        return {self.partition: (max(1, state.first_seq), state.last_seq + 1)}
+
+    def found(self, start: Start) -> Mapping[str, int]:
+        first, end = self.bounds()[self.partition]
+        if start.at == "time":
+            return {self.partition: self._ask(self._at(datetime.fromtimestamp(start.value, UTC)))}
+        wanted = {"earliest": first, "latest": end, "position": int(start.value)}[start.at]
+        return {self.partition: min(max(first, wanted), end)}
+
+    def seek(self, following: Mapping[str, int]) -> None:
+        info = self._ask(self._consumer(following[self.partition]))
+        self._left, self._delivered = info.num_pending or 0, 0
+
+    def pull(self, count: int, seconds: float) -> list[Message]:
+        found = []
+        for msg in self._ask(self._fetch(count, seconds)):
+            told = msg.metadata
+            self._delivered += 1
+            if told.sequence.consumer != self._delivered:
+                raise UserError(f"{self.source}: a message did not arrive; reading again from the store's position")
+            found.append(Message(self.partition, told.sequence.stream, msg.data))
+            self._last, self._left = msg, told.num_pending
+        return found
+
+    def lag(self, ask: bool = False) -> Mapping[str, int]:
+        return {self.partition: self._left}
+
+    def acknowledge(self, positions: Mapping[str, int]) -> None:
+        if self._last is not None:
+            self._ask(self._last.ack())  # and with it all before
+
+    def announce(self, target: str, content: bytes) -> None:
+        self._ask(self._publish(target, content))
+
+    def close(self) -> None:
+        with suppress(UserError):  # it may be gone already
+            self._ask(self._nc.close())
+        self._runner.close()
+
+    # Inside the loop.
+
+    async def _connect(self) -> None:
+        servers = [f"nats://{host}" for host in self.source.hosts.split(",")]
+
+        async def heard(_: Exception) -> None:
+            """What goes wrong is told to whoever asks next."""
+
+        await self._nc.connect(
+            servers,
+            name=self._name,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            connect_timeout=int(_SECONDS),
+            error_cb=heard,
+            **self._options,
+        )
+
+    @property
+    def _js(self) -> JetStreamContext:
+        return self._nc.jetstream(timeout=_SECONDS)
+
+    def _info(self) -> StreamInfo:
+        info = self._ask(self._js.stream_info(self.stream))
+        if info.config.retention != "limits":
+            raise UserError(
+                f"{self.source}: the stream drops what was acknowledged (retention {info.config.retention}), so that "
+                "it cannot be read again; use one with retention limits"
+            )
+        return info
+
+    async def _at(self, when: datetime) -> int:
+        """The sequence of the first message from a time on: a consumer that starts there knows."""
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.BY_START_TIME,
+            opt_start_time=when,
+            ack_policy=AckPolicy.NONE,
+            inactive_threshold=_SECONDS,
+        )
+        info = await self._js.add_consumer(self.stream, config)
+        await self._js.delete_consumer(self.stream, info.name)
+        return 1 + (info.delivered.stream_seq if info.delivered else 0)
+
+    async def _consumer(self, first: int) -> ConsumerInfo:
+        with suppress(NotFoundError):
+            await self._js.delete_consumer(self.stream, self._name)
+        config = ConsumerConfig(
+            durable_name=self._name,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=first,
+            ack_policy=AckPolicy.ALL,
+            max_ack_pending=-1,
+            inactive_threshold=_FORGOTTEN,
+        )
+        info = await self._js.add_consumer(self.stream, config)
+        self._pulling = await self._js.pull_subscribe_bind(self._name, self.stream)
+        return info
+
+    async def _fetch(self, count: int, seconds: float) -> list[Msg]:
+        found: list[Msg] = []
+        with suppress(TimeoutError):
+            found = await self._pulling.fetch(count, timeout=seconds)
+        if not found:  # it looks the same if somebody has deleted the consumer: ask
+            self._left = (await self._pulling.consumer_info()).num_pending or 0
+        return found
+
+    async def _publish(self, subject: str, content: bytes) -> None:
+        try:
+            await self._js.publish(subject, content)
+        except NoStreamResponseError:  # no stream keeps it: whoever listens now is told
+            await self._nc.publish(subject, content)
+            await self._nc.flush()
+
+    def _ask(self, question: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            return self._runner.run(question)
+        except (Error, OSError, TimeoutError) as error:
+            told = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"{self.source}: {told}; is the server up, and is there such a stream?") from error
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client is told beside the address."""
+    if unknown := sorted(set(settings) - set(_SETTINGS)):
+        raise UserError(f"--source-config: unknown {unknown[0]!r}; known for nats: {', '.join(_SETTINGS)}")
+    options = {name: value for name, value in settings.items() if name not in _TLS}
+    if any(name in settings for name in _TLS):
+        try:
+            context = ssl.create_default_context(cafile=settings.get("tls_ca"))
+            if "tls_certificate" in settings:
+                context.load_cert_chain(settings["tls_certificate"], settings.get("tls_key"))
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(f"--source-config: a file for TLS cannot be used ({error})") from None
+        options["tls"] = context
+    return options

@@ -1,0 +1,215 @@
+"""The pump: pull a batch, commit its events and the position in one transaction, acknowledge; again and again.
+
+It never waits for training, which is another process. If the broker is away or the disk is full, it tries again, and
+goes on from the store's position.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+from tracecvr.errors import UserError
+from tracecvr.files import locked
+from tracecvr.online.inbox import Parsed, Taken, source_of
+from tracecvr.online.sources import Broker, Source
+from tracecvr.online.sources.messages import parsed
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+
+_log = logging.getLogger("tracecvr.sources")
+_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before another try, the longer the oftener it went wrong at once."""
+_LOOK_S = 1.0
+"""How often it looks for a version to announce."""
+_PARTITIONS_S = 30.0
+"""How often it looks for new partitions."""
+
+
+@contextmanager
+def held(store: Store) -> Iterator[None]:
+    """A store, for one pump alone: of what two pull by turns, neither has the position."""
+    with locked(store.folder, "a store has one reader of brokers; stop the other first", ".pull.lock"):
+        yield
+
+
+class Pump:
+    """Pulls a source into a store."""
+
+    def __init__(self, store: Store, source: Source, batch: int = 500, wait: float = 1.0) -> None:
+        source.check()
+        self.store, self.source, self.batch, self.wait = store, source, batch, wait
+        self.inbox = store.inbox()
+        self.client = f"tracecvr-{store.folder.resolve().name}-{self.inbox.reader():08x}"
+        self._versions = Versions(store.folder, store.settings.keep)
+        self._lag: dict[str, int] = {}
+        self._looked = self._counted = time.monotonic()
+
+    def close(self) -> None:
+        self.inbox.close()
+
+    def run(self, stop: threading.Event) -> None:
+        """Pull until stopped, whatever happens; as long as another does so, wait for it to end."""
+        while not stop.is_set():
+            try:
+                with held(self.store):
+                    self._pull(stop)
+            except UserError as error:
+                _log.info("%s", error)
+                stop.wait(_PAUSES[1])
+
+    def _pull(self, stop: threading.Event) -> None:
+        failures = 0
+        while not stop.is_set():
+            since = time.monotonic()
+            try:
+                with self._connected() as broker:
+                    while not (stop.is_set() or self._grown(broker)):
+                        self.step(broker)
+            except Exception as error:
+                failures = 0 if time.monotonic() - since > 60 else failures + 1
+                self._lament(error)
+                stop.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
+
+    def drain(self) -> int:
+        """Pull until nothing is left, and announce what there is; how many messages came."""
+        count = 0
+        with held(self.store), self._connected() as broker:
+            while any(broker.lag().values()):
+                count += self.step(broker)
+            self.step(broker)  # for partitions that end in something that is not for us
+            self.announce(broker)
+        return count
+
+    @contextmanager
+    def _connected(self) -> Iterator[Broker]:
+        """A connection that goes on where the store is."""
+        broker = self.source.connect(self.client)
+        try:
+            self._go_on(broker)
+            yield broker
+        finally:
+            broker.close()
+
+    def step(self, broker: Broker) -> int:
+        """Pull once, commit, acknowledge; how many messages came."""
+        messages = broker.pull(self.batch, self.wait)
+        found = [parsed(self.store.reader, message) for message in messages]
+        lag = dict(broker.lag(ask=self._ends_something(found)))
+        if messages or lag != self._lag:
+            taken = self.inbox.take(found, lag)
+            self._lag = lag
+            self._tell(taken)
+        if messages:
+            broker.acknowledge({message.partition: message.position for message in messages})
+        self._look(broker)
+        return len(messages)
+
+    def _ends_something(self, found: Sequence[Parsed]) -> bool:
+        """Whether an interval may be closed by these: then it has to be known, not guessed, that nothing is left in
+        other partitions that was sent before."""
+        newest = max((event.ts for p in found for event in p.events), default=0)
+        return self.store.grid.closed(newest - self.store.grid.lateness) > self.inbox.closed()
+
+    def _go_on(self, broker: Broker) -> None:
+        """Put the broker where the store is, and a source that is new where it is to start."""
+        known, bounds = self.inbox.positions(), broker.bounds()
+        read_before = {source_of(partition) for partition in known}
+        starts: Mapping[str, int] = {}
+        if any(source_of(partition) not in read_before for partition in bounds):
+            starts = broker.found(self.source.start)
+        following, lost = {}, {}
+        for partition, (first, end) in bounds.items():
+            if partition not in known:  # a new partition of a topic that is read: all of it is new
+                following[partition] = first if source_of(partition) in read_before else starts[partition]
+                continue
+            following[partition] = max(known[partition] + 1, first)
+            lost[partition] = following[partition] - known[partition] - 1
+            if following[partition] > end:
+                raise UserError(
+                    f"{partition} ends before {end}, and this store has read up to {known[partition]}: the broker lost "
+                    f"messages, or it is another one; `tracecvr sources forget STORE {source_of(partition)}` lets it "
+                    "be read from --from on"
+                )
+        self.inbox.begin(broker.identities(), following, lost)
+        for partition, n in lost.items():
+            if n:
+                _log.error("%s: %d messages were gone before they were read", partition, n)
+        broker.seek(following)
+        self._lag = {}
+
+    def _tell(self, taken: Taken) -> None:
+        """That messages were set aside; not what was in them."""
+        if taken.set_aside:
+            first, *others = taken.set_aside
+            more = f" and {len(others)} others" if others else ""
+            _log.warning(
+                "%s: message %d%s set aside: see `tracecvr sources aside`", first.partition, first.position, more
+            )
+
+    def _lament(self, error: Exception) -> None:
+        problem = " ".join(str(error).split()) or type(error).__name__
+        _log.error("%s: %s", self.source, problem, exc_info=None if isinstance(error, UserError) else error)
+        try:
+            self.inbox.trouble(self.source.sources, problem)
+        except UserError as worse:
+            _log.error("%s", worse)
+
+    # Now and then.
+
+    def _look(self, broker: Broker) -> None:
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            self._looked = now
+            self.announce(broker)
+
+    def _grown(self, broker: Broker) -> bool:
+        """Whether there are partitions that are not read yet."""
+        now = time.monotonic()
+        if now - self._counted < _PARTITIONS_S:
+            return False
+        self._counted = now
+        return not set(broker.bounds()) <= set(broker.lag())
+
+    def announce(self, broker: Broker) -> None:
+        """Tell of the newest version, unless that was done: at least once, and never in vain again."""
+        published = [m for m in self._versions.listed() if m["published"]]
+        if not self.source.announce or not published or published[-1]["intervals"] <= self.inbox.announced():
+            return
+        newest = published[-1]
+        content = {
+            "store": self.store.folder.resolve().name,
+            "version": newest["intervals"],
+            "until": self.store.grid.bounds(newest["intervals"])[0],
+            "weights": newest["weights"],
+            "serving": self._versions.serving(),
+        }
+        broker.announce(self.source.announce, json.dumps(content).encode())
+        self.inbox.announce(newest["intervals"])
+
+
+class Pumping:
+    """A pump in a thread of its own."""
+
+    def __init__(self, store: Store, source: Source | None) -> None:
+        self._stop = threading.Event()
+        self._pump = None if source is None else Pump(store, source)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Pumping:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        if self._pump is not None:
+            self._pump.run(self._stop)
+            self._pump.close()
