@@ -347,18 +347,21 @@ def test_within_one_pull_a_message_counts_once(tmp_path: Path) -> None:
 
 def test_a_partition_with_messages_left_holds_time_back(tmp_path: Path) -> None:
     log = Inbox(tmp_path / "events.db", GRID)
-    a, b = "kafka:t/0", "kafka:t/1"
-    log.begin({"kafka:t": "one"}, {a: 0, b: 0}, {})
+    a, b, c = (f"kafka:t/{n}" for n in range(3))
+    log.begin({"kafka:t": "one"}, {a: 0, b: 0, c: 0}, {})
 
     def take(partition: str, position: int, ts: int, left: dict[str, int]) -> int:
         log.take([parsed(READER, Message(partition, position, packed(click(ts, ts))))], left)
         return log.closed()
 
-    assert take(a, 0, 500, {a: 0, b: 2}) == 0, "nobody knows how old the others' are"
-    assert take(b, 0, 125, {a: 0, b: 1}) == 2, "as far as the second has come, less the lateness"
-    assert log.take([], {a: 0, b: 0}).receipt.accepted == 0
-    assert log.closed() == 39, "nothing is left: the first's time counts"
-    assert take(b, 1, 130, {a: 0, b: 0}) == 39
+    assert take(a, 0, 500, {a: 0, b: 2, c: 0}) == 0, "nobody knows how old the second's are"
+    assert take(b, 0, 125, {a: 0, b: 1, c: 0}) == 2, "as far as the second has come, less the lateness"
+    assert take(a, 1, 510, {a: 1, b: 1, c: 0}) == 2, "the slowest counts"
+    assert take(b, 1, 150, {a: 1, b: 1, c: 1}) == 2, "there is a third, and nobody knows how old its are"
+    assert take(c, 0, 140, {a: 1, b: 1, c: 1}) == 3
+    assert log.take([], {a: 0, b: 0, c: 0}).receipt.accepted == 0
+    assert log.closed() == 40, "nothing is left: the newest counts"
+    assert take(b, 2, 160, {a: 0, b: 0, c: 0}) == 40
 
 
 def test_time_waits_for_a_partition_that_nobody_knew_had_messages_by_now(made: Made) -> None:
