@@ -132,7 +132,7 @@ def test_a_second_server_shares_the_store_and_its_learner_takes_over_when_the_fi
     half = len(events) // 2
     with ExitStack() as stack:
         first, second = (
-            stack.enter_context(Client(f"http://127.0.0.1:{port}", retries=20, timeout=60)) for port in ports
+            stack.enter_context(Client(f"http://127.0.0.1:{port}", retries=40, timeout=60)) for port in ports
         )
         server = stack.enter_context(command(store, ports[0]))
         assert first.model()["version"] == 0
