@@ -94,11 +94,13 @@ def gradients(case: Case, dtype: torch.dtype, hourly: int = 6, **options: Any) -
 
 
 def trained(case: Case, dtype: torch.dtype) -> Taken:
-    """The state after a warm-up and a stream that is learnt from twice."""
+    """The state after the served net has taken a hundred steps, in warm-up and stream, of about a hundred rows."""
     with precision(dtype), recorded(taking=True) as steps:
-        engine, source = engine_of(case, table(12), passes=2)
-        for hour in range(47):
+        engine, source = engine_of(case, table(100), batch_size=100)
+        warm, hour = -(-len(source.history(SPLIT, "mature")) // 100), 0
+        while warm + engine.steps < 100:
             engine.tick(source, SPLIT + hour * HOUR, SPLIT + (hour + 1) * HOUR)
+            hour += 1
         return taken(engine, source, steps)
 
 

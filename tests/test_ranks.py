@@ -106,7 +106,6 @@ def test_in_single_precision_they_are_near(case: Case, alone: dict[Any, Any], tw
 def test_weights_stay_together_for_a_hundred_steps(
     case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]]
 ) -> None:
-    """Of warm-up and stream. That is as near as one process stays to itself if its first weights are an ulp away."""
     theirs = alone["trained", case]
     assert theirs.taken >= 100
     for rank in two:
@@ -139,11 +138,11 @@ def test_nets_may_be_used_in_odd_ways(
 # Whole runs.
 
 WORDS = ("run", "--method", "trace", "--data", "synthetic", "--data-set", "clicks=3000", "--set", "hidden=16,8")
+SETTINGS = {"hidden": "16,8", "completer_hidden": "16,8", "batch_size": "512", "interval": "6h"}
 
 
 def made(workers: int, seed: int = 0) -> Make:
-    settings = {"hidden": "16,8", "completer_hidden": "16,8", "batch_size": "512"}
-    return partial(spec_of, "trace", (), "synthetic", None, settings, ("clicks=3000",), seed, 1, workers)
+    return partial(spec_of, "trace", (), "synthetic", None, SETTINGS, ("clicks=3000",), seed, 1, workers)
 
 
 def written(out: Path) -> dict[str, bytes]:
@@ -165,6 +164,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_whole_run_differs_by_less_than_seeds_do(undisturbed: Path, tmp_path: Path) -> None:
     alone = [nll(run(made(1, seed)(), tmp_path / str(seed))) for seed in range(3)]
     ours = nll(json.loads((undisturbed / "result.json").read_text()))
@@ -176,11 +176,11 @@ def test_a_worker_that_is_killed_stops_the_run_which_goes_on_to_the_same_bytes(
 ) -> None:
     out, make, clock = tmp_path / "run", made(2), time.monotonic()
     with pytest.raises(UserError, match=r"worker 1 of 2 was killed by SIGKILL.* continue it with --resume"):
-        run(make(), out, launch=partial(together, partial(ranked.dying, make, out, 40), 2))
+        run(make(), out, launch=partial(together, partial(ranked.dying, make, out, 5), 2))
     assert time.monotonic() - clock < 100  # and not after the patience of those who wait
     assert not (out / "result.json").exists()
     before = next((out / "checkpoint").glob("*.json")).stem
-    assert int(before) == 40
+    assert int(before) == 5
     run_by(together, make, out, resume=True)
     assert written(out) == written(undisturbed)
 
@@ -191,6 +191,7 @@ def test_workers_that_do_not_agree_stop_the_run(tmp_path: Path) -> None:
         run(make(), out, launch=partial(together, partial(ranked.straying, make, out), 2))
 
 
+@pytest.mark.slow
 def test_a_users_mistake_is_told_as_by_one_process(tmp_path: Path) -> None:
     make = partial(spec_of, "vanilla", (), "synthetic", None, {"split": "90d"}, ("clicks=500",), workers=2)
     told = []
@@ -220,7 +221,7 @@ def test_the_command_line(call: Call, capsys: pytest.CaptureFixture[str], tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_workers_end_with_the_command(how: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = [*WORDS, "--workers", "2", "--threads", "1", "--out", str(out)]
@@ -256,7 +257,7 @@ def test_under_ray_train_the_run_is_the_same(undisturbed: Path, tmp_path: Path) 
     out, make = tmp_path / "run", made(2)
     with connected(cpus=2):
         with pytest.raises(UserError, match=r"worker 1 of 2 is gone.* continue it with --resume"):
-            run(make(), out, launch=partial(together_on(None), partial(ranked.dying, make, out, 40), 2, 1, silent))
+            run(make(), out, launch=partial(together_on(None), partial(ranked.dying, make, out, 5), 2, 1, silent))
         assert not (out / "result.json").exists()
         run_by(together_on(None), make, out, resume=True)
         with pytest.raises(UserError, match="the Ray cluster has 2 cores, but 3 workers of 1 threads need 3"):
