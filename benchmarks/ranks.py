@@ -1,10 +1,11 @@
-"""Data-parallel training: seconds of an optimiser step by one process, by two workers, by one process of two threads.
+"""Data-parallel training: an optimiser step by one process, by two workers, by one process of two threads.
 
     python benchmarks/ranks.py                       # about a minute, writes runs/ranks.json
     python benchmarks/ranks.py --rounds 9 --out elsewhere.json
 
 TRACE at its default sizes, whole hours of the stream, everything included: events, losses, the optimiser. The three
-take turns, hour by hour, in the same two processes, so that other work on the machine meets all of them alike.
+take turns, hour by hour, in the same two processes, so that other work on the machine meets all of them alike; so do
+two runs at once, which share nothing: what they gain over one is all that a second core of this machine can give.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from tracecvr.scratch import Progress
 from tracecvr.workers import together
 
 BATCHES = (4_096, 16_384)
-WAYS = {"1 worker x 1 thread": (1, 1), "2 workers x 1 thread": (2, 1), "1 worker x 2 threads": (1, 2)}
+ALONE, SHARED, THREADS, APART = "1 worker x 1 thread", "2 workers x 1 thread", "1 worker x 2 threads", "2 runs at once"
+WAYS = {ALONE: (1, 1), SHARED: (2, 1), THREADS: (1, 2), APART: (1, 1)}
+"""Workers and threads of each. Two runs at once, one thread each, show what the machine's second core is worth."""
 _PLAIN = nn.Module.__call__
 
 
@@ -53,7 +56,7 @@ def measured(rounds: int, hourly: int, _: Progress) -> list[dict[str, Any]]:
         for hour in range(paper.STEADY + rounds):
             for way, (workers, threads) in WAYS.items():
                 shared.first_says(True)  # whoever does not work in this way waits here for the next
-                if workers > 1 or shared.rank == 0:
+                if workers > 1 or shared.rank == 0 or way == APART:
                     sample = _hour(streams[way], hour, workers, threads)
                     samples[way] += [sample] if hour >= paper.STEADY else []
         found.append({"batch": size, "ways": samples})
@@ -114,12 +117,12 @@ def _table(found: list[dict[str, Any]]) -> Iterator[str]:
     yield "| batch | | ms per step | of these talking | speed-up | ideal |"
     yield "|---|---|---|---|---|---|"
     for part in found:
-        alone = [seconds for seconds, _ in part["ways"]["1 worker x 1 thread"]]
+        alone = [seconds for seconds, _ in part["ways"][ALONE]]
         for way, samples in part["ways"].items():
             times = [seconds for seconds, _ in samples]
             talk = statistics.median(seconds for _, seconds in samples)
-            ratio = statistics.median(a / b for a, b in zip(alone, times, strict=True))
-            cores = WAYS[way][0] * WAYS[way][1]
+            cores = 2 if way == APART else WAYS[way][0] * WAYS[way][1]
+            ratio = statistics.median(a / b for a, b in zip(alone, times, strict=True)) * (2 if way == APART else 1)
             median = statistics.median(times)
             yield f"| {part['batch']:,} | {way} | {1e3 * median:.1f} | {1e3 * talk:.1f} | {ratio:.2f} | {cores} |"
 

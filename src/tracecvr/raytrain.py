@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ def _together(address: str | None, job: Job, size: int, threads: int, progress: 
                 "give fewer --workers or --threads"
             )
         board = ray.remote(num_cpus=0)(_Board).remote()
-        with tempfile.TemporaryDirectory(prefix="tracecvr-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tracecvr-") as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray warns of its own use of itself
             training = _Training(partial(_loop, job, Path.cwd(), board), size, threads, folder)
             while training.is_alive():
                 training.join(_TELL_S)
