@@ -21,6 +21,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert "pip install 'tracecvr[ray]'" in refused(None)
 
 
+@pytest.mark.scale
 @pytest.mark.parametrize(
     ("address", "told"),
     [
@@ -31,5 +32,4 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_a_cluster_that_is_not_there_is_told_at_once(address: str, told: str) -> None:
-    pytest.importorskip("ray")
     assert told in refused(address)
