@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -250,10 +251,13 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.scale
-def test_under_ray_train_the_run_is_the_same(undisturbed: Path, tmp_path: Path) -> None:
+def test_under_ray_train_the_run_is_the_same(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tracecvr.cluster import connected
     from tracecvr.raytrain import together_on
 
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # Ray's workers import what we import
     out, make = tmp_path / "run", made(2)
     with connected(cpus=2):
         with pytest.raises(UserError, match=r"worker 1 of 2 is gone.* continue it with --resume"):

@@ -98,16 +98,18 @@ def _loop(job: Job, folder: Path, board: Any) -> None:
 
 
 def _cause(error: Exception, size: int) -> Exception:
-    """What to say of an error of Ray Train, which holds those of its workers, wrapped."""
-    from ray.exceptions import RayError
+    """What to say of an error of Ray Train. It holds those of workers: what they raised, wrapped, or that one ended."""
+    from ray.train import ControllerError
 
+    if isinstance(error, ControllerError):
+        reason = str(error.controller_failure).strip().splitlines() or [type(error.controller_failure).__name__]
+        return UserError(f"Ray Train could not begin ({reason[-1]}): install the same versions on all nodes")
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
-    found = {rank: getattr(failure, "_base_exc", failure) for rank, failure in failures.items()}
-    for rank, failure in sorted(found.items()):
-        if isinstance(failure, RayError):
-            return resumable(f"worker {rank} of {size} is gone ({type(failure).__name__})")
-        if isinstance(failure, UserError) and not isinstance(failure, LostError):
-            return failure
-    if found and all(isinstance(failure, LostError) for failure in found.values()):
-        return resumable("a worker is gone")
-    return error
+    raised = {rank: getattr(failure, "_base_exc", failure) for rank, failure in sorted(failures.items())}
+    for rank, found in raised.items():
+        if type(found).__module__.startswith("ray."):
+            return resumable(f"worker {rank} of {size} is gone")
+    for found in raised.values():
+        if not isinstance(found, LostError):
+            return found if isinstance(found, UserError) else error
+    return resumable("a worker is gone") if raised else error
