@@ -20,6 +20,7 @@ from tracecvr.clicks import ClickTable
 from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.engine import Engine
+from tracecvr.errors import UserError
 from tracecvr.run import Spec
 from tracecvr.scratch import Progress
 from tracecvr.source import TableSource
@@ -165,6 +166,24 @@ def _odd(parts: nn.ModuleDict, x: Tensor) -> Tensor:
     decay = torch.stack([p.square().sum() for p in parts.parameters()]).sum()
     total: Tensor = nn.BCEWithLogitsLoss()(out[:, 1], x[:, 0].sigmoid()) + (share * out[:, 1]).sum() + 0.1 * decay
     return total
+
+
+class Mean(nn.Linear):
+    """A net that answers with one number for all rows."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).mean()
+
+
+def refused() -> list[str]:
+    """What is said of nets that cannot be shared out."""
+    told = []
+    for net in (Mean(3, 1), nn.BatchNorm1d(3, momentum=None)):
+        try:
+            net(torch.ones(8, 3))
+        except UserError as error:
+            told.append(str(error))
+    return told
 
 
 def dying(make: Callable[[], Spec], out: Path, after: int, progress: Progress) -> None:

@@ -39,7 +39,7 @@ BACKBONES: list[str] = sorted(set(registry.found("backbone")) - {"mlp"})
 def jobs(two: bool) -> dict[Any, Any]:
     """What is computed by one process and by several: by two everything, by three what shows rows that are left over:
     of batches of 4 and of 2, the third has none."""
-    found: dict[Any, Any] = {"odd nets": ranked.odd_nets}
+    found: dict[Any, Any] = {"odd nets": ranked.odd_nets, "refused": ranked.refused}
     for size, case in [*product([4], FOUR), (2, FOUR[0])]:
         found[size, case] = partial(ranked.gradients, case, torch.float64, hourly=1, batch_size=size)
     if two:
@@ -134,6 +134,13 @@ def test_nets_may_be_used_in_odd_ways(
     for rank in (*two, *three):
         for ours, theirs in zip(rank["odd nets"], alone["odd nets"], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_nets_whose_rows_meet_are_refused(alone: dict[Any, Any], three: list[dict[Any, Any]]) -> None:
+    assert alone["refused"] == []
+    for rank in three:
+        assert ["one row for each row" in told for told in rank["refused"]] == [True, False]
+        assert "nn.BatchNorm1d" in rank["refused"][1]
 
 
 # Whole runs.
