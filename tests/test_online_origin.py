@@ -168,7 +168,7 @@ def test_serve_is_told_by_a_file_and_flags_win(
     )
     assert call("serve", "--config", file) == 0
     assert call("serve", store.folder, "--config", file, "--port", 0, "--learn", "--tokens", "u.toml") == 0
-    (found, tokens, address, limits, learn, _), (_, tokens_given, address_given, _, learn_given, _) = served
+    (found, tokens, address, limits, learn, *_), (_, tokens_given, address_given, _, learn_given, *_) = served
     assert (found.folder, tokens, learn) == (store.folder, tmp_path / "t.toml", False)
     assert (address.host, address.port, address.key) == ("::1", 8001, tmp_path / "k.pem")
     assert (limits.rate, limits.body_bytes, limits.batch) == (7, 5000, Options().batch)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -51,19 +54,39 @@ def jobs(two: bool) -> dict[Any, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def alone() -> dict[Any, Any]:
-    return ranked.all_of(jobs(two=True), silent)
+Compute = Callable[[str, Callable[[], Any]], Any]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    """Computes what several tests look at once, however many processes the tests run in: the others wait for it."""
+    own = tmp_path_factory.getbasetemp()
+    room = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def compute(name: str, make: Callable[[], Any]) -> Any:
+        with (room / f"{name}.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            path = room / f"{name}.pickle"
+            if not path.exists():
+                path.write_bytes(pickle.dumps(make()))
+            return pickle.loads(path.read_bytes())
+
+    return compute
 
 
 @pytest.fixture(scope="module")
-def two() -> list[dict[Any, Any]]:
-    return together(partial(ranked.all_of, jobs(two=True)), 2)
+def alone(once: Compute) -> Any:
+    return once("alone", lambda: ranked.all_of(jobs(two=True), silent))
 
 
 @pytest.fixture(scope="module")
-def three() -> list[dict[Any, Any]]:
-    return together(partial(ranked.all_of, jobs(two=False)), 3)
+def two(once: Compute) -> Any:
+    return once("two", lambda: together(partial(ranked.all_of, jobs(two=True)), 2))
+
+
+@pytest.fixture(scope="module")
+def three(once: Compute) -> Any:
+    return once("three", lambda: together(partial(ranked.all_of, jobs(two=False)), 3))
 
 
 def assert_gradients_close(ours: Taken, theirs: Taken, share: float) -> None:
