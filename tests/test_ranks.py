@@ -104,6 +104,7 @@ def distance(ours: Taken, theirs: Taken, name: str = "") -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
+@pytest.mark.scale
 @pytest.mark.parametrize("case", EVERY, ids=str)
 def test_gradients_are_those_of_one_process(case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]]) -> None:
     for rank in two:
@@ -114,18 +115,21 @@ def test_gradients_are_those_of_one_process(case: Case, alone: dict[Any, Any], t
         np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.scale
 @pytest.mark.parametrize("name", BACKBONES)
 def test_so_they_are_of_every_backbone(name: str, alone: dict[Any, Any], two: list[dict[Any, Any]]) -> None:
     for rank in two:
         assert_gradients_close(rank["backbone", name], alone["backbone", name], 1e-9)
 
 
+@pytest.mark.scale
 @pytest.mark.parametrize("case", FOUR, ids=str)
 def test_in_single_precision_they_are_near(case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]]) -> None:
     for rank in two:
         assert_gradients_close(rank["single", case], alone["single", case], 1e-3)
 
 
+@pytest.mark.scale
 @pytest.mark.parametrize("case", FOUR, ids=str)
 def test_weights_stay_together_for_a_hundred_steps(
     case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]]
@@ -137,6 +141,7 @@ def test_weights_stay_together_for_a_hundred_steps(
     assert two[0]["trained", case].fingerprint == two[1]["trained", case].fingerprint
 
 
+@pytest.mark.scale
 @pytest.mark.parametrize("case", FOUR, ids=str)
 def test_batches_may_be_smaller_than_the_number_of_workers(
     case: Case, alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]
@@ -146,11 +151,13 @@ def test_batches_may_be_smaller_than_the_number_of_workers(
     assert len({rank[4, case].fingerprint for rank in three}) == 1
 
 
+@pytest.mark.scale
 def test_batches_may_be_of_two(alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]) -> None:
     for rank in (*two, *three):  # less exact, because two rows normalised are 1 and -1, or nearly so
         assert_gradients_close(rank[2, FOUR[0]], alone[2, FOUR[0]], 1e-8)
 
 
+@pytest.mark.scale
 def test_nets_may_be_used_in_odd_ways(
     alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]
 ) -> None:
@@ -159,6 +166,7 @@ def test_nets_may_be_used_in_odd_ways(
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.scale
 def test_nets_whose_rows_meet_are_refused(alone: dict[Any, Any], three: list[dict[Any, Any]]) -> None:
     assert alone["refused"] == []
     for rank in three:
@@ -202,6 +210,7 @@ def test_a_whole_run_differs_by_less_than_seeds_do(undisturbed: Path, tmp_path: 
     assert abs(ours - alone[0]) < np.std(alone)
 
 
+@pytest.mark.scale
 def test_a_worker_that_is_killed_stops_the_run_which_goes_on_to_the_same_bytes(
     undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -234,6 +243,7 @@ def test_a_users_mistake_is_told_as_by_one_process(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.scale
 def test_the_number_of_workers_is_part_of_a_run(undisturbed: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="workers is 2 there, 1 here"):
         run_by(None, made(1), undisturbed, resume=True)
