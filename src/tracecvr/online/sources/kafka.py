@@ -49,6 +49,7 @@ class Topics:
         self._ends: dict[str, int] = {}
         self._error: KafkaError | None = None
         self._producer: Producer | None = None
+        self._key = client.encode()
         settings = {
             "group.id": client,
             "queued.max.messages.kbytes": 16_384,
@@ -118,8 +119,9 @@ class Topics:
             if self._producer is None:
                 self._producer = Producer({**self._common, "acks": "all"}, logger=_log)
             failed: list[KafkaError] = []
+            # With one key they go to one partition: nobody hears of an old version after a new one.
             self._producer.produce(
-                target, content, on_delivery=lambda error, _: failed.append(error) if error else None
+                target, content, self._key, on_delivery=lambda error, _: failed.append(error) if error else None
             )
             left = self._producer.flush(_SECONDS)
         if left or failed:
