@@ -84,7 +84,7 @@ class Taken:
     scores: Floats
 
 
-def gradients(case: Case, dtype: torch.dtype, hourly: int = 6, **options: Any) -> Taken:
+def gradients(case: Case, dtype: torch.dtype, hourly: int = 4, **options: Any) -> Taken:
     """The gradients of every step of all warm-ups and of some ticks; none of the steps is taken, so that differences do
     not grow."""
     with precision(dtype), recorded() as steps:
