@@ -37,7 +37,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 def not_written(path: Path, error: Exception) -> UserError:
     """The error for a file that could not be written: libraries' own seldom name it."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return UserError(f"{path}: could not be written ({reason}); free some space, or choose another --out")
+    return UserError(f"{path}: could not be written ({reason}); free some space, or write elsewhere")
 
 
 def write_json(path: Path, content: Any) -> None:

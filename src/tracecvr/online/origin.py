@@ -12,7 +12,6 @@ from tracecvr.dataset import Dataset
 from tracecvr.errors import UserError
 from tracecvr.files import read_json
 from tracecvr.replay import FullPlan
-from tracecvr.run import parts
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,6 @@ class Origin:
                 f"{folder}: the run served with publish_lag = {plan.publish_lag}, a live model serves the newest "
                 "version; run it without"
             )
-        method, _ = parts(recorded)
-        if method.privileged:
-            raise UserError(f"{folder}: {method.name!r} learns from labels before anybody knows them: never live")
         start = Start(plan.bounds(manifest["intervals"])[0], plan.interval, manifest["sha256"])
         return cls(folder, recorded, plan, start, checkpoints.state(manifest))
 

@@ -69,6 +69,7 @@ class Store:
         origin: Origin | None = None,
     ) -> Store:
         """A new store that starts where the prepared log `base` is split, or where a run over it ended."""
+        _refuse_privileged(method)
         manifest = read_json(base / "table.json") if ClickTable.exists(base) else None
         if manifest is None:
             raise UserError(f"{base}: not a prepared log; make one with `tracecvr prepare`")
@@ -112,6 +113,7 @@ class Store:
         """A new store from names and options, and from a log that is prepared first if it is not yet."""
         owners = owners_of(method, plugins)
         del owners["plan"]  # intervals and split are the log's
+        _refuse_privileged(owners["method"])  # before a log is prepared for nothing
         owners = config.distribute(owners, options, "--set")
         chosen = owners["method"], tuple(owners[name] for name in plugins)
         dataset = dataset_of(data, data_settings)
@@ -196,6 +198,11 @@ class Store:
         """A blank engine of its configuration."""
         method, plugins = parts(self.content)
         return Engine(method, self.schema, self.settings.seed, plugins)
+
+
+def _refuse_privileged(method: Method) -> None:
+    if method.privileged:
+        raise UserError(f"{method.name!r} learns from labels before anybody knows them: never live; choose another")
 
 
 @contextmanager
