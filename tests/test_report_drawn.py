@@ -6,6 +6,7 @@ Chromium is found on PATH; `make browser` installs what is missing. With TRACECV
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,25 @@ def test_figures_as_files(tmp_path: Path, call: Call) -> None:
         assert before.startswith(opening)
         plots.save(made[:1], out / "figures", [kind])
         assert path.read_bytes() == before
+
+
+def test_texts_below_a_figure_do_not_touch(tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    from tracecvr.bench.report import plots
+
+    close = {
+        "TRACE": (0.7736, 0.7737, 0.7739),
+        "w/o Traj.": (0.7635, 0.7637, 0.7641),
+        "w/o Gate": (0.773, 0.7735, 0.774),
+    }
+    bases = dict.fromkeys(("w/o Traj.", "w/o Gate"), "TRACE")
+    made = figures(Outcome(madeup.bench(tmp_path, close, bases, layout="changes")))
+    with mpl.rc_context(plots._FIXED):
+        for figure in made:
+            canvas = plots.drawn(figure)
+            canvas.canvas.draw()
+            for place in canvas.axes:
+                boxes = [label.get_window_extent() for label in place.get_xticklabels()]
+                assert boxes
+                assert all(one.x1 < other.x0 for one, other in pairwise(boxes)), figure.key

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tracecvr.bench.report.figure import Bars, Chart, Figure, Panel, Series
+from tracecvr.bench.report.figure import Axis, Bars, Chart, Figure, Panel, Series
 from tracecvr.bench.report.svg import limits
 from tracecvr.errors import UserError
 from tracecvr.files import write_atomically
@@ -76,12 +76,12 @@ def _heights(figure: Figure, columns: int) -> list[float]:
 def _draw(panel: Panel, place: Any, most_ticks: int) -> None:
     place.set_title(panel.title, loc="left", fontsize=8, fontweight="bold")
     if isinstance(panel, Bars):
-        _bars(panel, place)
+        _bars(panel, place, min(most_ticks, 4))  # names take a part of the width
     else:
         _chart(panel, place, most_ticks)
 
 
-def _bars(panel: Bars, place: Any) -> None:
+def _bars(panel: Bars, place: Any, most_ticks: int) -> None:
     names = [bar.name for bar in panel.bars]
     for n, bar in enumerate(panel.bars):
         if bar.value is None:
@@ -96,6 +96,13 @@ def _bars(panel: Bars, place: Any) -> None:
     place.set_yticks(range(len(names)), names, fontsize=7)
     place.invert_yaxis()
     place.set_xlabel(panel.axis.label)
+    _set_ticks(place.set_xticks, panel.axis, *place.get_xlim(), most_ticks)
+
+
+def _set_ticks(set_ticks: Any, axis: Axis, low: float, high: float, most: int) -> None:
+    """As in the report: matplotlib's own are too many for a small panel."""
+    ticks = axis.ticks(low, high, most)
+    set_ticks([at for at, _ in ticks], [text for _, text in ticks])
 
 
 def _chart(chart: Chart, place: Any, most_ticks: int) -> None:
@@ -111,8 +118,7 @@ def _chart(chart: Chart, place: Any, most_ticks: int) -> None:
         (place.set_xticks, chart.x, x_low, x_high),
         (place.set_yticks, chart.y, y_low, y_high),
     ):
-        ticks = axis.ticks(low, high, most_ticks)
-        set_ticks([at for at, _ in ticks], [text for _, text in ticks])
+        _set_ticks(set_ticks, axis, low, high, most_ticks)
     if chart.diagonal:
         place.plot([0, x_high], [0, x_high], color=_SOFT, linewidth=0.7, linestyle=":")
     if chart.level is not None:
