@@ -96,7 +96,8 @@ def _bars(panel: Bars, place: Any, most_ticks: int) -> None:
     place.set_yticks(range(len(names)), names, fontsize=7)
     place.invert_yaxis()
     place.set_xlabel(panel.axis.label)
-    _set_ticks(place.set_xticks, panel.axis, *place.get_xlim(), most_ticks)
+    low, high = place.get_xlim()
+    _set_ticks(place.set_xticks, panel.axis, low, high, most_ticks)
 
 
 def _set_ticks(set_ticks: Any, axis: Axis, low: float, high: float, most: int) -> None:
