@@ -131,7 +131,7 @@ def _posterior(cell: dict[str, Any]) -> pl.DataFrame:
     rows = [
         {key: cell[key] for key in ("cell", "label", "variant", "seed")}
         | {"age_s": age, "estimate": estimate, "auc": 0.6, "nll": nll[estimate], "ece": ece[estimate]}
-        for age in (HOUR, DAY)
+        for age in (HOUR // 10, HOUR // 4, HOUR, DAY, 7 * DAY)
         for estimate in ESTIMATES
     ]
     return pl.DataFrame(rows)

@@ -198,9 +198,9 @@ def test_many_changes_are_counted(tmp_path: Path) -> None:
 def test_open_clicks_are_told_by_age(tmp_path: Path) -> None:
     told = words(madeup.bench(tmp_path, layout="posterior"))
     assert (
-        "better: NLL among open clicks: TRACE's posterior is better than the rate with survival alone at 2 of 2" in told
+        "better: NLL among open clicks: TRACE's posterior is better than the rate with survival alone at 5 of 5" in told
     )
-    assert "worse: ECE among open clicks: TRACE's posterior is better than the served rate at 0 of 2 ages" in told
+    assert "worse: ECE among open clicks: TRACE's posterior is better than the served rate at 0 of 5 ages" in told
 
 
 # Figures.

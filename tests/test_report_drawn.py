@@ -162,7 +162,8 @@ def test_figures_as_files(tmp_path: Path, call: Call) -> None:
         assert path.read_bytes() == before
 
 
-def test_texts_below_a_figure_do_not_touch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["changes", "posterior"])
+def test_texts_below_a_figure_do_not_touch(layout: str, tmp_path: Path) -> None:
     import matplotlib as mpl
 
     from tracecvr.bench.report import plots
@@ -173,7 +174,7 @@ def test_texts_below_a_figure_do_not_touch(tmp_path: Path) -> None:
         "w/o Gate": (0.773, 0.7735, 0.774),
     }
     bases = dict.fromkeys(("w/o Traj.", "w/o Gate"), "TRACE")
-    made = figures(Outcome(madeup.bench(tmp_path, close, bases, layout="changes")))
+    made = figures(Outcome(madeup.bench(tmp_path, close, bases, layout=layout)))
     with mpl.rc_context(plots._FIXED):
         for figure in made:
             canvas = plots.drawn(figure)
@@ -181,4 +182,4 @@ def test_texts_below_a_figure_do_not_touch(tmp_path: Path) -> None:
             for place in canvas.axes:
                 boxes = [label.get_window_extent() for label in place.get_xticklabels()]
                 assert boxes
-                assert all(one.x1 < other.x0 for one, other in pairwise(boxes)), figure.key
+                assert all(one.x1 + 4 < other.x0 for one, other in pairwise(boxes)), figure.key

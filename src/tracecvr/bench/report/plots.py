@@ -19,6 +19,7 @@ _MARKERS = "osD^osD^"
 _FIXED: Any = {
     "pdf.fonttype": 42,
     "font.size": 8,
+    "xtick.labelsize": 7,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.hashsalt": "0",
