@@ -163,23 +163,25 @@ def test_figures_as_files(tmp_path: Path, call: Call) -> None:
 
 
 @pytest.mark.parametrize("layout", ["changes", "posterior"])
-def test_texts_below_a_figure_do_not_touch(layout: str, tmp_path: Path) -> None:
+def test_figures_as_files_have_room_for_bars_and_texts(layout: str, tmp_path: Path) -> None:
     import matplotlib as mpl
 
     from tracecvr.bench.report import plots
 
+    long = "one more horizon, at the click, as another method has"
     close = {
         "TRACE": (0.7736, 0.7737, 0.7739),
         "w/o Traj.": (0.7635, 0.7637, 0.7641),
-        "w/o Gate": (0.773, 0.7735, 0.774),
+        long: (0.773, 0.7735, 0.774),
     }
-    bases = dict.fromkeys(("w/o Traj.", "w/o Gate"), "TRACE")
+    bases = dict.fromkeys(("w/o Traj.", long), "TRACE")
     made = figures(Outcome(madeup.bench(tmp_path, close, bases, layout=layout)))
     with mpl.rc_context(plots._FIXED):
         for figure in made:
             canvas = plots.drawn(figure)
-            canvas.canvas.draw()
+            canvas.draw_without_rendering()  # lays it out
             for place in canvas.axes:
                 boxes = [label.get_window_extent() for label in place.get_xticklabels()]
                 assert boxes
+                assert place.get_window_extent().width > 0.15 * canvas.bbox.width, figure.key
                 assert all(one.x1 + 4 < other.x0 for one, other in pairwise(boxes)), figure.key

@@ -62,9 +62,28 @@ def drawn(figure: Figure) -> Any:
     places = list(canvas.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat)
     for panel, place in zip(figure.panels, places, strict=False):
         _draw(panel, place, most_ticks=3 if columns > 2 else 6)
+    for number, panel in enumerate(figure.panels):
+        # Once in a row of panels, bars' names on the left and lines' on the right: long ones leave no room otherwise.
+        if number % columns and isinstance(panel, Bars) and _names(panel) == _names(figure.panels[number - 1]):
+            places[number].tick_params(labelleft=False)
+        last = (number + 1) % columns == 0 or number + 1 == len(figure.panels)
+        if isinstance(panel, Chart) and (last or _names(panel) != _names(figure.panels[number + 1])):
+            _legend(panel, places[number])
     for place in places[len(figure.panels) :]:
         place.remove()
     return canvas
+
+
+def _names(panel: Panel) -> list[str]:
+    """Of bars, or of the lines that a legend tells apart."""
+    if isinstance(panel, Bars):
+        return [bar.name for bar in panel.bars]
+    return [one.name for one in panel.series if one.style is not None]
+
+
+def _legend(chart: Chart, place: Any) -> None:
+    if len(_names(chart)) > 1:
+        place.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _heights(figure: Figure, columns: int) -> list[float]:
@@ -83,7 +102,7 @@ def _draw(panel: Panel, place: Any, most_ticks: int) -> None:
 
 
 def _bars(panel: Bars, place: Any, most_ticks: int) -> None:
-    names = [bar.name for bar in panel.bars]
+    names = _names(panel)
     for n, bar in enumerate(panel.bars):
         if bar.value is None:
             continue
@@ -127,8 +146,6 @@ def _chart(chart: Chart, place: Any, most_ticks: int) -> None:
         place.axhline(chart.level, color=_SOFT, linewidth=0.7, linestyle=":")
     for at, _ in chart.rules:
         place.axvline(at, color=_SOFT, linewidth=0.5, linestyle=":")
-    if len([one for one in chart.series if one.style is not None]) > 1:
-        place.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _line(chart: Chart, one: Series, place: Any) -> None:
