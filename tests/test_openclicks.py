@@ -79,7 +79,7 @@ def test_what_comes_later_changes_no_answer() -> None:
 def test_estimates_by_hand() -> None:
     asked, history = OpenClicks(TableSource(TABLE), SPLIT, STEP, 1), TableSource(TABLE).history(SPLIT, "mature")
     judged = np.concatenate([np.tile([[0.5, -1.0]], (len(asked.events(n)), 1)) for n in range(4)]).astype(np.float32)
-    found = asked.evaluated(judged, 4, history)
+    found, _ = asked.evaluated(judged, 4, history)
     events = [asked.events(n) for n in range(4)]
     for number, age in enumerate(asked.ages):
         rows = np.concatenate([e.row[e.trigger == number].numpy() for e in events])
@@ -92,6 +92,23 @@ def test_estimates_by_hand() -> None:
             assert (row["clicks"], row["conversions"]) == (len(rows), label.sum())
             assert row["nll"] == pytest.approx(-np.log(np.where(label, rate, 1 - rate)).mean())
             assert row["ece"] == pytest.approx(abs(label.mean() - rate))
+
+
+def test_days_of_the_stream_make_up_the_whole() -> None:
+    source, every = TableSource(TABLE), 3
+    asked, history = OpenClicks(source, SPLIT, STEP, every), source.history(SPLIT, "mature")
+    intervals = 4 * DAY // STEP
+    events = [asked.events(n) for n in range(intervals)]
+    judged = np.random.default_rng(0).normal(-1, 1, (sum(map(len, events)), 2)).astype(np.float32)
+    whole, days = asked.evaluated(judged, intervals, history)
+    assert days["start"].unique().sort().to_list() == [SPLIT + n * DAY for n in range(4)]
+    for row in whole.to_dicts():
+        mine = days.filter(age_s=row["age_s"], estimate=row["estimate"])
+        assert mine[["clicks", "conversions"]].sum().row(0) == (row["clicks"], row["conversions"])
+        assert np.average(mine["nll"], weights=mine["clicks"]) == pytest.approx(row["nll"])
+    first = [n for n in range(intervals) if n * STEP < DAY]  # the first day on its own
+    alone, _ = asked.evaluated(judged[: sum(len(events[n]) for n in first)], len(first), history)
+    assert days.filter(start=SPLIT).drop("start").equals(alone)
 
 
 def _survival(age: int) -> float:
@@ -125,9 +142,9 @@ def test_a_run_writes_them_and_resumes_to_the_same_bytes(tmp_path: Path) -> None
         run(asked, tmp_path / "cut", progress=crash, checkpoint_every=0)
     run(asked, tmp_path / "cut", resume=True)
     same_bytes(tmp_path / "whole", tmp_path / "cut")
-    one, other = (tmp_path / name / "posterior.parquet" for name in ("whole", "cut"))
-    assert one.read_bytes() == other.read_bytes()
-    found = pl.read_parquet(one)
+    for name in ("posterior.parquet", "posterior_days.parquet"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+    found = pl.read_parquet(tmp_path / "whole" / "posterior.parquet")
     assert found["estimate"].unique().sort().to_list() == ["posterior", "static", "survival"]
     assert found["age_s"].unique().sort().to_list() == [HOUR, DAY]
     static, survival = (found.filter(pl.col("estimate") == e).sort("age_s") for e in ("static", "survival"))

@@ -20,12 +20,19 @@ import polars as pl
 import torch
 
 from tracecvr import metrics
+from tracecvr.config import DAY
 from tracecvr.engine import Engine
 from tracecvr.reveal import After, Reveals
 from tracecvr.source import TableHistory, TableSource
 
 ESTIMATES = ("posterior", "static", "survival")
 _BLOCK = 65536
+_COLUMNS: dict[str, type[pl.DataType]] = {
+    "age_s": pl.Int64,
+    "estimate": pl.String,
+    "clicks": pl.Int64,
+    "conversions": pl.Int64,
+} | dict.fromkeys(metrics.Metrics.__dataclass_fields__, pl.Float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,26 +63,32 @@ class OpenClicks:
         events = self.events(number)
         return np.stack([engine.posterior_log_odds(events), engine.score(events.x)], axis=1)
 
-    def evaluated(self, judged: npt.NDArray[np.float32], intervals: int, history: TableHistory) -> pl.DataFrame:
-        """Metrics of each estimate at each age, from what was judged in all intervals."""
+    def evaluated(
+        self, judged: npt.NDArray[np.float32], intervals: int, history: TableHistory
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Metrics of each estimate at each age, from what was judged in all intervals: of the whole stream, and of each
+        of its days (`start`), by which the luck of days can be told."""
         events = [self.events(number) for number in range(intervals)]
-        row = np.concatenate([e.row.numpy() for e in events])
-        age = np.concatenate([e.trigger.numpy() for e in events])
-        label = self.source.table.label[row]
-        rows = []
+        row, age = (np.concatenate([getattr(e, name).numpy() for e in events]) for name in ("row", "trigger"))
+        day = np.repeat(np.arange(intervals) * self.interval // DAY, [len(e) for e in events])
+        label, whole, days = self.source.table.label[row], [], []
         for number, seconds in enumerate(self.ages):
-            mine = age == number
-            if not mine.any():
-                continue
+            mine = np.flatnonzero(age == number)
             posterior, static = judged[mine].astype(np.float64).T
             survival = static + np.log(survives(history, seconds))
             for estimate, log_odds in zip(ESTIMATES, (posterior, static, survival), strict=True):
-                facts = {"age_s": seconds, "estimate": estimate, "clicks": int(mine.sum())}
-                weight = metrics.population_weight(label[mine], self.source.schema.negatives_kept)
-                found = metrics.as_dict(metrics.evaluate(log_odds, label[mine], weight))
-                rows.append(facts | {"conversions": int(label[mine].sum())} | found)
-        texts = {"age_s": pl.Int64, "estimate": pl.String, "clicks": pl.Int64, "conversions": pl.Int64}
-        return pl.DataFrame(rows, texts | dict.fromkeys(metrics.Metrics.__dataclass_fields__, pl.Float64))
+                facts = {"age_s": seconds, "estimate": estimate}
+                whole += [facts | self._measured(log_odds, label[mine])] if len(mine) else []
+                for one in np.unique(day[mine]):
+                    then = day[mine] == one
+                    start = {"start": self.split + int(one) * DAY}
+                    days.append(start | facts | self._measured(log_odds[then], label[mine][then]))
+        return pl.DataFrame(whole, _COLUMNS), pl.DataFrame(days, {"start": pl.Int64, **_COLUMNS})
+
+    def _measured(self, log_odds: npt.NDArray[np.float64], label: npt.NDArray[np.bool_]) -> dict[str, float | None]:
+        weight = metrics.population_weight(label, self.source.schema.negatives_kept)
+        found = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
+        return {"clicks": len(label), "conversions": int(label.sum())} | found
 
 
 def survives(history: TableHistory, age: int) -> float:

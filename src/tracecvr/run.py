@@ -6,6 +6,7 @@ result.json      metrics, cost, configuration, versions
 intervals.parquet, scores.parquet, encoder.json
 internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
 posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
+posterior_days.parquet  the same for each day of the stream (`start`)
 """
 
 from __future__ import annotations
@@ -260,7 +261,9 @@ class _Run:
         if (open_clicks := plan.open_clicks(self.source)) is not None:
             judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
             history = self.source.history(plan.split, plan.warm_labels)
-            write_parquet(self.out / "posterior.parquet", open_clicks.evaluated(judged, len(plan), history))
+            whole, days = open_clicks.evaluated(judged, len(plan), history)
+            write_parquet(self.out / "posterior.parquet", whole)
+            write_parquet(self.out / "posterior_days.parquet", days)
         write_json(self.out / "internals.json", self.engine.report())
         counts = table.counts | {
             "conversions": int(table.label.sum()),

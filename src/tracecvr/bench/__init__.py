@@ -42,9 +42,10 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | memory_peak_mb | of the worker process, when the cell ended |
 
 `posterior.parquet`: cell, label, variant, seed, age_s, estimate (`posterior`, `static`, `survival`: see
-`tracecvr.openclicks`), clicks, conversions and the pooled metrics. `segments.parquet`: cell, by, segment (encoded id),
-clicks, conversions, auc, nll, mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences
-and references, for whoever draws it; `document.Table` is what tables are made of.
+`tracecvr.openclicks`), clicks, conversions and the pooled metrics; cells hold the same by day of the stream in
+`posterior_days.parquet`. `segments.parquet`: cell, by, segment (encoded id), clicks, conversions, auc, nll,
+mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences and references, for whoever
+draws it; `document.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers, whichever the engine and however often the bench was killed.

@@ -1,43 +1,135 @@
-"""Tables of how well open clicks are judged, by age: the trajectory against what is known without it."""
+"""How well open clicks are judged, by age: the trajectory against what is known without it, with differences."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import polars as pl
 
 from tracecvr.bench import stats
 from tracecvr.bench.document import Table, Text
 from tracecvr.bench.live import duration
-from tracecvr.bench.tables import ARROWS, NAMES, Outcome, shown
+from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, change, how, numbers, shown
 from tracecvr.openclicks import ESTIMATES
 
+METRICS = ("auc", "nll", "ece")
 WORDS = {"posterior": "p(y | x, trajectory)", "static": "p", "survival": "p S(e) / (1 - p + p S(e))"}
 
 
-def table(outcome: Outcome) -> list[Table]:
+@dataclass(frozen=True)
+class Judge:
+    """One estimate of one row of a suite."""
+
+    line: Line
+    estimate: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.line.name}: {WORDS[self.estimate]}"
+
+
+class Judged:
+    """What the cells of a bench wrote of open clicks."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        path = outcome.out / "posterior.parquet"
+        self.outcome = outcome
+        self.found = pl.read_parquet(path) if path.is_file() else pl.DataFrame(schema={"age_s": pl.Int64})
+
+    @property
+    def ages(self) -> list[int]:
+        """In seconds; none if no cell was asked about open clicks."""
+        return self.found["age_s"].unique().sort().to_list()
+
+    def by_seed(self, judge: Judge, age: int, metric: str) -> dict[int, float]:
+        """Where the figure is defined."""
+        mine = self.found.filter(
+            pl.col("cell").is_in(judge.line.cells["cell"].to_list()), estimate=judge.estimate, age_s=age
+        )
+        return dict(mine.select("seed", metric).drop_nulls().iter_rows())
+
+    def spread(self, judge: Judge, age: int, metric: str) -> stats.Spread | None:
+        values = list(self.by_seed(judge, age, metric).values())
+        return stats.spread(values) if values else None
+
+    def difference(self, ours: Judge, theirs: Judge, age: int, metric: str) -> stats.Difference | None:
+        """Paired by seed; with one seed only, over days of the stream, of the metric of single days."""
+        a, b = (self.by_seed(judge, age, metric) for judge in (ours, theirs))
+        found = stats.paired(a, b)
+        if found is None or found.n > 1:
+            return found
+        (seed,) = set(a) & set(b)
+        mine, other = (self._days(judge, seed, age, metric) for judge in (ours, theirs))
+        if mine is None or other is None:
+            return found
+        both = mine.join(other, on="start", suffix="_theirs", maintain_order="left")
+        clicks = both["clicks"].to_numpy().astype(float)
+        pair = (numbers(both[metric]), numbers(both[f"{metric}_theirs"]))
+        return stats.over_days(both["start"].to_numpy(), clicks, *pair) or found
+
+    def _days(self, judge: Judge, seed: int, age: int, metric: str) -> pl.DataFrame | None:
+        """None where cells were cleared away and the results kept."""
+        path = self.outcome.out / "cells" / f"{judge.line.facts['name']}~seed{seed}" / "posterior_days.parquet"
+        if not path.is_file():
+            return None
+        mine = pl.read_parquet(path).filter(estimate=judge.estimate, age_s=age)
+        return mine.select("start", "clicks", metric)
+
+
+def tables(outcome: Outcome) -> list[Table]:
     """One table per metric: ages across, methods and estimates down."""
-    path = outcome.out / "posterior.parquet"
-    found = pl.read_parquet(path) if path.is_file() else pl.DataFrame()
-    return [_of(outcome, found, metric) for metric in ("auc", "nll", "ece")] if len(found) else []
+    judged = Judged(outcome)
+    return [_of(judged, metric) for metric in METRICS] if judged.ages else []
 
 
-def _of(outcome: Outcome, found: pl.DataFrame, metric: str) -> Table:
-    ages = found["age_s"].unique().sort().to_list()
+def differences(outcome: Outcome) -> list[Table]:
+    """The trajectory's estimate against those without it: of the same row, and for ours also of other rows."""
+    judged = Judged(outcome)
+    made = Table(
+        "Paired differences among open clicks of estimates by p(y | x, trajectory) from those without the trajectory",
+        ["method", "against", "metric", *map(duration, judged.ages)],
+    )
+    over = set()
+    for ours, theirs in _compared(outcome):
+        for metric in METRICS:
+            each = [judged.difference(ours, theirs, age, metric) for age in judged.ages]
+            over |= {one.over for one in each if one is not None and one.low is not None}
+            if all(one is None or one.mean == 0 for one in each):  # the row has no posterior of its own
+                continue
+            figures = [Text(change(one), one is not None and one.clear) for one in each]
+            named = WORDS[theirs.estimate] if theirs.line is ours.line else theirs.name
+            made.rows.append([Text(ours.line.name), Text(named), Text(NAMES[metric] + ARROWS[metric]), *figures])
+    made.notes += how(over)
+    if "days" in over:
+        made.notes.append("The difference is then the mean of days, weighted by clicks: of a day's AUC, NLL and ECE.")
+    return [made] if made.rows else []
+
+
+def _compared(outcome: Outcome) -> list[tuple[Judge, Judge]]:
+    pairs = [
+        (Judge(line, "posterior"), Judge(line, estimate))
+        for line in outcome.lines
+        for estimate in ("static", "survival")
+        if line.facts["role"] != "upper"
+    ]
+    if ours := outcome.of_role("ours"):
+        others = [line for line in outcome.lines if line.facts["role"] not in ("ours", "upper")]
+        others = [line for line in others if line.facts["method"] != ours.facts["method"]]
+        pairs += [(Judge(ours, "posterior"), Judge(line, "survival")) for line in others]
+    return pairs
+
+
+def _of(judged: Judged, metric: str) -> Table:
     title = f"{NAMES[metric]}{ARROWS[metric]} among clicks not converted by an age, with the model of that moment"
-    made = Table(title, ["method", "estimate", *map(duration, ages)])
-    for line in outcome.lines:
-        mine = found.filter(pl.col("cell").is_in(line.cells["cell"].to_list()))
-        spreads = {(e, age): _spread(mine, e, age, metric) for e in ESTIMATES for age in ages}
-        best = {age: _best(metric, {e: spreads[e, age] for e in ESTIMATES}) for age in ages}
+    made = Table(title, ["method", "estimate", *map(duration, judged.ages)])
+    for line in judged.outcome.lines:
+        spreads = {(e, age): judged.spread(Judge(line, e), age, metric) for e in ESTIMATES for age in judged.ages}
+        best = {age: _best(metric, {e: spreads[e, age] for e in ESTIMATES}) for age in judged.ages}
         for estimate in ESTIMATES:
-            figures = [Text(shown(spreads[estimate, age]), bold=best[age] == estimate) for age in ages]
+            figures = [Text(shown(spreads[estimate, age]), bold=best[age] == estimate) for age in judged.ages]
             made.rows.append([Text(line.name), Text(WORDS[estimate]), *figures])
     made.notes.append("Clicks of the stream alone. S is counted on the warm-up part. Best of a method's three in bold.")
     return made
-
-
-def _spread(mine: pl.DataFrame, estimate: str, age: int, metric: str) -> stats.Spread | None:
-    values = mine.filter((pl.col("estimate") == estimate) & (pl.col("age_s") == age))[metric].drop_nulls().to_list()
-    return stats.spread(values) if values else None
 
 
 def _best(metric: str, found: dict[str, stats.Spread | None]) -> str | None:

@@ -112,7 +112,7 @@ class Outcome:
         if a is None or b is None or not a["start"].equals(b["start"]):
             return None
         start, clicks = a["start"].to_numpy(), a["clicks"].to_numpy().astype(float)
-        return stats.over_days(start, clicks, _numbers(a[metric]), _numbers(b[metric]))
+        return stats.over_days(start, clicks, numbers(a[metric]), numbers(b[metric]))
 
     def _intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
         """None where cells were cleared away and the results kept."""
@@ -120,7 +120,8 @@ class Outcome:
         return pl.read_parquet(path) if path.is_file() else None
 
 
-def _numbers(column: pl.Series) -> stats.Floats:
+def numbers(column: pl.Series) -> stats.Floats:
+    """Of a column, NaN where it has none."""
     return column.fill_null(np.nan).to_numpy()
 
 
@@ -180,9 +181,9 @@ def pairs(outcome: Outcome) -> list[Table]:
 
 def posterior(outcome: Outcome) -> list[Table]:
     """Estimates for clicks still open at each age, beside the usual figures."""
-    from tracecvr.bench.posteriors import table
+    from tracecvr.bench import posteriors
 
-    return [*table(outcome), _figures(outcome, pooled=True)]
+    return [*posteriors.tables(outcome), _figures(outcome, pooled=True), *posteriors.differences(outcome)]
 
 
 def tune(outcome: Outcome) -> list[Table]:
@@ -272,11 +273,12 @@ def _differences(outcome: Outcome, pooled: bool) -> Table:
             table.rows.append([Text(line.name), Text("best baseline" if base is None else base.name), *row])
     if named := [f"{line.name} in {NAMES[m]}" for m, line in best.items() if line is not None]:
         table.notes.append(f"Best baseline: {', '.join(named)}.")
-    table.notes += _how(over)
+    table.notes += how(over)
     return table
 
 
-def _how(over: set[str]) -> list[str]:
+def how(over: set[str]) -> list[str]:
+    """Notes below differences: what was paired (`Difference.over`) and what their intervals can tell."""
     told = []
     if "seeds" in over:
         told.append("Mean difference over seeds [95 % confidence interval by Student's t] and p, paired by seed.")

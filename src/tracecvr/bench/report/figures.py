@@ -13,7 +13,7 @@ import polars as pl
 
 from tracecvr.bench import stats, tune
 from tracecvr.bench.live import duration
-from tracecvr.bench.posteriors import WORDS
+from tracecvr.bench.posteriors import WORDS, Judge, Judged
 from tracecvr.bench.report.figure import STYLES, Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of
 from tracecvr.config import DAY, HOUR
@@ -249,13 +249,11 @@ def _bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple[floa
 
 def _posterior(scene: Scene) -> Figure | None:
     """Ours in its three estimates, and the best that others have, by age."""
-    path, ours = scene.outcome.out / "posterior.parquet", scene.outcome.of_role("ours")
-    if not path.is_file():
+    judged = Judged(scene.outcome)
+    if not judged.ages:
         return None
-    found = pl.read_parquet(path)
-    shown = ours or scene.outcome.lines[0]
-    ages = found["age_s"].unique().sort().to_list()
-    panels = [_by_age(scene, found, shown, ages, metric) for metric in ("nll", "auc", "ece")]
+    shown = scene.outcome.of_role("ours") or scene.outcome.lines[0]
+    panels = [_by_age(judged, shown, metric) for metric in ("nll", "auc", "ece")]
     caption = (
         f"Clicks that have not converted by an age, judged at that moment. {shown.name} in colour: by what would be "
         "served for the click (p), by that and the time that has passed, and by the whole trajectory. In grey: other "
@@ -264,15 +262,14 @@ def _posterior(scene: Scene) -> Figure | None:
     return Figure("posterior", "Posterior by age", caption, tuple(panels), columns=2)
 
 
-def _by_age(scene: Scene, found: pl.DataFrame, shown: Line, ages: list[int], metric: str) -> Chart:
-    x, series = Axis("age of the click", "places", places=tuple(map(duration, ages))), []
-    for line in scene.outcome.lines:
+def _by_age(judged: Judged, shown: Line, metric: str) -> Chart:
+    x, series = Axis("age of the click", "places", places=tuple(map(duration, judged.ages))), []
+    for line in judged.outcome.lines:
         for style, (estimate, words) in zip((0, 2, 5), WORDS.items(), strict=True):
             if line is not shown and estimate != "survival":
                 continue
-            mine = found.filter(pl.col("cell").is_in(line.cells["cell"].to_list()) & (pl.col("estimate") == estimate))
-            means = {age: values for age in ages if (values := mine.filter(age_s=age)[metric].drop_nulls().to_list())}
-            points = [(float(ages.index(age)), fmean(values)) for age, values in means.items()]
+            spreads = [judged.spread(Judge(line, estimate), age, metric) for age in judged.ages]
+            points = [(float(place), found.mean) for place, found in enumerate(spreads) if found is not None]
             name = words if line is shown else line.name
             at, y = tuple(p[0] for p in points), tuple(p[1] for p in points)
             series.append(Series(name, style if line is shown else None, at, y))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import polars as pl
-
 from tracecvr.bench import stats, tune
 from tracecvr.bench.live import duration
+from tracecvr.bench.posteriors import Judge, Judged
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of
 
 _MOST_ROWS = 6
@@ -189,34 +188,39 @@ def _counted(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) 
         f"{NAMES[metric]}: {up} of {len(pairs)} rows are better than the row that they are compared with, by the mean; "
         f"beyond noise, {good} are better and {bad} worse."
     )
-    return Sentence("better" if good and not bad else "worse" if bad and not good else "open", text)
+    return Sentence(_overall(good, bad), text)
+
+
+def _overall(good: int, bad: int) -> str:
+    return "better" if good and not bad else "worse" if bad and not good else "open"
 
 
 # Open clicks, and tuning.
 
 
 def _posterior(outcome: Outcome) -> list[Sentence]:
-    path, ours = outcome.out / "posterior.parquet", outcome.of_role("ours")
-    if ours is None or not path.is_file():
+    judged, ours = Judged(outcome), outcome.of_role("ours")
+    if ours is None or not judged.ages:
         return [Sentence("fact", "No posterior of ours (TRACE) is finished.")]
-    mine = pl.read_parquet(path).filter(pl.col("cell").is_in(ours.cells["cell"].to_list()))
-    return [
-        _ages_won(ours, mine, metric, other) for metric in ("nll", "auc", "ece") for other in ("survival", "static")
-    ]
+    return [_ages_won(judged, ours, metric, other) for metric in ("nll", "auc", "ece") for other in _OTHERS]
 
 
-def _ages_won(ours: Line, mine: pl.DataFrame, metric: str, other: str) -> Sentence:
-    """At how many ages the trajectory's estimate is the better one, by the mean over seeds."""
-    words = {"survival": "the rate with survival alone", "static": "the served rate"}
-    means = mine.group_by("age_s", "estimate").agg(pl.col(metric).mean()).drop_nulls()
-    by = {(age, estimate): value for age, estimate, value in means.iter_rows()}
-    ages = sorted({age for age, _ in by if (age, "posterior") in by and (age, other) in by})
-    won = [age for age in ages if stats.better(metric, by[age, "posterior"], by[age, other])]
-    verdict = "better" if ages and len(won) == len(ages) else "worse" if not won else "open"
-    which = f" ({_listed([duration(age) for age in won])})" if won and len(won) < len(ages) else ""
-    text = f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {words[other]}"
-    text += f" at {len(won)} of {len(ages)} ages{which}, by the mean."
-    return Sentence(verdict, text)
+_OTHERS = {"survival": "the rate with survival alone", "static": "the served rate"}
+
+
+def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
+    """At how many ages the trajectory's estimate is the better one."""
+    pair = (Judge(ours, "posterior"), Judge(ours, other))
+    each = {age: found for age in judged.ages if (found := judged.difference(*pair, age, metric)) is not None}
+    won = [duration(age) for age, found in each.items() if stats.better(metric, found.mean, 0.0)]
+    verdicts = [verdict_of(metric, found, len(judged.outcome.bench["seeds"]))[0] for found in each.values()]
+    good, bad = verdicts.count("better"), verdicts.count("worse")
+    which = f" ({_listed(won)})" if won and len(won) < len(each) else ""
+    text = (
+        f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {_OTHERS[other]} at {len(won)} of "
+        f"{len(each)} ages{which}, by the mean; beyond noise, better at {good} and worse at {bad}."
+    )
+    return Sentence(_overall(good, bad), text)
 
 
 def _tuned(outcome: Outcome) -> list[Sentence]:
