@@ -1,0 +1,88 @@
+"""Stores are made: of a log, or of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracecvr.errors import UserError
+from tracecvr.online.cli.arguments import DataSettings, Source, Store
+
+if TYPE_CHECKING:
+    from tracecvr.online.store import Store as LiveStore
+
+
+def init(
+    told: typer.Context,
+    store: Store,
+    data: Annotated[str | None, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")] = None,
+    source: Source = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
+    ] = None,
+    method: Annotated[str, typer.Option("--method")] = "trace",
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+    ] = None,
+    data_set: DataSettings = None,
+    lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
+    warm_labels: Annotated[str, typer.Option(help="censored, as known at the split; or mature.")] = "censored",
+    keep: Annotated[int, typer.Option(min=2, help="Versions to keep.")] = 48,
+    seed: int = 0,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
+    from tracecvr import config
+    from tracecvr.online.store import Settings, Store
+
+    waits = config.duration(lateness, "--lateness")
+    if model is not None:
+        _refuse_beside_model(told)
+        made_of_run(store, model, source, waits, keep)
+        return
+    if data is None:
+        raise UserError("--data is missing: name the dataset of a log, or give a finished run as --model")
+    found = Store.from_log(
+        store,
+        data,
+        source,
+        data_set or (),
+        method,
+        plugin or (),
+        config.pairs(settings or [], "--set"),
+        Settings(
+            lateness=waits,
+            warm_labels=config.chosen(warm_labels, ("censored", "mature"), "--warm-labels"),
+            keep=keep,
+            seed=seed,
+            threads=threads,
+        ),
+    )
+    _say_made(found)
+
+
+def _refuse_beside_model(told: typer.Context) -> None:
+    """A run has its own method, log and seed: who asks for others should not believe that he got them."""
+    for name in ("data", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
+        if (how := told.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
+            flag = {"settings": "set"}.get(name, name.replace("_", "-"))
+            raise UserError(f"--{flag} is the run's: leave it out beside --model")
+
+
+def made_of_run(store: Path, run: Path, source: Path | None, lateness: int, keep: int) -> LiveStore:
+    """A store that goes on where a run ended, with a version to serve at once."""
+    from tracecvr.online.learner import opened
+    from tracecvr.online.store import Store
+
+    made = Store.from_run(store, run, source, lateness, keep)
+    with opened(made):
+        _say_made(made)
+    return made
+
+
+def _say_made(store: LiveStore) -> None:
+    typer.echo(f"store: {store.folder}; its stream starts at {store.grid.split} s")
+    typer.echo(f"next: tracecvr ingest {store.folder} EVENTS, and tracecvr learn {store.folder}")

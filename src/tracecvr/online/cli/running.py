@@ -1,0 +1,165 @@
+"""A store at work: events go in, intervals are learnt, what became of them is looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracecvr.errors import UserError
+from tracecvr.online.cli.arguments import AsJson, DataSettings, Source, Store, flat, store_at
+
+if TYPE_CHECKING:
+    from tracecvr.online.learner import Tick
+
+
+def ingest(
+    store: Store,
+    file: Annotated[Path, typer.Argument(help="Events, one JSON object per line; - for standard input.")] = Path("-"),
+    batch: Annotated[int, typer.Option(min=1, help="Events that are accepted together.")] = 500,
+) -> None:
+    """Accept events into the log of a live model. To send some twice does no harm."""
+    found = store_at(store)
+    log, totals = found.log(), {"accepted": 0, "duplicates": 0}
+    lines = _lines(file)
+    while chunk := list(islice(lines, batch)):
+        rows = []
+        for number, line in chunk:
+            try:
+                rows.append(found.reader.read(json.loads(line)))
+            except (UserError, json.JSONDecodeError) as error:
+                accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
+                raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
+        receipt = log.append(rows)
+        for name, n in {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts}.items():
+            totals[name] = totals.get(name, 0) + n
+    typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    if str(file) == "-":
+        yield from ((number, line) for number, line in enumerate(sys.stdin, start=1) if line.strip())
+        return
+    with file.open(encoding="utf-8") as lines:
+        yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def tick(
+    store: Store,
+    to: Annotated[int | None, typer.Option("--to", help="Close every interval that ends by this time first.")] = None,
+) -> None:
+    """Learn every interval that is closed, then end."""
+    from tracecvr.online.learner import opened
+
+    found = store_at(store)
+    if to is not None:
+        found.log().close_until(to)
+    with opened(found) as learner:
+        while (done := learner.tick()) is not None:
+            _say(done)
+
+
+def learn(
+    store: Store,
+    poll: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the log.")] = 1.0,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Learn each interval as it is closed, until stopped. Stop it in any way: it goes on where it was."""
+    if with_parent:
+        _end_with_parent()
+    from tracecvr.online.learner import opened
+
+    with opened(store_at(store)) as learner:
+        for done in learner.follow(poll):
+            _say(done)
+
+
+def _say(done: Tick) -> None:
+    word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
+    typer.echo(
+        f"interval {done.number}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}",
+        err=True,
+    )
+
+
+def _end_with_parent() -> None:
+    """End when the process that holds the other end of standard input does, however it ends."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def status(store: Store, as_json: AsJson = False) -> None:
+    """What was accepted, how far the learner is, and how well it predicts."""
+    from tracecvr.online.report import status_of
+
+    found = status_of(store_at(store))
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flat(found)))
+
+
+def replay_log(
+    store: Store,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="Only write the log as a prepared table, for `run` and `bench`.")
+    ] = None,
+) -> None:
+    """Learn everything again from the log alone, and compare with the versions."""
+    from rich.console import Console
+
+    from tracecvr.online.relive import as_table, relive
+    from tracecvr.progress import Display
+
+    found = store_at(store)
+    if table is not None:
+        made = as_table(found, table)
+        typer.echo(f"table: {table}, {len(made):,} clicks; --data {made.schema.dataset} --source {table}")
+        return
+    with Display(Console(stderr=True)) as progress:
+        relived = relive(found, progress)
+    typer.echo(relived.summary())
+    if not relived.same:
+        raise typer.Exit(1)
+
+
+def compact(store: Store) -> None:
+    """Move events that no horizon needs any more from the database to Parquet."""
+    from tracecvr.online.archive import compact
+
+    found = store_at(store)
+    typer.echo(f"archived: {compact(found, found.engine().memory):,} events")
+
+
+def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events name the user.")]) -> None:
+    """Delete all events of a user, for good. Models keep what they have learnt."""
+    from tracecvr.online.archive import erase
+
+    clicks, actions = erase(store_at(store), user)
+    typer.echo(f"erased: {clicks:,} clicks, {actions:,} actions")
+
+
+def events(
+    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    source: Source = None,
+    data_set: DataSettings = None,
+    start: Annotated[str | None, typer.Option("--start", help="From this time on; the split by default.")] = None,
+    end: Annotated[str, typer.Option("--end", help="Up to this time.")] = "36500d",
+) -> None:
+    """Print a log as the events that a live system would have been sent, one JSON object per line."""
+    from tracecvr import config
+    from tracecvr.online.feed import events_of
+    from tracecvr.spec import dataset_of
+
+    dataset = dataset_of(data, data_set or ())
+    first = dataset.split if start is None else config.duration(start, "--start")
+    for event in events_of(dataset, source, first, config.duration(end, "--end")):
+        sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
