@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,21 @@ def test_help_answers_at_once() -> None:
     )
     assert loaded.stdout.split() == ["False", "False"]
     assert min(times) < 1.0  # a third of a second on a quiet machine
+
+
+def test_it_says_its_version(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"tracecvr {version('tracecvr')}\n"
+
+
+@pytest.mark.parametrize("group", [(), ("models",), ("sources",)])
+def test_without_a_command_there_is_help_and_no_error(
+    group: tuple[str, ...], call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*group) == 2
+    printed = capsys.readouterr()
+    assert "Commands" in printed.out + printed.err
+    assert "error" not in printed.err
 
 
 @pytest.mark.parametrize("kind", ["method", "dataset"])

@@ -41,6 +41,23 @@ Source = Annotated[Path | None, typer.Option("--source", help="Raw log, or a dir
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all cores by default.")]
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"tracecvr {version('tracecvr')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods and their options."""
@@ -323,7 +340,9 @@ def main() -> None:
     except UserError as error:
         _fail(str(error))
     except typer.TyperException as error:
-        _fail(f"{error.format_message().rstrip('.')}; see `tracecvr --help`")
+        if not (message := error.format_message().rstrip(".")):  # no command given: help was printed instead
+            sys.exit(2)
+        _fail(f"{message}; see `tracecvr --help`")
     except OSError as error:
         _fail(f"{error.filename or ''}: {error.strerror}".lstrip(": ") if error.strerror else str(error))
     except (MemoryError, RuntimeError) as error:
