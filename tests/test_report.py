@@ -6,6 +6,7 @@ import re
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,11 +21,11 @@ from tracecvr.bench.report import svg
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
 from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.words import summary
-from tracecvr.bench.tables import Outcome
+from tracecvr.bench.tables import LAYOUTS, Outcome
 from tracecvr.checks.subject import small_log
 from tracecvr.clicks import NEVER
 from tracecvr.config import DAY, HOUR
-from tracecvr.files import write_json
+from tracecvr.files import read_json, write_json
 
 
 def page(out: Path) -> str:
@@ -193,6 +194,49 @@ def test_many_changes_are_counted(tmp_path: Path) -> None:
     told = words(madeup.bench(tmp_path, figures, {f"x{n}": "TRACE" for n in range(7)}, layout="changes"))
     assert "worse: AUC: 0 of 7 rows are better than the row that they are compared with" in told
     assert "beyond noise, 0 are better and 7 worse" in told
+
+
+def in_forms(out: Path) -> Path:
+    """DEFER alone and with rehearsal, which helps it; Oracle at DEFER's moments, above it, and at TRACE's, below."""
+    auc = {
+        "DEFER": (0.70, 0.72, 0.71),
+        "again": (0.75, 0.771, 0.759),
+        "TRACE": (0.80, 0.82, 0.811),
+        "Oracle": (0.9, 0.9, 0.9),
+        "at defer": (0.8, 0.8, 0.8),
+        "at trace": (0.7, 0.7, 0.7),
+    }
+    forms: dict[str, dict[str, Any]] = {
+        "again": {"label": "DEFER", "variant": "rehearsal", "base": "DEFER", "method": "defer"},
+        "at defer": {"role": "upper", "base": "Oracle", "settings": {"schedule_of": "defer"}},
+        "at trace": {"role": "upper", "base": "Oracle", "settings": {"schedule_of": "trace"}},
+    }
+    made = madeup.bench(out, auc)
+    facts = read_json(made / "bench.json")
+    for one in facts["rows"]:
+        one.update(forms.get(one["label"], {}))
+    write_json(made / "bench.json", facts)
+    return made
+
+
+def test_forms_of_methods_are_told_apart(tmp_path: Path) -> None:
+    told = words(in_forms(tmp_path))
+    assert "better: AUC against the best with rehearsal, DEFER (rehearsal) (0.7600): Better by 0.0503" in told
+    assert "better: AUC with rehearsal: better for DEFER." in told
+    assert "AUC against Oracle at a method's own moments (2 methods): TRACE better, beyond noise" in told
+
+
+def test_a_figure_of_forms_shows_what_they_do(tmp_path: Path) -> None:
+    shown = next(figure for figure in figures(Outcome(in_forms(tmp_path))) if figure.key == "differences")
+    assert shown.title == "What each change does"
+    first = shown.panels[0]
+    assert isinstance(first, Bars)
+    assert [bar.name for bar in first.bars] == ["DEFER (rehearsal)", "at defer", "at trace"]
+
+
+def test_one_rule_stands_above_all_bounds(tmp_path: Path) -> None:
+    table = LAYOUTS["comparison"](Outcome(in_forms(tmp_path)))[0]
+    assert table.apart == {3}
 
 
 def test_open_clicks_are_told_by_age(tmp_path: Path) -> None:

@@ -86,9 +86,14 @@ class Outcome:
     def of_role(self, role: str) -> Line | None:
         return next((line for line in self.lines if line.facts["role"] == role), None)
 
-    def best_baseline(self, metric: str, column: str) -> Line | None:
-        """The best of the methods that are neither ours nor a bound."""
-        known = {n: line for n, line in enumerate(self.lines) if line.facts["role"] not in ("ours", "upper")}
+    @cached_property
+    def baselines(self) -> list[Line]:
+        """Rows that are neither ours nor a bound."""
+        return [line for line in self.lines if line.facts["role"] not in ("ours", "upper")]
+
+    def best_baseline(self, metric: str, column: str, variant: str | None = None) -> Line | None:
+        """The best of the baselines, in whichever form or in one."""
+        known = {n: line for n, line in enumerate(self.baselines) if variant in (None, line.facts["variant"])}
         means = {str(n): mean for n, line in known.items() if (mean := line.mean(column)) is not None}
         best, _ = stats.two_best(metric, means)
         return None if best is None else known[int(best)]
@@ -221,7 +226,7 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
         row += [Text(f"{1000 * (line.mean('steps_per_click') or 0):.3g}")]
         if theirs:
             row += [Text(f"{theirs[number][m]:.4f}" if m in theirs[number] else "") for m in paper.METRICS]
-        if line.facts["role"] == "upper":
+        if line.facts["role"] == "upper" and (number == 0 or outcome.lines[number - 1].facts["role"] != "upper"):
             table.apart.add(number)
         table.rows.append(row)
     if any(line.facts["role"] == "upper" for line in outcome.lines):

@@ -155,23 +155,25 @@ def _differences(scene: Scene) -> Figure | None:
     panels = [panel for metric in metrics if (panel := _difference_bars(scene, metric)).bars]
     if not panels:
         return None
-    against = "the row that it is a variant of" if any(map(outcome.base_of, outcome.lines)) else "the best baseline"
+    against = "the best baseline" if _against_best(outcome) else "the row that it is a variant of"
     over = "days of the stream, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
     caption = (
         f"Each row minus {against}, paired. Whiskers: 95 % interval over {over}. Solid: the interval excludes zero; "
         "hollow: not told from noise, or no interval."
     )
-    titles = {
-        "changes": "What each change does",
-        "pairs": "What the addition does",
-        "comparison": "Against the best baseline",
-    }
-    return Figure("differences", titles[outcome.suite["layout"]], caption, tuple(panels), columns=2)
+    title = "What the addition does" if outcome.suite["layout"] == "pairs" else "What each change does"
+    title = "Against the best baseline" if _against_best(outcome) else title
+    return Figure("differences", title, caption, tuple(panels), columns=2)
+
+
+def _against_best(outcome: Outcome) -> bool:
+    """A comparison in which some rows are forms of others shows what the forms do."""
+    return outcome.suite["layout"] == "comparison" and not any(map(outcome.base_of, outcome.lines))
 
 
 def _difference_bars(scene: Scene, metric: str) -> Bars:
     outcome, bars = scene.outcome, []
-    comparing = outcome.suite["layout"] == "comparison"
+    comparing = _against_best(outcome)
     best = outcome.best_baseline(metric, column_of(metric, pooled=False)) if comparing else None
     for line in outcome.lines:
         other = outcome.base_of(line) or best

@@ -52,7 +52,8 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
     if ours is None:
         return [Sentence("fact", "No row of ours (TRACE) is finished, so nothing is compared with it.")]
     told = [_against_best(outcome, ours, metric) for metric in _directed(outcome)]
-    return [one for one in (*told, _gap_closed(outcome, ours), _cost(outcome, ours)) if one is not None]
+    told += [*_forms(outcome, ours), *_bounds(outcome), _gap_closed(outcome, ours), _cost(outcome, ours)]
+    return [one for one in told if one is not None]
 
 
 def _directed(outcome: Outcome) -> list[str]:
@@ -148,6 +149,60 @@ def _seconds(line: Line) -> float:
     return sum(line.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream"))
 
 
+# Methods in several forms: as they are, with more passes, with rehearsal.
+
+
+def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
+    """Ours against the best of each form, and whom the form helps."""
+    forms = dict.fromkeys(line.facts["variant"] for line in outcome.baselines if outcome.base_of(line) is not None)
+    shown = [m for m in _directed(outcome) if m in BY_INTERVAL]
+    told = [_against_form(outcome, ours, form, metric) for form in forms for metric in shown]
+    return told + [_helped(outcome, form, metric) for form in forms for metric in shown]
+
+
+def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sentence | None:
+    column = column_of(metric, pooled=False)
+    best = outcome.best_baseline(metric, column, form)
+    if best is None:
+        return None
+    verdict, words = verdict_of(
+        metric, outcome.difference(ours, best, metric, pooled=False), len(outcome.bench["seeds"])
+    )
+    return Sentence(
+        verdict, f"{NAMES[metric]} against the best with {form}, {best.name} ({best.mean(column):.4f}): {words}"
+    )
+
+
+def _helped(outcome: Outcome, form: str, metric: str) -> Sentence:
+    by: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
+    for line in outcome.lines:
+        base = outcome.base_of(line)
+        if base is not None and line.facts["variant"] == form:
+            found = outcome.difference(line, base, metric, pooled=False)
+            by[verdict_of(metric, found, len(outcome.bench["seeds"]))[0]].append(line.facts["label"])
+    words = {"better": "better for", "worse": "worse for", "open": "not told from noise for"}
+    parts = [f"{words[verdict]} {_listed(names)}" for verdict, names in by.items() if names]
+    return Sentence(_overall(len(by["better"]), len(by["worse"])), f"{NAMES[metric]} with {form}: {'; '.join(parts)}.")
+
+
+def _bounds(outcome: Outcome) -> list[Sentence | None]:
+    """Methods that are better than Oracle at their own moments, which is then no bound of them."""
+    plain = {line.facts["method"]: line for line in outcome.lines if outcome.base_of(line) is None}
+    at = {line.facts["settings"].get("schedule_of"): line for line in outcome.lines if line.facts["role"] == "upper"}
+    pairs = [(plain[method], oracle) for method, oracle in at.items() if method in plain]
+    return [_above(outcome, pairs, metric) for metric in _directed(outcome) if metric in BY_INTERVAL] if pairs else []
+
+
+def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
+    above = []
+    for line, oracle in pairs:
+        found = outcome.difference(line, oracle, metric, pooled=False)
+        if found is not None and found.clear and stats.better(metric, found.mean, 0.0):
+            above.append(line.name)
+    who = f"{_listed(above)} better, beyond noise: there it is no bound" if above else "none better beyond noise"
+    return Sentence("fact", f"{NAMES[metric]} against Oracle at a method's own moments ({len(pairs)} methods): {who}.")
+
+
 # Rows against the row that each is a variant of.
 
 
@@ -237,9 +292,10 @@ def _tuned(outcome: Outcome) -> list[Sentence]:
 
 
 def _listed(parts: Sequence[str]) -> str:
-    """With commas and an and.
+    """With commas and an and; a name with a comma of its own in quotes.
 
-    >>> _listed(["a", "b", "c"])
-    'a, b and c'
+    >>> _listed(["a", "b, too", "c"])
+    'a, "b, too" and c'
     """
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    quoted = [f'"{part}"' if "," in part else part for part in parts]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
