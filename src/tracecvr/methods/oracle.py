@@ -17,9 +17,9 @@ from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger
 class Oracle(Method):
     """Trains on every click at once, with its final label: no live system can, so it bounds the others from above.
 
-    With `schedule_of` it shows the final label whenever another method would show the click: the true upper bound of
-    that method, which may see clicks more often or later. Schedules that show conversions more often than other clicks
-    would bias it, so a click's events share a weight of 1.
+    With `schedule_of` it shows the final label whenever another method would show the click: what labels would give
+    that method, which may see clicks more often or later; no bound of it where a label shown often is learnt by heart.
+    Schedules that show conversions more often than other clicks would bias it, so a click's events share a weight of 1.
 
     >>> Oracle().schedule()
     (After(seconds=0, seen=None),)
