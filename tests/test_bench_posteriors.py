@@ -90,10 +90,22 @@ def test_the_trajectory_stands_against_both_others_and_against_other_methods(tmp
     assert not [
         row for row in made.rows if row[2].text.startswith("AUC")
     ]  # all estimates of it are equal: nothing told
-    at_an_hour = made.rows[0][made.headings.index("1 h")]
+    first = next(row for row in made.rows if row[2].text.startswith("NLL"))
+    at_an_hour = first[made.headings.index("1 h")]
     assert at_an_hour.bold
     assert at_an_hour.text.startswith("-0.043")
     assert any("bootstrap over days" in note for note in made.notes)
+
+
+def test_a_row_without_a_posterior_of_its_own_has_nothing_to_compare(tmp_path: Path) -> None:
+    outcome = one_seed(tmp_path)
+    path = outcome.out / "posterior.parquet"
+    found = pl.read_parquet(path)
+    of_defer = (pl.col("label") == "DEFER") & (pl.col("estimate") == "posterior")
+    static = found.filter(label="DEFER", estimate="static")["nll"][0]
+    found.with_columns(nll=pl.when(of_defer).then(static).otherwise("nll")).write_parquet(path)
+    (made,) = differences(outcome)
+    assert {row[0].text for row in made.rows} == {"TRACE"}
 
 
 def test_they_stand_below_the_tables(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ class Judged:
         values = list(self.by_seed(judge, age, metric).values())
         return stats.spread(values) if values else None
 
+    def own(self, line: Line) -> bool:
+        """Whether a row has a posterior of its own; without, it is the served rate."""
+        pairs = [(Judge(line, "posterior"), Judge(line, "static"), age) for age in self.ages]
+        return any(self.by_seed(a, age, "nll") != self.by_seed(b, age, "nll") for a, b, age in pairs)
+
     def difference(self, ours: Judge, theirs: Judge, age: int, metric: str) -> stats.Difference | None:
         """Paired by seed; with one seed only, over days of the stream, of the metric of single days."""
         a, b = (self.by_seed(judge, age, metric) for judge in (ours, theirs))
@@ -90,12 +95,10 @@ def differences(outcome: Outcome) -> list[Table]:
         ["method", "against", "metric", *map(duration, judged.ages)],
     )
     over = set()
-    for ours, theirs in _compared(outcome):
+    for ours, theirs in _compared(judged):
         for metric in METRICS:
             each = [judged.difference(ours, theirs, age, metric) for age in judged.ages]
             over |= {one.over for one in each if one is not None and one.low is not None}
-            if all(one is None or one.mean == 0 for one in each):  # the row has no posterior of its own
-                continue
             figures = [Text(change(one), one is not None and one.clear) for one in each]
             named = WORDS[theirs.estimate] if theirs.line is ours.line else theirs.name
             made.rows.append([Text(ours.line.name), Text(named), Text(NAMES[metric] + ARROWS[metric]), *figures])
@@ -105,16 +108,16 @@ def differences(outcome: Outcome) -> list[Table]:
     return [made] if made.rows else []
 
 
-def _compared(outcome: Outcome) -> list[tuple[Judge, Judge]]:
+def _compared(judged: Judged) -> list[tuple[Judge, Judge]]:
+    outcome = judged.outcome
     pairs = [
         (Judge(line, "posterior"), Judge(line, estimate))
         for line in outcome.lines
         for estimate in ("static", "survival")
-        if line.facts["role"] != "upper"
+        if line.facts["role"] != "upper" and judged.own(line)
     ]
     if ours := outcome.of_role("ours"):
-        others = [line for line in outcome.lines if line.facts["role"] not in ("ours", "upper")]
-        others = [line for line in others if line.facts["method"] != ours.facts["method"]]
+        others = [line for line in outcome.baselines if line.facts["method"] != ours.facts["method"]]
         pairs += [(Judge(ours, "posterior"), Judge(line, "survival")) for line in others]
     return pairs
 
