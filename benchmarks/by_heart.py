@@ -93,16 +93,18 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
     given = parser.parse_args()
-    shown = Table("method", *(f"{m.upper()} new, then {duration(age)} old" for m in METRICS for age in AGES))
+    shown = Table("method", "age", *(text for m in METRICS for text in (f"{m.upper()} when new", "change by then")))
     measure = partial(gains, data=given.data, source=given.source, days=given.days)
     with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
         for name, found in zip(given.methods, pool.map(measure, given.methods, chunksize=1), strict=True):
-            shown.add_row(name, *(_told(*found[age, metric]) for metric in METRICS for age in AGES))
-    Console(width=200).print(shown)
+            for age in AGES:
+                shown.add_row(name, duration(age), *(text for m in METRICS for text in _told(*found[age, m])))
+    Console(width=120).print(shown)
 
 
-def _told(new: float, gain: stats.Difference | None) -> str:
-    return "n/a" if gain is None else f"{new:.4f} {gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
+def _told(new: float, gain: stats.Difference | None) -> tuple[str, str]:
+    change = "too few days" if gain is None else f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
+    return "n/a" if np.isnan(new) else f"{new:.4f}", change
 
 
 if __name__ == "__main__":
