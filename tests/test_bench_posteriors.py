@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import madeup
-from tracecvr.bench import stats, tables
+from tracecvr.bench import posteriors, stats, tables
 from tracecvr.bench.posteriors import Judge, Judged, differences
 from tracecvr.bench.tables import Outcome
 from tracecvr.config import DAY, HOUR
@@ -94,7 +94,7 @@ def test_the_trajectory_stands_against_both_others_and_against_other_methods(tmp
     assert any("bootstrap over days" in note for note in made.notes)
 
 
-def test_a_row_without_a_posterior_of_its_own_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_a_row_without_a_posterior_of_its_own_has_none_shown_or_compared(tmp_path: Path) -> None:
     outcome = one_seed(tmp_path)
     path = outcome.out / "posterior.parquet"
     found = pl.read_parquet(path)
@@ -103,6 +103,9 @@ def test_a_row_without_a_posterior_of_its_own_has_nothing_to_compare(tmp_path: P
     found.with_columns(nll=pl.when(of_defer).then(static).otherwise("nll")).write_parquet(path)
     (made,) = differences(outcome)
     assert {row[0].text for row in made.rows} == {"TRACE"}
+    shown = [(row[0].text, row[1].text) for row in posteriors.tables(outcome)[0].rows]
+    assert ("TRACE", "p(y | x, trajectory)") in shown
+    assert [estimate for name, estimate in shown if name == "DEFER"] == ["p", "p S(e) / (1 - p + p S(e))"]
 
 
 def test_they_stand_below_the_tables(tmp_path: Path) -> None:

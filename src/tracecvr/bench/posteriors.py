@@ -126,12 +126,15 @@ def _of(judged: Judged, metric: str) -> Table:
     title = f"{NAMES[metric]}{ARROWS[metric]} among clicks not converted by an age, with the model of that moment"
     made = Table(title, ["method", "estimate", *map(duration, judged.ages)])
     for line in judged.outcome.lines:
-        spreads = {(e, age): judged.spread(Judge(line, e), age, metric) for e in ESTIMATES for age in judged.ages}
-        best = {age: _best(metric, {e: spreads[e, age] for e in ESTIMATES}) for age in judged.ages}
-        for estimate in ESTIMATES:
+        estimates = [e for e in ESTIMATES if e != "posterior" or judged.own(line)]
+        spreads = {(e, age): judged.spread(Judge(line, e), age, metric) for e in estimates for age in judged.ages}
+        best = {age: _best(metric, {e: spreads[e, age] for e in estimates}) for age in judged.ages}
+        for estimate in estimates:
             figures = [Text(shown(spreads[estimate, age]), bold=best[age] == estimate) for age in judged.ages]
             made.rows.append([Text(line.name), Text(WORDS[estimate]), *figures])
-    made.notes.append("Clicks of the stream alone. S is counted on the warm-up part. Best of a method's three in bold.")
+    made.notes.append(
+        "Clicks of the stream alone. S is counted on the warm-up part. Best of a method's estimates in bold."
+    )
     return made
 
 
