@@ -421,6 +421,26 @@ def test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended(
         assert f"--fill {wrong}" in capsys.readouterr().err
 
 
+def test_a_flood_of_poison_stops_reading_and_loses_nothing(
+    made: Made, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracecvr.online.inbox.MOST_ASIDE", 3)
+    store, events = made(), the_events()[:40]
+    shelf = Shelf({"kafka:t/0": [payload for event in events for payload in (b"{", packed(event))][: 2 * 5 + 1]})
+    shelf.partitions["kafka:t/0"] += [packed(event) for event in events[5:]]
+    log = store.inbox()
+    with pytest.raises(UserError, match=r"3 messages .* are set aside, and there are more"):
+        pump(store, shelf, batch=2).drain()
+    assert len(log.since(0, 100)) == 3
+    with Pumping(store, source(shelf)):
+        until(lambda: "reading has stopped" in (log.sources()["kafka:t"]["problem"] or ""))
+        log.drop([message for message, *_ in log.aside()])
+        until(lambda: len(log.since(0, 100)) == 40)
+        until(lambda: log.sources()["kafka:t"]["problem"] is None)
+    told = log.sources()["kafka:t"]
+    assert (told["messages"], told["set_aside"], told["waiting"]) == (46, 6, 3)
+
+
 @pytest.mark.parametrize("escaped", [True, False])
 def test_a_users_messages_that_were_set_aside_are_erased_with_him(tmp_path: Path, escaped: bool) -> None:
     log = Inbox(tmp_path / "events.db", GRID)

@@ -19,6 +19,8 @@ _KNOWN = "INSERT INTO positions(partition, position) VALUES(?, ?) ON CONFLICT DO
 _MOVED = """UPDATE positions SET position = max(position, ?2), newest = max(coalesce(newest, ?3), coalesce(?3, newest)),
   messages = messages + ?4, repeated = repeated + ?5, set_aside = set_aside + ?6,
   unknown_columns = unknown_columns + ?7 WHERE partition = ?1"""
+MOST_ASIDE = 100_000
+"""Messages that are kept because they could not be read: a producer gone wrong must not fill the disk."""
 _COUNTED = ("messages", "repeated", "set_aside", "unknown_columns", "lost")
 
 
@@ -86,6 +88,7 @@ class Inbox(EventLog):
             for partition in {p.message.partition for p in parsed}:
                 self._move(partition, _of(partition, fresh), len(_of(partition, repeated)), ahead)
             aside = [p for p in fresh if p.reason]
+            self._refuse_a_flood(len(aside))
             rows = [(*p.message, p.reason, int(self.clock())) for p in aside]
             self._db.executemany("INSERT OR REPLACE INTO unread VALUES(?, ?, ?, ?, ?)", rows)
             self._db.executemany("UPDATE positions SET lag = ?2 WHERE partition = ?1", list(lag.items()))
@@ -93,6 +96,15 @@ class Inbox(EventLog):
             if until is not None:
                 self._close(until - self.grid.lateness)
         return Taken(receipt, len(repeated), [p.message for p in aside])
+
+    def _refuse_a_flood(self, more: int) -> None:
+        """Nothing is thrown away: the messages stay at the broker, and reading stops until somebody has looked."""
+        ((waiting,),) = self._rows("SELECT count(*) FROM unread") if more else [(0,)]
+        if waiting + more > MOST_ASIDE:
+            raise UserError(
+                f"{waiting:,} messages that could not be read are set aside, and there are more: reading has stopped; "
+                "see `tracecvr sources aside`; when the cause is mended, `sources replay` or `sources drop` makes room"
+            )
 
     def _move(self, partition: str, fresh: Sequence[Parsed], repeated: int, ahead: int) -> None:
         values = (
