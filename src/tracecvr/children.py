@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -17,6 +18,7 @@ def started(target: Callable[..., None], args: tuple[Any, ...], environment: Map
     """A new process that calls `target`, which begins by `end_with_parent`. Whoever ends it kills it: what it was
     writing is whole or not there."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
+    resource_tracker.ensure_running()  # the first process starts it, which would unblock Ctrl-C below
     with _having(environment):  # libraries read it when they are imported, so it has to be there from the start
         # Ctrl-C is ours to answer. A process inherits what is blocked, so none reaches it even while it imports.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
