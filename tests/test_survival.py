@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from simulated import rate_after_sgd
 from tracecvr.checks.loss import gradient, root
-from tracecvr.checks.subject import Cell, Constant, Subject, small_log
+from tracecvr.checks.subject import Cell, Constant, Subject, plan_for, small_log
 from tracecvr.clicks import NEVER, ClickTable
 from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.engine import Engine
@@ -23,7 +25,7 @@ from tracecvr.errors import UserError
 from tracecvr.methods.dfm import DFM
 from tracecvr.methods.esdf import ESDF
 from tracecvr.methods.nodef import NoDeF
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import After, On, Reveals, Schedule
 from tracecvr.source import TableSource
 from tracecvr.survival import Survival
 
@@ -107,6 +109,135 @@ def test_looks_balance_the_positives_since_the_one_before(method: str) -> None:
     assert root(engine, events) == pytest.approx(cell.p, rel=2e-3)
 
 
+# Where they look by default.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_open_clicks_are_looked_at_when_horizons_end(method: str) -> None:
+    engine = Subject(method).engine(small_log().schema)
+    assert survival_of(engine).ages == (HOUR, 6 * HOUR, DAY, 2 * DAY)
+    assert engine.method.in_force()["looks"] == [6 * HOUR, DAY]
+    assert engine.schedule[2:] == tuple(After(age, seen=False) for age in (6 * HOUR, DAY, 2 * DAY))
+    other = Subject(method).engine(small_log().schema, horizons=(DAY,), window=6 * HOUR)
+    assert survival_of(other).ages == (6 * HOUR, DAY, 2 * DAY)
+
+
+def test_esdf_looks_where_the_slots_of_the_horizons_end() -> None:
+    odd = replace(small_log().schema, horizons=(MINUTE, 50 * MINUTE, 2 * HOUR, 5 * HOUR, 23 * HOUR, 25 * HOUR))
+    assert survival_of(Subject("esdf").engine(odd)).ages == (HOUR, 6 * HOUR, DAY, 2 * DAY)
+    coarse = Subject("esdf").engine(odd, slots=(HOUR, 12 * HOUR))
+    assert survival_of(coarse).ages == (HOUR, 12 * HOUR, 2 * DAY)
+    assert coarse.method.heads() == 1 + 3
+
+
+@pytest.mark.parametrize("method", TRUTHS)
+def test_default_looks_keep_each_stretch_unbiased(method: str) -> None:
+    cell, truth = TRUTHS[method]
+    cell = replace(cell, horizons=(HOUR, 6 * HOUR, *cell.horizons[-1:]))
+    engine = cell.engine(Subject(method))
+    events = cell.events(engine)
+    sooner = events.take(torch.nonzero((events.trigger > 0) & (events.elapsed <= 6 * HOUR))[:, 0])
+    assert set(sooner.trigger.tolist()) == {1, 2}
+    assert gradient(engine, sooner, truth).abs().max() < 3e-4
+    assert gradient(engine, events, truth).abs().max() < 3e-4
+
+
+class Former(Survival):
+    """The stream as it was before looks became the default, written out."""
+
+    def schedule(self) -> Schedule:
+        return (After(self.wait), On(0, later_than=self.wait), After(self.schema.d_max, seen=False))
+
+    def loss(self, b: Reveals) -> Tensor:
+        ages = torch.tensor((self.wait, self.schema.d_max))
+        last = ages[(torch.bucketize(b.elapsed, ages) - 1).clamp_min(0)]
+        given = (b.trigger > 0) * self.log_open(b.x, last)
+        return (self._nll(b.x, b.converted, b.age[:, 0], b.elapsed) + given).mean()
+
+
+@pytest.mark.parametrize("cls", [DFM, NoDeF, ESDF])
+def test_no_looks_give_the_bytes_of_the_former_default(cls: type[Survival]) -> None:
+    table = small_log()
+    plan, source = plan_for(table), TableSource(table)
+    prints = []
+    for method in (cls(looks=()), type("F", (Former, cls), {})()):
+        engine = Engine(method, table.schema)
+        engine.warm_up(source.history(plan.split, plan.warm_labels))
+        for i in range(len(plan)):
+            engine.tick(source, *plan.bounds(i))
+        prints.append(engine.fingerprint())
+    assert prints[0] == prints[1]
+
+
+# Whatever the looks, and whenever clicks and conversions become known, a life adds up.
+
+AGE = st.integers(1, 2 * DAY)
+CLICK = st.tuples(
+    st.one_of(st.none(), st.integers(0, DAY + HOUR)),  # delay of the conversion
+    st.one_of(st.just(0), AGE),  # how late the conversion became known
+    st.one_of(st.just(0), AGE),  # how late the click did
+)
+Life = tuple[int | None, int, int]
+
+
+def log_of(lives: list[Life]) -> TableSource:
+    """Clicks at time 0, in the order in which they became known."""
+    lives = sorted(lives, key=lambda life: life[2])
+    came = np.array([late for _, _, late in lives])
+    delay = np.array([NEVER if delay is None else delay for delay, _, _ in lives])
+    seen = [NEVER if d is None else max(d + unknown, late) for d, unknown, late in lives]
+    table = ClickTable(
+        x=np.zeros((len(lives), 1), np.int32),
+        click_ts=np.zeros(len(lives), np.int64),
+        click_id=np.arange(len(lives)),
+        action_ts=delay[:, None],
+        schema=SLOTTED.schema,
+        late_seen_ts=np.array(seen)[:, None],
+        late_came_ts=came,
+    )
+    return TableSource(table)
+
+
+def streamed(method: str, window: int, looks: list[int], lives: list[Life]) -> tuple[Engine, TableSource, Reveals]:
+    """An engine of arbitrary outputs, and every event that it would learn from."""
+    ends = {"slots": tuple(sorted({age for age in (window, *looks) if age < DAY}))} if method == "esdf" else {}
+    engine = SLOTTED.engine(Subject(method), window=window, looks=tuple(looks), **ends)
+    with torch.no_grad():
+        next(engine.method.nets["main"].parameters()).copy_(torch.linspace(-1, 0.7, engine.method.heads()))
+    source = log_of(lives)
+    return engine, source, engine.events(source, 0, 10 * DAY)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(window=st.integers(0, DAY), looks=st.lists(AGE, max_size=4), lives=st.lists(CLICK, min_size=1, max_size=8))
+@example(window=HOUR, looks=[6 * HOUR, 9 * HOUR], lives=[(None, 0, 8 * HOUR), (2 * HOUR, 0, 8 * HOUR)])
+@example(window=HOUR, looks=[6 * HOUR], lives=[(7 * HOUR, 0, 3 * HOUR), (None, 0, 2 * DAY), (6 * HOUR, HOUR, 0)])
+def test_a_life_adds_up_to_the_likelihood_of_its_end(
+    method: str, window: int, looks: list[int], lives: list[Life]
+) -> None:
+    engine, source, events = streamed(method, window, looks, lives)
+    (history,) = source.history(10 * DAY, "mature").batches(len(lives), None)
+    for row in range(len(lives)):
+        life, end = events.take(torch.nonzero(events.row == row)[:, 0]), history.take(torch.tensor([row]))
+        engine.method.forget()
+        total = engine.method.loss(life) * len(life)
+        engine.method.forget()
+        torch.testing.assert_close(total, engine.method.warm_loss(end), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_of_a_click_that_came_late_overdue_events_add_nothing(method: str) -> None:
+    engine, _, events = streamed(
+        method, HOUR, [2 * HOUR, 6 * HOUR, 9 * HOUR], [(None, 0, 8 * HOUR), (2 * HOUR, 0, 8 * HOUR)]
+    )
+    assert events.lateness.tolist() == [8 * HOUR] * len(events)
+    overdue = events.take(torch.nonzero((events.elapsed == 8 * HOUR) & (events.trigger > 0))[:, 0])
+    assert sorted(overdue.trigger.tolist()) == [1, 2, 3]
+    for i in range(len(overdue)):
+        heads = torch.linspace(-1, 0.7, engine.method.heads())
+        assert gradient(engine, overdue.take(torch.tensor([i])), heads).abs().max() == 0
+
+
 @pytest.mark.parametrize("window", [0, HOUR, DAY, 3 * DAY, 4 * DAY])
 def test_dfm_finds_the_law_whatever_the_window(window: int) -> None:
     cell = exponential(window=window)
@@ -160,7 +291,7 @@ def test_extreme_outputs_are_served_and_learnt_from(method: str, signs: tuple[fl
 def test_loss_equals_a_plain_numpy_form(method: str) -> None:
     engine, source = Subject(method).engine(small_log().schema), TableSource(small_log())
     events = source.reveals(engine.schedule, 4 * DAY, 4 * DAY + 6 * HOUR)
-    assert set(events.trigger.tolist()) == {0, 1, 2}
+    assert set(events.trigger.tolist()) == {0, 1, 2, 3, 4}
     outputs = engine.method.outputs(events.x).detach().double().numpy()
     expected = np.mean([_event_loss(method, events, i, outputs[i]) for i in range(len(events))])
     assert engine.method.loss(events).item() == pytest.approx(expected, rel=1e-4)
@@ -174,8 +305,9 @@ def _event_loss(method: str, events: Reveals, i: int, outputs: Floats) -> float:
         likelihood = f * density(outputs[1:], events.age[i, 0].item())
     else:
         likelihood = 1 - f + f * survives(outputs[1:], events.elapsed[i].item())
-    given = 1.0 if events.trigger[i] == 0 else 1 - f + f * survives(outputs[1:], HOUR)
-    return float(-np.log(likelihood / given))
+    before = [age for age in (HOUR, 6 * HOUR, DAY) if age < events.elapsed[i]]
+    open_before = 1 - f + f * survives(outputs[1:], before[-1]) if before else 1.0
+    return float(-np.log(likelihood / open_before))
 
 
 def _exponential_survival(law: Floats, t: float) -> float:
@@ -335,7 +467,7 @@ def test_esdf_gradient_vanishes_at_the_truth_for_every_boundary(window: int) -> 
     cell = replace(SLOTTED, window=window)
     engine = cell.engine(Subject("esdf"))
     events = cell.events(engine)
-    for triggers in ((0,), (1, 2)):
+    for triggers in ((0,), (1, 2, 3)):  # the shortest window leaves a horizon to look at
         assert gradient(engine, only(events, *triggers), SLOTTED_TRUTH).abs().max() < 1e-6
     assert root(engine, events) == pytest.approx(0.3, abs=2e-4)
 

@@ -67,6 +67,7 @@ class Reveals:
     row: Tensor  # (B,) position of the click in its source
     x: Tensor  # (B, F) feature ids
     came: Tensor  # (B,) when the click became known: in a table, its time
+    lateness: Tensor  # (B,) seconds from click to when it became known: 0 unless the log was kept live
     elapsed: Tensor  # (B,) seconds from click to clock
     trigger: Tensor  # (B,) position in the schedule
     age: Tensor  # (B, K) delay of each action known by the clock, else NEVER
@@ -137,10 +138,12 @@ def reveal(
     final = delay[:, 0] <= d_max
     if undone_ts is not None:
         final &= ~taken_back(undone_ts, click_ts, click_ts + d_max, d_max)
+    came = click_ts if came_ts is None else came_ts
     return Reveals(
         row=torch.from_numpy(row),
         x=torch.from_numpy(np.ascontiguousarray(x)),
-        came=torch.from_numpy(click_ts if came_ts is None else came_ts),
+        came=torch.from_numpy(came),
+        lateness=torch.from_numpy(came - click_ts),
         elapsed=torch.from_numpy(elapsed),
         trigger=torch.from_numpy(np.zeros_like(row) if trigger is None else trigger),
         age=torch.from_numpy(age),

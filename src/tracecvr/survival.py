@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,23 +19,36 @@ class Survival(Windowed):
     """A method whose first output is the logit of f, the rate of converting at any time, and whose other outputs are a
     law of the delay, given by its subclass: a density and S(t) = P(delay > t | converts).
 
-    A click is shown when its window w ends, with the likelihood of its state by then, and once more when it converts
-    later or d_max has passed, with the likelihood of that given that it was open at w. Either part alone is unbiased,
-    and together they are the likelihood of the final state: nothing is counted twice.
+    A click is shown when its window w ends, with the likelihood of its state by then. While it is open it is shown at
+    each look and at d_max, and when it converts, each time given that it was open when it was shown before. So each
+    stretch between two looks is unbiased by itself, and over a click's life the terms add up to the likelihood of its
+    final state: nothing is counted twice.
 
-    Late positives come up to d_max before the negatives that balance them. Where new ids appear all the time, that
-    raises their rates; `looks`, at which the still open are shown in between, shorten it, at the cost of more events.
+    Without looks, late positives come up to d_max before the negatives that balance them. Where new ids appear all the
+    time, that raises their rates. So open clicks are shown at the log's horizons, too, unless `looks` says otherwise.
     """
 
-    looks: tuple[Seconds, ...] = option(
-        (), "ages between window and d_max at which open clicks are shown, too, to balance late positives sooner", low=1
+    looks: tuple[Seconds, ...] | None = option(
+        None,
+        "ages between window and d_max at which open clicks are shown, too, to balance late positives sooner; the "
+        "horizons by default, [] for none",
+        low=1,
     )
 
     @property
     def ages(self) -> tuple[int, ...]:
         """Ages at which clicks are shown: the end of the window and, while they are open, later looks and d_max."""
-        later = {age for age in (*self.looks, self.schema.d_max) if self.wait < age <= self.schema.d_max}
+        looks = self.default_looks if self.looks is None else self.looks
+        later = {age for age in (*looks, self.schema.d_max) if self.wait < age <= self.schema.d_max}
         return (self.wait, *sorted(later))
+
+    @property
+    def default_looks(self) -> tuple[int, ...]:
+        """Where to look unless `looks` is given; ages outside (window, d_max) do not count."""
+        return self.ends
+
+    def in_force(self) -> dict[str, Any]:
+        return super().in_force() | {"looks": [age for age in self.ages[1:] if age < self.schema.d_max]}
 
     def log_density(self, law: Tensor, delay: Tensor) -> Tensor:
         """log P(delay | converts), up to a term without parameters; `delay` in seconds."""
@@ -53,10 +67,21 @@ class Survival(Windowed):
         return (After(self.wait), On(0, later_than=self.wait), *later)
 
     def loss(self, b: Reveals) -> Tensor:
+        given = (b.trigger > 0) * self.log_open(b.x, self.shown_before(b))
+        each = self._nll(b.x, b.converted, b.age[:, 0], b.elapsed) + given
+        # A click that came with its conversion, after its window: the first event has shown both.
+        shown = (b.trigger == 1) & (b.elapsed <= b.lateness)
+        return torch.where(shown, 0.0, each).mean()
+
+    def shown_before(self, b: Reveals) -> Tensor:
+        """The age at which the click of each event after the first was shown, as open, the time before.
+
+        What is overdue when a click comes late fires as it comes, at one age. So the first of these events says all,
+        the other looks add nothing, and what fires later is given that the click was open at that age.
+        """
         ages = torch.tensor(self.ages)
-        last = ages[(torch.bucketize(b.elapsed, ages) - 1).clamp_min(0)]  # the age at which it was shown before
-        given = (b.trigger > 0) * self.log_open(b.x, last)
-        return (self._nll(b.x, b.converted, b.age[:, 0], b.elapsed) + given).mean()
+        look = ages[(torch.bucketize(b.elapsed, ages) - 1).clamp_min(0)]  # the last before the event
+        return torch.maximum(look, b.lateness)
 
     def warm_loss(self, b: Reveals) -> Tensor:
         elapsed, age = self.resolved(b.elapsed), b.age[:, 0]

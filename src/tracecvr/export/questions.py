@@ -81,6 +81,7 @@ class Posterior(Served):
             row=nothing,
             x=ids,
             came=nothing,
+            lateness=nothing,
             elapsed=elapsed,
             trigger=nothing,
             age=age,

@@ -17,7 +17,8 @@ class DFM(Survival):
     without a conversion is a negative or one to come, as its age makes likely. Serves the share within d_max.
 
     The model is the paper's; streaming is ours, as the paper trains offline: when the window ends by the likelihood of
-    the state then, and when a click converts later or matures by that of the outcome given that it was still open.
+    the state then; at later looks, when a click converts and when it matures by that of the state then, given that it
+    was open at the look before. `looks=[]` leaves out the looks between window and d_max.
     Unlike the field's port it takes a conversion's delay, not the age at which it was looked at, and days, not seconds.
 
     >>> DFM().heads()

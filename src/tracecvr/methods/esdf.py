@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +27,9 @@ class ESDF(Survival):
     click without a conversion is a negative or one of a later slot, as its age makes likely.
 
     Reconstructed from notes on the paper. Assumptions: there are clicks only, so that the towers for impressions and
-    clicks fall away; the slots; the stream, which is that of `dfm`, with a window that ends where a slot does. Warm-up
-    clicks of other ages are taken as they were when their last slot ended.
+    clicks fall away; the slots; the stream, which is that of `dfm`, with a window and looks that end where a slot does:
+    by default, the slots in which the horizons are. Warm-up clicks of other ages are taken as they were when their last
+    slot ended.
 
     >>> ESDF.status
     'reconstructed'
@@ -47,6 +49,12 @@ class ESDF(Survival):
         default = _TAOBAO if self.schema.dataset == "taobao" else _DEFAULT
         slots = default if self.slots is None else self.slots
         return (*(end for end in slots if end < self.schema.d_max), self.schema.d_max)
+
+    @property
+    def default_looks(self) -> tuple[int, ...]:
+        """The ends of the slots in which the horizons are: inside a slot, open clicks cannot be told from converted."""
+        edges = self.edges
+        return tuple(edges[bisect_left(edges, end)] for end in self.ends)
 
     def bind(self, schema: Schema, seed: int) -> None:
         if self.slots is not None and list(self.slots) != sorted(set(self.slots)):
