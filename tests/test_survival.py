@@ -19,7 +19,7 @@ from simulated import rate_after_sgd
 from tracecvr.checks.loss import gradient, root
 from tracecvr.checks.subject import Cell, Constant, Subject, plan_for, small_log
 from tracecvr.clicks import NEVER, ClickTable
-from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.config import DAY, HOUR, MINUTE, configure
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.methods.dfm import DFM
@@ -122,6 +122,11 @@ def test_open_clicks_are_looked_at_when_horizons_end(method: str) -> None:
     assert survival_of(other).ages == (6 * HOUR, DAY, 2 * DAY)
 
 
+def test_looks_are_given_as_text() -> None:
+    assert configure(DFM(), {"looks": "[]"}, "--set").looks == ()
+    assert configure(DFM(), {"looks": "6h,1d"}, "--set").looks == (6 * HOUR, DAY)
+
+
 def test_esdf_looks_where_the_slots_of_the_horizons_end() -> None:
     odd = replace(small_log().schema, horizons=(MINUTE, 50 * MINUTE, 2 * HOUR, 5 * HOUR, 23 * HOUR, 25 * HOUR))
     assert survival_of(Subject("esdf").engine(odd)).ages == (HOUR, 6 * HOUR, DAY, 2 * DAY)
@@ -200,8 +205,10 @@ def log_of(lives: list[Life]) -> TableSource:
 
 def streamed(method: str, window: int, looks: list[int], lives: list[Life]) -> tuple[Engine, TableSource, Reveals]:
     """An engine of arbitrary outputs, and every event that it would learn from."""
-    ends = {"slots": tuple(sorted({age for age in (window, *looks) if age < DAY}))} if method == "esdf" else {}
-    engine = SLOTTED.engine(Subject(method), window=window, looks=tuple(looks), **ends)
+    options: dict[str, Any] = {"window": window, "looks": tuple(looks)}
+    if method == "esdf":  # it looks where slots end
+        options["slots"] = tuple(sorted({age for age in (window, *looks) if age < DAY}))
+    engine = SLOTTED.engine(Subject(method), **options)
     with torch.no_grad():
         next(engine.method.nets["main"].parameters()).copy_(torch.linspace(-1, 0.7, engine.method.heads()))
     source = log_of(lives)

@@ -31,7 +31,7 @@ class Survival(Windowed):
     looks: tuple[Seconds, ...] | None = option(
         None,
         "ages between window and d_max at which open clicks are shown, too, to balance late positives sooner; the "
-        "horizons by default, [] for none",
+        "horizons by default; [] for no looks",
         low=1,
     )
 
