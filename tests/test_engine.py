@@ -168,7 +168,8 @@ def test_a_third_partys_backbone_is_used_by_name(monkeypatch: pytest.MonkeyPatch
     class Mine(MLP):
         name = "mine"
 
-    monkeypatch.setattr(registry, "found", lambda _: {"mine": Mine})
+    plain = registry.found
+    monkeypatch.setattr(registry, "found", lambda kind: {"mine": Mine} if kind == "backbone" else plain(kind))
     engine = Engine(Vanilla(backbone="mine", hidden=(4,)), TABLE.schema)
     assert isinstance(engine.method.nets["main"], Mine)
 

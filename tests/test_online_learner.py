@@ -214,7 +214,7 @@ def test_a_tick_that_diverges_is_undone_told_and_not_published(made: Made, monke
     def bad(self: Engine, source: Any, start: int, end: int) -> int:
         if start == store.grid.bounds(5)[0]:
             self.method.learning_rate = 1e30
-            self._optimiser = self._adam(self._main)
+            self._optimisers = self._stream_optimisers()
         events = plain(self, source, start, end)
         if start == store.grid.bounds(7)[0]:
             for parameter in self._main.parameters():

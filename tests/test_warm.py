@@ -52,12 +52,13 @@ class Counting(SharedWarmUps):
 
     trained: int = 0
 
-    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Any) -> None:
-        def counted() -> None:
+    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Any) -> dict[str, torch.Tensor]:
+        def counted() -> dict[str, torch.Tensor]:
             self.trained += 1
-            fit()
+            moments: dict[str, torch.Tensor] = fit()
+            return moments
 
-        super().__call__(part, name, facts, counted)
+        return super().__call__(part, name, facts, counted)
 
 
 def test_every_method_starts_its_stream_from_the_same_bits(tmp_path: Path) -> None:
@@ -189,12 +190,13 @@ def test_a_net_that_counted_is_not_shared_by_declaration(tmp_path: Path) -> None
 
     shared = SharedWarmUps(tmp_path, HISTORY)
 
-    def counting(part: Part, name: str, facts: dict[str, Any], train: Any) -> None:
-        def also_count() -> None:
-            train()
+    def counting(part: Part, name: str, facts: dict[str, Any], train: Any) -> dict[str, torch.Tensor]:
+        def also_count() -> dict[str, torch.Tensor]:
+            moments: dict[str, torch.Tensor] = train()
             part.counts["seen"] = part.counts.get("seen", torch.zeros(())) + 1
+            return moments
 
-        shared(part, name, facts, also_count)
+        return shared(part, name, facts, also_count)
 
     warmed(engine(small("es_dfm")), counting)
     assert not list(tmp_path.glob("*.safetensors"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,8 +24,10 @@ from torch import Tensor, nn
 from tracecvr import ranks
 from tracecvr.answers import Answers
 from tracecvr.clicks import Schema
+from tracecvr.config import validated, values
 from tracecvr.errors import DivergedError, UserError
 from tracecvr.files import write_atomically
+from tracecvr.learning import AS_WARM_UP, AveragedNet, StreamLearning, load_moments, moments
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.metrics import probability
 from tracecvr.nets import freeze, thaw
@@ -35,8 +37,10 @@ from tracecvr.seeds import generator
 from tracecvr.served import ServedLog
 from tracecvr.source import History, Source
 
-Share = Callable[[Part, str, dict[str, Any], Callable[[], None]], None]
-"""Called with a part, the name of its net, what its training depends on beside these, and the training itself."""
+Moments = dict[str, Tensor]
+Share = Callable[[Part, str, dict[str, Any], Callable[[], Moments]], Moments]
+"""Called with a part, the name of its net, what its training depends on beside these, and the training itself, which
+returns the optimiser's last moments if the stream is to go on from them."""
 
 _SCORE_BLOCK = 8192
 """Rows scored at once: fixed, because a net's last bits may depend on how many rows it is given."""
@@ -46,9 +50,16 @@ class Engine:
     """A method with its plugins, its optimiser and its counters."""
 
     def __init__(
-        self, method: Method, schema: Schema, seed: int = 0, plugins: tuple[Plugin, ...] = (), publish_lag: int = 0
+        self,
+        method: Method,
+        schema: Schema,
+        seed: int = 0,
+        plugins: tuple[Plugin, ...] = (),
+        publish_lag: int = 0,
+        stream: StreamLearning = AS_WARM_UP,
     ) -> None:
         self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
+        self.stream = validated(stream)
         method.bind(schema, seed)
         self.plugins = method.plugins() + plugins
         self._refuse_doubles(plugins)
@@ -67,7 +78,8 @@ class Engine:
         self._answers: dict[str, Answers] = {}
         self._main.eval()
         self._modules = list(self._main.modules())
-        self._optimiser = self._adam(self._main)
+        self._optimisers = self._stream_optimisers()
+        self._average: AveragedNet | None = None
 
     # Learning.
 
@@ -86,18 +98,23 @@ class Engine:
                 for b in history.batches(_SCORE_BLOCK, None):
                     part.observe(b)
         adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay", "batch_size")}
+        carried: Moments = {}
         for title, part, name, epochs, loss_of in self._fits():
-            facts = adam | {"title": title, "epochs": epochs, "seed": self.seed}
-            share(part, name, facts, partial(self._fit, title, part.nets[name], epochs, loss_of, history, progress))
+            carries = self.stream.carry_moments and title == "model"
+            facts = (
+                adam | {"title": title, "epochs": epochs, "seed": self.seed} | ({"moments": True} if carries else {})
+            )
+            fit = partial(self._fit, title, part.nets[name], epochs, loss_of, history, progress, carries)
+            carried |= share(part, name, facts, fit)
         for part in self._parts.values():
             part.after_warm_up()
-        self._start_stream()
+        self._start_stream(carried)
 
     def tick(self, source: Source, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
         self._record(source, start, end)
         if self.publish_lag:
-            self._published.append({name: value.clone() for name, value in self._main.state_dict().items()})
+            self._published.append({name: value.clone() for name, value in self._served.state_dict().items()})
         self._refresh(source, start, end)
         events = self._logs.given_back(self.events(source, start, end))
         if not len(events):
@@ -107,9 +124,12 @@ class Engine:
         for turn in range(self.method.passes):
             rng = generator(self.seed, "tick", start, turn)
             shuffled = events.take(torch.from_numpy(rng.permutation(len(events))))
-            for first in range(0, len(events), self.method.batch_size):
-                self._learn(shuffled.take(slice(first, first + self.method.batch_size), rng), start)
+            for batch in self.stream.batches(len(events), self.method.batch_size):
+                self._learn(shuffled.take(batch, rng), start)
         self._train(False)
+        if self._average is not None:
+            clicks = len(source.clicks(start, end)) if self.stream.average_clicks else 0
+            self._average.update(self._main, self.stream.decay(end - start, clicks))
         self.reveals += len(events)
         return len(events)
 
@@ -137,16 +157,21 @@ class Engine:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """While it lasts, the served net is the one that answers: the newest, or that of `publish_lag` ticks ago."""
-        if not self.publish_lag or not self._published:
-            yield
-            return
-        newest = {name: value.clone() for name, value in self._main.state_dict().items()}
-        self._main.load_state_dict(self._published[0])
+        """While it lasts, the served net is the one that answers: the newest or averaged one, or that of `publish_lag`
+        ticks ago."""
+        trained, served, newest = self._main, self._served, None
+        if self.publish_lag and self._published:
+            newest = {name: value.clone() for name, value in served.state_dict().items()}
+            served.load_state_dict(self._published[0])
+        self.method.nets["main"] = served
+        self.method.forget()
         try:
             yield
         finally:
-            self._main.load_state_dict(newest)
+            self.method.nets["main"] = trained
+            self.method.forget()
+            if newest is not None:
+                served.load_state_dict(newest)
 
     # State.
 
@@ -156,9 +181,9 @@ class Engine:
         for owner, part in self._parts.items():
             found |= {f"{owner}.net.{name}": value for name, value in part.nets.state_dict().items()}
             found |= {f"{owner}.count.{name}": value for name, value in part.counts.items()}
-        names = [name for name, _ in self._main.named_parameters()]
-        for index, moments in self._optimiser.state_dict()["state"].items():
-            found |= {f"adam.{names[index]}.{key}": value for key, value in moments.items()}
+        found |= moments(self._optimisers, self._main)
+        if self._average is not None:
+            found |= {f"average.{name}": value for name, value in self._average.net.state_dict().items()}
         for age, served in enumerate(self._published):
             found |= {f"published.{age}.{name}": value for name, value in served.items()}
         return found | {f"logged.{name}": value for name, value in self._logs.state().items()}
@@ -171,12 +196,9 @@ class Engine:
             part.nets.load_state_dict(_under(state, f"{owner}.net."))
             part.counts = _under(state, f"{owner}.count.")
             part.forget()
-        self._start_stream()
-        blank = self._optimiser.state_dict()
-        for index, (name, _) in enumerate(self._main.named_parameters()):
-            if moments := _under(state, f"adam.{name}."):
-                blank["state"][index] = moments
-        self._optimiser.load_state_dict(blank)
+        self._start_stream(state)
+        if self._average is not None:
+            self._average.net.load_state_dict(_under(state, "average."))
         self._published.clear()
         while served := _under(state, f"published.{len(self._published)}."):
             self._published.append(served)
@@ -193,7 +215,11 @@ class Engine:
 
     def in_force(self) -> dict[str, Any]:
         """The options of the method and of all its plugins, with what defaults came to."""
-        return {name: part.in_force() for name, part in self._parts.items()}
+        stream = values(self.stream) | {
+            "learning_rate": self.stream.learning_rate or self.method.learning_rate,
+            "batch_size": self.method.batch_size if self.stream.batch_size is None else self.stream.batch_size,
+        }
+        return {name: part.in_force() for name, part in self._parts.items()} | {"stream": stream}
 
     def report(self) -> dict[str, Any]:
         """What the method and its plugins have to show of themselves; parts without a word left out."""
@@ -236,6 +262,11 @@ class Engine:
         return self.method.nets["main"]
 
     @property
+    def _served(self) -> nn.Module:
+        """The net whose answers are served: the trained one, or its average."""
+        return self._main if self._average is None else self._average.net
+
+    @property
     def _parts(self) -> dict[str, Part]:
         return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
 
@@ -258,6 +289,9 @@ class Engine:
         return torch.optim.Adam(
             [group], lr=self.method.learning_rate, weight_decay=self.method.weight_decay, fused=True
         )
+
+    def _stream_optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        return self.stream.optimisers(self._main, self.method.learning_rate, self.method.weight_decay)
 
     def _refresh(self, source: Source, start: int, end: int) -> None:
         """Train helpers again whose time has come: at the first start of an interval since a multiple of their period.
@@ -305,16 +339,18 @@ class Engine:
         loss_of: Callable[[Reveals], Tensor],
         history: History,
         progress: Progress,
-    ) -> None:
+        carries: bool = False,
+    ) -> Moments:
         optimiser, done, total = self._adam(net), 0, epochs * len(history)
         net.train()
         for epoch in range(epochs):
             for b in history.batches(self.method.batch_size, generator(self.seed, "warm up", name, epoch)):
                 if len(b) > 1:
-                    self._step(optimiser, loss_of(b), f"warm-up of {name}")
+                    self._step([optimiser], loss_of(b), f"warm-up of {name}")
                 done += len(b)
                 progress(f"warm-up: {name}", done, total)
         net.eval()
+        return moments({"adam": optimiser}, net) if carries else {}
 
     def _learn(self, b: Reveals, start: int) -> None:
         if len(b) < 2:  # batch normalisation has no statistics of one
@@ -325,28 +361,34 @@ class Engine:
         loss = self.method.loss(b)
         for plugin in self.plugins:
             loss = loss + plugin.weight * plugin.loss(self.method, b)
-        self._step(self._optimiser, loss, f"interval starting at {start} s")
+        self._step(self._optimisers.values(), loss, f"interval starting at {start} s")
         self.steps += 1
 
-    def _step(self, optimiser: torch.optim.Optimizer, loss: Tensor, where: str) -> None:
+    def _step(self, optimisers: Collection[torch.optim.Optimizer], loss: Tensor, where: str) -> None:
         if not torch.isfinite(loss):
             raise DivergedError(
                 f"{self.method.name}: the loss is {loss.item()} in the {where}; try a lower learning_rate"
             )
-        optimiser.zero_grad(set_to_none=True)
+        for optimiser in optimisers:
+            optimiser.zero_grad(set_to_none=True)
         loss.backward()
         if (shared := ranks.current()) is not None:
-            shared.mean_gradients(optimiser.param_groups[0]["params"])
-        optimiser.step()
+            groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+            shared.mean_gradients([parameter for group in groups for parameter in group["params"]])
+        for optimiser in optimisers:
+            optimiser.step()
         for part in self._parts.values():
             part.forget()
 
-    def _start_stream(self) -> None:
+    def _start_stream(self, carried: Moments) -> None:
+        """Freeze helpers, and make the stream's optimisers and the averaged net; the former go on from `carried`."""
         for part in self._parts.values():
             for name in part.helpers():
                 freeze(part.nets[name])
         self._main.eval()
-        self._optimiser = self._adam(self._main)
+        self._optimisers = self._stream_optimisers()
+        load_moments(self._optimisers, self._main, carried)
+        self._average = AveragedNet(self._main) if self.stream.averages else None
         self._answers.clear()
 
     def _answer(self, ask: Callable[[Tensor], Tensor], rows: Tensor) -> npt.NDArray[np.float32]:

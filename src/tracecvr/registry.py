@@ -1,4 +1,4 @@
-"""Finds methods, plugins, datasets and backbones: the package's own files and third parties' entry points.
+"""Finds methods, plugins, datasets, backbones and optimisers: the package's own files and third parties' entry points.
 
 A kind of thing is a package of one-subject files (`tracecvr.methods`, ...) and an entry-point group of the same
 name. Whatever class there has a `name` is found; nothing is registered by hand.
@@ -23,6 +23,7 @@ _HOMES = {
     "plugin": "tracecvr.plugins",
     "dataset": "tracecvr.datasets",
     "backbone": "tracecvr.nets",
+    "optimiser": "tracecvr.optimisers",
 }
 
 

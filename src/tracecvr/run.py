@@ -37,6 +37,7 @@ from tracecvr.config import restored, values
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.files import locked, read_json, sync, write_json, write_parquet
+from tracecvr.learning import AS_WARM_UP, StreamLearning
 from tracecvr.method import Method, Plugin
 from tracecvr.prepared import Prepared
 from tracecvr.replay import FullPlan, Plan, replay
@@ -57,6 +58,7 @@ class Spec:
     plan: Plan
     seed: int
     threads: int
+    stream: StreamLearning = StreamLearning()
     source: dict[str, Any] | None = None
     workers: int = 1
     """Processes that share each batch (see `ranks`), of so many threads each."""
@@ -73,6 +75,7 @@ class Spec:
                 "method": values(self.method),
                 "plugins": {plugin.name: values(plugin) for plugin in self.plugins},
                 "plan": values(self.plan),
+                "stream": values(self.stream),
                 "data": self.data_options,
             },
             "tracecvr": version("tracecvr"),
@@ -120,18 +123,26 @@ def load(out: Path) -> Engine:
     if manifest is None:
         raise UserError(f"{out} holds no checkpoint: give the directory of a run")
     made = manifest["run"]
-    method, plugins = parts(made)
+    method, plugins, stream = parts(made)
     lag = made["config"]["plan"]["publish_lag"]
-    engine = Engine(method, Schema.from_json(manifest["schema"]), made["seed"], plugins, lag)
+    engine = Engine(method, Schema.from_json(manifest["schema"]), made["seed"], plugins, lag, stream)
     checkpoints.restore(engine, manifest)
     return engine
 
 
-def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...]]:
-    """The method and the plugins that were recorded by name and options."""
+def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], StreamLearning]:
+    """The method, the plugins and the stream's learning that were recorded by name and options."""
     options = recorded["config"]
     method: Method = restored(registry.get("method", recorded["method"]), options["method"])
-    return method, tuple(restored(registry.get("plugin", n), options["plugins"][n]) for n in recorded["plugins"])
+    plugins: tuple[Plugin, ...] = tuple(
+        restored(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
+    )
+    return method, plugins, restored(StreamLearning, _with_stream(options)["stream"])
+
+
+def _with_stream(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded options; those of records that are older than the stream's settings added."""
+    return {"stream": values(AS_WARM_UP)} | dict(options)
 
 
 class _Run:
@@ -153,7 +164,12 @@ class _Run:
         self.source = TableSource(self.log.table)
         self.plan = self.spec.plan.resolved(self.log.table)
         self.engine = Engine(
-            self.spec.method, self.log.table.schema, self.spec.seed, self.spec.plugins, self.plan.publish_lag
+            self.spec.method,
+            self.log.table.schema,
+            self.spec.seed,
+            self.spec.plugins,
+            self.plan.publish_lag,
+            self.spec.stream,
         )
         identity = self.spec.identity() | {"fingerprint": self.log.table.fingerprint}
         if (self.out / "run.json").exists():
@@ -370,8 +386,9 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
 
 
 def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
-    alone = {"workers": 1}
-    refuse_if_other(alone | identity, alone | read_json(out / "run.json"), str(out))
+    alone, recorded = {"workers": 1}, read_json(out / "run.json")
+    recorded["config"] = _with_stream(recorded["config"])
+    refuse_if_other(alone | identity, alone | recorded, str(out))
 
 
 def refuse_if_other(

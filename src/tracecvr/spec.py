@@ -10,6 +10,7 @@ from tracecvr import config, prepared, registry
 from tracecvr.clicks import ClickTable
 from tracecvr.dataset import Dataset
 from tracecvr.errors import UserError
+from tracecvr.learning import StreamLearning
 from tracecvr.replay import Plan
 from tracecvr.run import Spec
 
@@ -21,8 +22,9 @@ def dataset_of(name: str, settings: Sequence[str]) -> Dataset:
 
 
 def owners_of(method: str, plugins: Sequence[str]) -> dict[str, Any]:
-    """What settings are distributed to: the method, the plan and each plugin, with their defaults."""
-    owners: dict[str, Any] = {"method": registry.get("method", method)(), "plan": Plan()}
+    """What settings are distributed to: the method, the plan, the stream's learning and each plugin, with their
+    defaults."""
+    owners: dict[str, Any] = {"method": registry.get("method", method)(), "plan": Plan(), "stream": StreamLearning()}
     for name in plugins:
         if name in owners:
             raise UserError(f"plugin {name!r} is given twice: keep one")
@@ -57,6 +59,7 @@ def spec_of(
             prepared.load(source) if source and ready else prepared.prepare(dataset, source, progress)
         ),
         plan=owners["plan"],
+        stream=owners["stream"],
         seed=seed,
         threads=threads,
         workers=workers,

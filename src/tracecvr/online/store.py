@@ -22,6 +22,7 @@ from tracecvr.encode import Encoder
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.files import read_json, sha256, write_json
+from tracecvr.learning import AS_WARM_UP, StreamLearning
 from tracecvr.method import Method, Plugin
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Reader
@@ -67,6 +68,7 @@ class Store:
         plugins: tuple[Plugin, ...],
         settings: Settings,
         origin: Origin | None = None,
+        stream: StreamLearning = AS_WARM_UP,
     ) -> Store:
         """A new store that starts where the prepared log `base` is split, or where a run over it ended."""
         _refuse_privileged(method)
@@ -78,7 +80,11 @@ class Store:
             "format": _FORMAT,
             "method": method.name,
             "plugins": [plugin.name for plugin in plugins],
-            "config": {"method": values(method), "plugins": {plugin.name: values(plugin) for plugin in plugins}},
+            "config": {
+                "method": values(method),
+                "plugins": {plugin.name: values(plugin) for plugin in plugins},
+                "stream": values(stream),
+            },
             "settings": asdict(settings),
             "fingerprint": manifest["fingerprint"],
             "options": manifest.get("options", {}),
@@ -88,7 +94,7 @@ class Store:
             if manifest["fingerprint"] != origin.recorded["fingerprint"]:
                 raise UserError(f"{base}: not the log that {origin.folder} was run over")
             content["start"] = asdict(origin.start)
-        Engine(method, schema, settings.seed, plugins)  # refuses what does not fit together
+        Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
         with draft(folder) as made:
             shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_linked)
             (made / "models").mkdir()
@@ -120,7 +126,7 @@ class Store:
         if source is not None and ClickTable.exists(source):
             prepared.options_of(source, dataset, bool(data_settings))
         with _prepared(folder, dataset, source) as base:
-            return cls.create(folder, base, *chosen, settings)
+            return cls.create(folder, base, *chosen, settings, stream=owners["stream"])
 
     @classmethod
     def from_run(cls, folder: Path, run: Path, source: Path | None, lateness: int, keep: int) -> Store:
@@ -134,8 +140,9 @@ class Store:
             seed=recorded["seed"],
             threads=recorded["threads"],
         )
+        method, plugins, stream = parts(recorded)
         with _prepared(folder, origin.dataset, origin.log() if source is None else source) as base:
-            return cls.create(folder, base, *parts(recorded), settings, origin)
+            return cls.create(folder, base, method, plugins, settings, origin, stream)
 
     @classmethod
     def open(cls, folder: Path) -> Store:
@@ -196,8 +203,8 @@ class Store:
 
     def engine(self) -> Engine:
         """A blank engine of its configuration."""
-        method, plugins = parts(self.content)
-        return Engine(method, self.schema, self.settings.seed, plugins)
+        method, plugins, stream = parts(self.content)
+        return Engine(method, self.schema, self.settings.seed, plugins, stream=stream)
 
 
 def _refuse_privileged(method: Method) -> None:

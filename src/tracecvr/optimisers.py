@@ -1,0 +1,66 @@
+"""Optimisers of the stream, by name: here, or in the entry-point group `tracecvr.optimisers`.
+
+One is a class with a `name` and a static method `make`, which returns torch optimisers that together cover all
+parameters of a net. Their state is saved under the names of their keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Step sizes, and the decay of weights."""
+
+    dense: float
+    embedding: float
+    weight_decay: float
+
+
+class Adam:
+    """Adam for all parameters: the field's choice."""
+
+    name = "adam"
+
+    @staticmethod
+    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+        return {"adam": _adam(_groups(net, rates), rates)}
+
+
+class Adagrad:
+    """Adagrad for embedding tables, Adam for all other parameters: common in the industry. The steps of a table row
+    shrink with what the row has learnt, so a frequent id is stable while a new one moves fast."""
+
+    name = "adagrad"
+
+    @staticmethod
+    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+        tables, dense = _tables(net), _dense(net)
+        adagrad = torch.optim.Adagrad([{"params": tables}], lr=rates.embedding, weight_decay=rates.weight_decay)
+        return {"adam": _adam([{"params": dense}], rates), "adagrad": adagrad}
+
+
+def _adam(groups: list[dict[str, Any]], rates: Rates) -> torch.optim.Adam:
+    return torch.optim.Adam(groups, lr=rates.dense, weight_decay=rates.weight_decay, fused=True)
+
+
+def _groups(net: nn.Module, rates: Rates) -> list[dict[str, Any]]:
+    """One group, or two if embeddings have a step size of their own."""
+    # Small nets may have no parameter at all; an optimiser refuses an empty list but not an empty group.
+    if rates.embedding == rates.dense:
+        return [{"params": list(net.parameters())}]
+    return [{"params": _tables(net), "lr": rates.embedding}, {"params": _dense(net)}]
+
+
+def _tables(net: nn.Module) -> list[torch.Tensor]:
+    return [module.weight for module in net.modules() if isinstance(module, nn.Embedding)]
+
+
+def _dense(net: nn.Module) -> list[nn.Parameter]:
+    tables = {id(table) for table in _tables(net)}
+    return [parameter for parameter in net.parameters() if id(parameter) not in tables]
