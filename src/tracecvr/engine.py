@@ -136,7 +136,7 @@ class Engine:
     def events(self, source: Source, start: int, end: int) -> Reveals:
         """What an interval has to show: the method's schedule and what plugins repeat of it."""
         found = source.reveals(self.schedule, start, end, truth=self.method.privileged)
-        return replace(found, trigger=self._first[found.trigger])
+        return self.method.condensed(replace(found, trigger=self._first[found.trigger]))
 
     # Answering.
 

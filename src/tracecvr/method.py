@@ -174,6 +174,10 @@ class Method(Part):
         """When a click is shown to the learner."""
         raise UserError(f"method {self.name!r} does not define schedule()")
 
+    def condensed(self, events: Reveals) -> Reveals:
+        """The events of an interval that are learnt from: all by default. A method may drop or merge some."""
+        return events
+
     def loss(self, b: Reveals) -> Tensor:
         """The streaming loss of a batch of events."""
         raise UserError(f"method {self.name!r} does not define loss()")

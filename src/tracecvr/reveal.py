@@ -76,6 +76,7 @@ class Reveals:
     truth: Tensor | None = None  # (B,) float
     delay: Tensor | None = None  # (B, K)
     span: Tensor | None = None  # (B,) seconds from click to the end of the history, in history only
+    since: Tensor | None = None  # (B,) how many looks a click had before the event, if the method merged events
     logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
     answers: dict[str, Tensor] = field(default_factory=dict)  # what frozen nets that see x alone say of each click
     rng: np.random.Generator | None = None
