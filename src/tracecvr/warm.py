@@ -34,14 +34,17 @@ class SharedWarmUps:
         self.folder, self.history, self.seconds = folder, history, 0.0
         folder.mkdir(parents=True, exist_ok=True)
 
-    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Callable[[], None]) -> None:
-        """Train a net of a part by `fit`, or make it what another run's `fit` made of it."""
+    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Callable[[], int]) -> int:
+        """Train a net of a part by `fit`, or make it what another run's `fit` made of it; returns `fit`'s answer, the
+        number of passes."""
         path = self.folder / f"{self._key(part, name, facts)}.safetensors"
         with _locked(path.with_suffix(".lock")):  # who comes second waits: it would do the same work
-            if not self._taken(part, name, path):
+            passes = self._taken(part, name, path)
+            if passes is None:
                 before, clock = dict(part.counts), time.monotonic()
-                fit()
-                self._keep(part, name, path, before, time.monotonic() - clock)
+                passes = fit()
+                self._keep(part, name, path, before, {"seconds": time.monotonic() - clock, "passes": passes})
+            return passes
 
     def _key(self, part: Part, name: str, facts: dict[str, Any]) -> str:
         net, loss = part.nets[name], "warm_loss" if name == "main" else "helper_loss"
@@ -57,28 +60,28 @@ class SharedWarmUps:
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
-    def _taken(self, part: Part, name: str, path: Path) -> bool:
+    def _taken(self, part: Part, name: str, path: Path) -> int | None:
         if not path.exists():
-            return False
+            return None
         try:
             with safe_open(path, "pt") as kept:
                 found = {key: kept.get_tensor(key) for key in kept.keys()}  # noqa: SIM118  (it is no dictionary)
-                seconds = float(kept.metadata()["seconds"])
+                seconds, passes = float(kept.metadata()["seconds"]), int(kept.metadata()["passes"])
         except (SafetensorError, OSError, KeyError):
-            return False  # damaged: made again
+            return None  # damaged: made again
         part.nets[name].load_state_dict(_under(found, "net."))
         part.nets[name].eval()
         part.counts |= _under(found, "count.")
         self.seconds += seconds
-        return True
+        return passes
 
-    def _keep(self, part: Part, name: str, path: Path, before: dict[str, Tensor], seconds: float) -> None:
+    def _keep(self, part: Part, name: str, path: Path, before: dict[str, Tensor], facts: dict[str, float]) -> None:
         changed = {k: v for k, v in part.counts.items() if k not in before or not torch.equal(v, before[k])}
         if changed and part.warm_up_depends_on(name) is not None:
             return  # what is counted would depend on who was first
         state = {f"net.{k}": v.contiguous() for k, v in part.nets[name].state_dict().items()}
         state |= {f"count.{k}": v.contiguous() for k, v in changed.items()}
-        write_atomically(path, lambda draft: save_file(state, draft, {"seconds": f"{seconds:.6f}"}))
+        write_atomically(path, lambda draft: save_file(state, draft, {k: str(v) for k, v in facts.items()}))
 
 
 def _everything(part: Part) -> dict[str, Any]:
