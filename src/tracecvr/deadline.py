@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,10 @@ class Hindsight(Windowed):
         "before the deadline: the only age that a stream asks about",
         choices=("deadline", "window"),
     )
-    helper_epochs: int = option(2, "passes of the helpers over the warm-up part", low=1)
+    usual_epochs: ClassVar[int] = 2
+    helper_epochs: int | None = option(
+        None, "passes of the helpers over the warm-up part; as `warm_epochs`, but 2 if it is large", low=1
+    )
 
     @property
     def before_end(self) -> int:
@@ -55,11 +59,22 @@ class Hindsight(Windowed):
         known = delay <= (elapsed + self.before_end).clamp_max(self.schema.d_max)
         return elapsed, known & (delay <= elapsed), known & (delay > elapsed)
 
-    def fit(self, name: str, b: Reveals, elapsed: Tensor, asked: Tensor, label: Tensor) -> Tensor:
+    def question(self, name: str, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+        """What a helper is asked about clicks in history: their age, which of them, and the answers."""
+        raise NotImplementedError
+
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        if name not in self.helpers():
+            return super().base_rates(name, b)
+        elapsed, asked, label = self.question(name, b)
+        return (b.x, elapsed.clamp_min(0)), label.float().where(asked & (elapsed >= 0), torch.nan)[:, None]
+
+    def helper_loss(self, name: str, b: Reveals) -> Tensor:
         """A helper's loss on those asked about that came before the deadline; 0 if there are too few to normalise.
 
         Others do not enter the net: through batch statistics, they would move embeddings that nothing else trains.
         """
+        elapsed, asked, label = self.question(name, b)
         net, rows = self.nets[name], torch.nonzero(asked & (elapsed >= 0))[:, 0]
         if len(rows) < 2:
             return torch.stack([0 * weight.sum() for weight in net.parameters()]).sum()

@@ -21,7 +21,7 @@ class DelayAware(Windowed):
     rho = P(never converts | x, not converted by the end of the window)."""
 
     default_window: ClassVar[int] = 15 * MINUTE
-    helper_epochs: int = option(1, "passes of the helper over the warm-up part", low=1)
+    helper_epochs: int | None = option(None, "passes of the helper over the warm-up part; as `warm_epochs`", low=1)
 
     def helpers(self) -> dict[str, Helper]:
         return {"delay": Helper(lambda: self.net(2), self.helper_epochs)}
@@ -33,6 +33,14 @@ class DelayAware(Windowed):
         late = cross_entropy(logits[:, 0], b.truth * waiting)
         never = cross_entropy(logits[:, 1], 1 - b.truth)
         return late.mean() + mean_over(never, waiting)
+
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        if name != "delay":
+            return super().base_rates(name, b)
+        assert b.truth is not None
+        assert b.delay is not None
+        waiting = b.delay[:, 0] > self.wait
+        return (b.x,), torch.stack([b.truth * waiting, (1 - b.truth).where(waiting, torch.nan)], dim=1)
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         if name == "delay" and self.inherits(DelayAware, "helper_loss"):

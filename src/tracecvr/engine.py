@@ -10,7 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,55 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tracecvr import ranks
+from tracecvr import passes, ranks
 from tracecvr.answers import Answers
 from tracecvr.clicks import Schema
 from tracecvr.config import validated, values
 from tracecvr.errors import DivergedError, UserError
 from tracecvr.files import write_atomically
 from tracecvr.learning import AS_WARM_UP, AveragedNet, StreamLearning, load_moments, moments
-from tracecvr.method import Method, Part, Plugin
+from tracecvr.method import WARM, Method, Part, Plugin
 from tracecvr.metrics import probability
-from tracecvr.nets import freeze, thaw
+from tracecvr.nets import freeze, start_at, thaw
 from tracecvr.reveal import Again, Reveals, repeated
 from tracecvr.scratch import Progress, silent
 from tracecvr.seeds import generator
 from tracecvr.served import ServedLog
 from tracecvr.source import History, Source
 
-Moments = dict[str, Tensor]
-Share = Callable[[Part, str, dict[str, Any], Callable[[], Moments]], Moments]
-"""Called with a part, the name of its net, what its training depends on beside these, and the training itself, which
-returns the optimiser's last moments if the stream is to go on from them."""
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training a net came to: the number of passes and, if the stream goes on from them, Adam's last moments."""
+
+    passes: int
+    moments: dict[str, Tensor]
+
+
+Share = Callable[[Part, str, dict[str, Any], Callable[[], Fitted]], Fitted]
+"""Called with a part, the name of its net, what its training depends on beside these, and the training itself."""
 
 _SCORE_BLOCK = 8192
 """Rows scored at once: fixed, because a net's last bits may depend on how many rows it is given."""
+
+_TRIED = 32
+"""Rows on which it is tried which biases are a net's outputs'."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A net to be trained on history. Without `epochs`, `usual` is for large histories."""
+
+    title: str
+    part: Part
+    name: str
+    loss: Callable[[Reveals], Tensor]
+    epochs: int | None
+    usual: int = 1
+
+    @property
+    def net(self) -> nn.Module:
+        return self.part.nets[self.name]
 
 
 class Engine:
@@ -93,22 +119,22 @@ class Engine:
 
         `share` may take a net over from another run instead of training it.
         """
-        for part in self._parts.values():
-            if type(part).observe is not Part.observe:
-                for b in history.batches(_SCORE_BLOCK, None):
-                    part.observe(b)
-        adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay", "batch_size")}
-        carried: Moments = {}
-        for title, part, name, epochs, loss_of in self._fits():
-            carries = self.stream.carry_moments and title == "model"
-            facts = (
-                adam | {"title": title, "epochs": epochs, "seed": self.seed} | ({"moments": True} if carries else {})
-            )
-            fit = partial(self._fit, title, part.nets[name], epochs, loss_of, history, progress, carries)
-            carried |= share(part, name, facts, fit)
+        self._look_through(history)
+        size = self._batch_size(history)
+        adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay")}
+        outcomes: list[tuple[Fit, Fitted]] = []
+        for fit in self._fits():
+            if fit.epochs is None and passes.is_large(len(history), self.method.batch_size):
+                fit = replace(fit, epochs=fit.usual)
+            facts = adam | {"title": fit.title, "epochs": fit.epochs, "usual": fit.usual}
+            facts |= {"batch_size": size, "seed": self.seed, "moments": self._carries(fit)}
+            train = partial(self._fit, fit, history, size, progress)
+            outcomes.append((fit, share(fit.part, fit.name, facts, train)))
+        for fit, fitted in outcomes:  # not before: what others share depends on counts
+            fit.part.counts[f"{WARM}{fit.name}"] = torch.tensor([fitted.passes, size])
         for part in self._parts.values():
             part.after_warm_up()
-        self._start_stream(carried)
+        self._start_stream(outcomes[0][1].moments)
 
     def tick(self, source: Source, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
@@ -250,12 +276,12 @@ class Engine:
 
     # Inside.
 
-    def _fits(self) -> Iterator[tuple[str, Part, str, int, Callable[[Reveals], Tensor]]]:
-        """What warm-up trains, in order: title, whose net, its name, epochs and loss."""
-        yield "model", self.method, "main", self.method.warm_epochs, self.method.warm_loss
+    def _fits(self) -> Iterator[Fit]:
+        """What warm-up trains, in order."""
+        yield Fit("model", self.method, "main", self.method.warm_loss, self.method.warm_epochs)
         for part in self._parts.values():
             for name, helper in part.helpers().items():
-                yield name, part, name, helper.epochs, partial(part.helper_loss, name)
+                yield Fit(name, part, name, partial(part.helper_loss, name), helper.epochs, helper.usual)
 
     @property
     def _main(self) -> nn.Module:
@@ -304,9 +330,10 @@ class Engine:
             for name, helper in part.helpers().items():
                 if helper.refresh is not None and start % helper.refresh < end - start:
                     history = source.history(start, "censored", max(0, start - self._back))
-                    net = thaw(part.nets[name])
-                    self._fit(f"{name} at {start}", net, 1, partial(part.helper_loss, name), history, silent)
-                    freeze(net)
+                    fit = Fit(f"{name} at {start}", part, name, partial(part.helper_loss, name), epochs=1)
+                    thaw(fit.net)
+                    self._fit(fit, history, self._batch_size(history))
+                    freeze(fit.net)
                     self._answers.clear()
 
     def _answered(self, events: Reveals, source: Source, start: int, end: int) -> Reveals:
@@ -331,26 +358,80 @@ class Engine:
             self._logs.add(clicks.row, recorded, end + self._memory)
             self._logs.drop(start)
 
-    def _fit(
-        self,
-        name: str,
-        net: nn.Module,
-        epochs: int,
-        loss_of: Callable[[Reveals], Tensor],
-        history: History,
-        progress: Progress,
-        carries: bool = False,
-    ) -> Moments:
-        optimiser, done, total = self._adam(net), 0, epochs * len(history)
-        net.train()
+    def _look_through(self, history: History) -> None:
+        """Let all parts observe history once, and start the outputs of nets at the rates that it has."""
+        sums: dict[tuple[str, str], Tensor] = {}
+        inputs: dict[tuple[str, str], tuple[Tensor, ...]] = {}
+        for b in history.batches(_SCORE_BLOCK, None):
+            for owner, part in self._parts.items():
+                part.observe(b)
+                for name in part.nets:
+                    if (start := part.base_rates(name, b)) is not None:
+                        inputs.setdefault((owner, name), tuple(value[:_TRIED] for value in start[0]))
+                        events = start[1].flatten(1).double()
+                        seen = torch.stack([events.nansum(0), (~events.isnan()).sum(0)])
+                        sums[owner, name] = sums.get((owner, name), torch.zeros_like(seen)) + seen
+        for (owner, name), (positives, count) in sums.items():
+            rate = ((positives + 0.5) / (count + 1)).where(count > 0, torch.nan)  # never 0 or 1
+            start_at(self._parts[owner].nets[name], inputs[owner, name], torch.logit(rate))
+
+    def _batch_size(self, history: History) -> int:
+        """Of a pass over history."""
+        return self.method.warm_batch_size or passes.batch_that_fits(len(history), self.method.batch_size)
+
+    def _carries(self, fit: Fit) -> bool:
+        """Whether the stream goes on from the moments of this training."""
+        return self.stream.carry_moments and fit.net is self._main
+
+    def _fit(self, fit: Fit, history: History, size: int, progress: Progress = silent) -> Fitted:
+        """Train a net on history. The number of passes is chosen on held-back clicks unless it is set."""
+        epochs = self._passes(fit, history, size) if fit.epochs is None else fit.epochs
+        optimiser, total = self._adam(fit.net), epochs * len(history)
         for epoch in range(epochs):
-            for b in history.batches(self.method.batch_size, generator(self.seed, "warm up", name, epoch)):
-                if len(b) > 1:
-                    self._step([optimiser], loss_of(b), f"warm-up of {name}")
-                done += len(b)
-                progress(f"warm-up: {name}", done, total)
-        net.eval()
-        return moments({"adam": optimiser}, net) if carries else {}
+            done = epoch * len(history)
+            for learnt in self._pass(fit, epoch, optimiser, history, size):
+                progress(f"warm-up: {fit.title}", done + learnt, total)
+        fit.net.eval()
+        return Fitted(epochs, moments({"adam": optimiser}, fit.net) if self._carries(fit) else {})
+
+    def _pass(
+        self, fit: Fit, epoch: int, optimiser: torch.optim.Optimizer, history: History, size: int
+    ) -> Iterator[int]:
+        """Learn from every click of history once, and say after each step how many are done."""
+        fit.net.train()
+        learnt = 0
+        for b in history.batches(size, generator(self.seed, "warm up", fit.title, epoch)):
+            if len(b) > 1:
+                self._step([optimiser], fit.loss(b), f"warm-up of {fit.title}")
+            learnt += len(b)
+            yield learnt
+
+    def _passes(self, fit: Fit, history: History, size: int) -> int:
+        """How many passes over the earlier clicks of history are best for its last ones; the net stays as it was."""
+        earlier, held_back = history.parted(passes.HELD_BACK)
+        if not len(earlier) or not len(held_back):
+            return fit.usual
+        start, counts = {key: value.clone() for key, value in fit.net.state_dict().items()}, dict(fit.part.counts)
+        optimiser = self._adam(fit.net)
+
+        def one_pass(epoch: int) -> None:
+            for _ in self._pass(fit, epoch, optimiser, earlier, size):
+                pass
+
+        best = passes.best(one_pass, lambda: self._held_back_loss(fit, held_back), fit.usual)
+        fit.net.load_state_dict(start)
+        fit.part.counts = counts
+        return best
+
+    def _held_back_loss(self, fit: Fit, history: History) -> float:
+        """The mean loss of clicks that are not learnt from: with the same random draws each time."""
+        fit.net.eval()
+        total = 0.0
+        with torch.no_grad():
+            for b in history.batches(_SCORE_BLOCK, generator(self.seed, "held back", fit.title)):
+                total += fit.loss(b).item() * len(b)
+                fit.part.forget()
+        return total / len(history)
 
     def _learn(self, b: Reveals, start: int) -> None:
         if len(b) < 2:  # batch normalisation has no statistics of one
@@ -380,7 +461,7 @@ class Engine:
         for part in self._parts.values():
             part.forget()
 
-    def _start_stream(self, carried: Moments) -> None:
+    def _start_stream(self, carried: dict[str, Tensor]) -> None:
         """Freeze helpers, and make the stream's optimisers and the averaged net; the former go on from `carried`."""
         for part in self._parts.values():
             for name in part.helpers():

@@ -22,6 +22,9 @@ from tracecvr.errors import UserError
 from tracecvr.reveal import Reveals, Schedule
 from tracecvr.seeds import derive
 
+WARM = "warm_up."
+"""Before a net's name: where `counts` has the passes and the batch size of its warm-up."""
+
 
 @dataclass(frozen=True)
 class Helper:
@@ -29,8 +32,10 @@ class Helper:
     seconds of the stream, on the last clicks (as many days of them as in warm-up) as they are known by then."""
 
     net: Callable[[], nn.Module]
-    epochs: int = 1
+    epochs: int | None = None
     refresh: int | None = None
+    usual: int = 1
+    """Passes over a large log where `epochs` is None; over a small one as many as held-back clicks want."""
 
 
 @dataclass
@@ -72,6 +77,12 @@ class Part:
         """The warm-up loss of one helper on a batch of history."""
         raise UserError(f"{self.name} has a helper {name!r} but no helper_loss for it")
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        """Where a net's outputs start: its inputs for a batch of history, and 0 or 1 for each event whose rate an
+        output estimates, (events, outputs), NaN where it estimates nothing. The biases of the outputs are set to the
+        rates of all history. None, the default for helpers, leaves the net as it is."""
+        return None
+
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         """What the warm-up loss of a net reads beside the net and history; None, the default, is everything. Where less
         is declared, runs share warm-ups that differ in nothing else."""
@@ -85,8 +96,10 @@ class Part:
         """Keep counts (in `self.counts`) of what passes: history once before warm-up, then each training batch."""
 
     def in_force(self) -> dict[str, Any]:
-        """The options, with what defaults came to."""
-        return values(self)
+        """The options, with defaults resolved; `warm_up` is how each net was warmed up."""
+        used = {name: self.counts[f"{WARM}{name}"].tolist() for name in self.nets if f"{WARM}{name}" in self.counts}
+        known = {name: {"passes": passes, "batch_size": size} for name, (passes, size) in used.items()}
+        return values(self) | ({"warm_up": known} if known else {})
 
     def report(self) -> dict[str, Any]:
         """What a reader of the results may want to see of this part, ready for JSON; nothing by default."""
@@ -151,7 +164,12 @@ class Method(Part):
     learning_rate: float = option(1e-3, "Adam's step size", above=0)
     weight_decay: float = option(1e-6, "L2 on all parameters, inside Adam", low=0)
     batch_size: int = option(4096, "events per optimiser step", low=2)
-    warm_epochs: int = option(1, "passes over the warm-up part", low=0)
+    warm_epochs: int | None = option(
+        None, "passes over the warm-up part; by default 1 if it is large, else as many as held-back clicks want", low=0
+    )
+    warm_batch_size: int | None = option(
+        None, "events per step of warm-up; by default batch_size, or less if the warm-up part is small", low=2
+    )
     passes: int = option(1, "passes over the events of an interval", low=1)
 
     horizons: tuple[Seconds, ...] | None = option(None, "ends of the observation windows; the dataset's by default")
@@ -163,7 +181,10 @@ class Method(Part):
 
     def in_force(self) -> dict[str, Any]:
         dim = self.embedding_dim or self.schema.embedding_dim
-        return super().in_force() | {"horizons": list(self.ends), "embedding_dim": dim}
+        resolved = super().in_force() | {"horizons": list(self.ends), "embedding_dim": dim}
+        if main := resolved.get("warm_up", {}).get("main"):
+            resolved |= {"warm_epochs": main["passes"], "warm_batch_size": main["batch_size"]}
+        return resolved
 
     def bind(self, schema: Schema, seed: int) -> None:
         if self.horizons is not None:
@@ -186,6 +207,11 @@ class Method(Part):
         """The loss of the served net on warm-up history: cross-entropy with the label."""
         assert b.truth is not None
         return cross_entropy(self.logit(b.x), b.truth).mean()
+
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        """The first output of the served net starts at the label's rate."""
+        assert b.truth is not None
+        return ((b.x,), b.truth[:, None]) if name == "main" else super().base_rates(name, b)
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         plain = name == "main" and self.inherits(Method, "warm_loss", "logit", "outputs", "apply")

@@ -113,6 +113,41 @@ def _remembering(net: nn.Module, on: bool) -> nn.Module:
     return net
 
 
+def start_at(net: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+    """Set the biases of a net's outputs, of which each moves one output and nothing else. An output whose logit is NaN,
+    or beyond those given, is left alone.
+
+    They are found by trying, so that a net of any make will do; one without such biases stays as it is.
+    """
+    net.eval()
+    with torch.no_grad():
+        before = _columns(net(*inputs))
+        logits = F.pad(logits, (0, before.shape[1] - len(logits)), value=torch.nan)
+        free = ~logits.isnan()
+        for bias in [p for p in net.parameters() if p.dim() == 1]:
+            own = bias.clone()
+            moved = _moved_by(net, inputs, bias, before)
+            bias.copy_(own)
+            at = moved.nonzero()[:, 0]
+            if len(at) == len(bias) and free[at].any():
+                # Where several biases move one output, as in DeepFM, the first one does and others are 0.
+                bias.copy_(torch.where(free[at], logits[at].to(bias.dtype), own))
+                logits = logits.index_fill(0, at[free[at]], 0.0)
+                before = _columns(net(*inputs))
+
+
+def _moved_by(net: nn.Module, inputs: tuple[Tensor, ...], bias: Tensor, before: Tensor) -> Tensor:
+    """Which outputs move by exactly 1 as a bias does; none if any other moves at all."""
+    bias.add_(1.0)
+    change = _columns(net(*inputs)) - before
+    one, none = ((change - by).abs().amax(0) < 1e-3 for by in (1.0, 0.0))
+    return one if bool((one | none).all()) else torch.zeros_like(one)
+
+
+def _columns(outputs: Tensor) -> Tensor:  # (B,) or (B, ...) -> (B, J)
+    return outputs.reshape(len(outputs), -1)
+
+
 class Perceptron(nn.Sequential):
     """Linear layers, each hidden one followed by ReLU, then batch normalisation."""
 

@@ -38,6 +38,10 @@ class History(Protocol):
         """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
         ...
 
+    def parted(self, share: float) -> tuple[History, History]:
+        """This history without its last clicks, and the last ones: a share of all."""
+        ...
+
 
 class Source(Protocol):
     """A log as the engine sees it: a prepared table here, a live event log in the online service."""
@@ -193,6 +197,10 @@ class TableHistory:
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
         for start in range(0, len(self), size):
             yield self._batch(self.first + order[start : start + size], rng)
+
+    def parted(self, share: float) -> tuple[TableHistory, TableHistory]:
+        cut = self.last - round(share * len(self))
+        return replace(self, last=cut), replace(self, first=cut)
 
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> Reveals:
         table = self.source.table

@@ -34,6 +34,13 @@ class TrajectoryAware(Method):
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
         return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        if name != "trajectory":
+            return super().base_rates(name, b)
+        assert b.truth is not None
+        state, visible = b.trajectory(self.ends)
+        return (b.x, b.truth.long()), state.where(visible[:, :, None] > 0, torch.nan)
+
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         if name == "trajectory" and self.inherits(TrajectoryAware, "helper_loss"):
             return {"ends": self.ends}

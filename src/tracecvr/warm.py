@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tracecvr.engine import Fitted
 from tracecvr.files import write_atomically
 from tracecvr.method import Part
 
@@ -34,18 +35,16 @@ class SharedWarmUps:
         self.folder, self.history, self.seconds = folder, history, 0.0
         folder.mkdir(parents=True, exist_ok=True)
 
-    def __call__(
-        self, part: Part, name: str, facts: dict[str, Any], fit: Callable[[], dict[str, Tensor]]
-    ) -> dict[str, Tensor]:
-        """Train a net of a part by `fit`, or make it what another run's `fit` made of it; returns what `fit` does."""
+    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Callable[[], Fitted]) -> Fitted:
+        """Train a net of a part by `fit`, or make it what another run's `fit` made of it; returns `fit`'s answer."""
         path = self.folder / f"{self._key(part, name, facts)}.safetensors"
         with _locked(path.with_suffix(".lock")):  # who comes second waits: it would do the same work
-            moments = self._taken(part, name, path)
-            if moments is None:
+            fitted = self._taken(part, name, path)
+            if fitted is None:
                 before, clock = dict(part.counts), time.monotonic()
-                moments = fit()
-                self._keep(part, name, path, before, moments, time.monotonic() - clock)
-            return moments
+                fitted = fit()
+                self._keep(part, name, path, before, fitted, time.monotonic() - clock)
+            return fitted
 
     def _key(self, part: Part, name: str, facts: dict[str, Any]) -> str:
         net, loss = part.nets[name], "warm_loss" if name == "main" else "helper_loss"
@@ -61,38 +60,33 @@ class SharedWarmUps:
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
-    def _taken(self, part: Part, name: str, path: Path) -> dict[str, Tensor] | None:
-        """Make a net what is kept of it, and return the moments kept with it; None if nothing is kept."""
+    def _taken(self, part: Part, name: str, path: Path) -> Fitted | None:
+        """Make a net what is kept of it, and return what its training came to; None if nothing is kept."""
         if not path.exists():
             return None
         try:
             with safe_open(path, "pt") as kept:
                 found = {key: kept.get_tensor(key) for key in kept.keys()}  # noqa: SIM118  (it is no dictionary)
-                seconds = float(kept.metadata()["seconds"])
+                seconds, passes = float(kept.metadata()["seconds"]), int(kept.metadata()["passes"])
         except (SafetensorError, OSError, KeyError):
             return None  # damaged: made again
         part.nets[name].load_state_dict(_under(found, "net."))
         part.nets[name].eval()
         part.counts |= _under(found, "count.")
         self.seconds += seconds
-        return _under(found, "moment.")
+        return Fitted(passes, _under(found, "moment."))
 
     def _keep(
-        self,
-        part: Part,
-        name: str,
-        path: Path,
-        before: dict[str, Tensor],
-        moments: dict[str, Tensor],
-        seconds: float,
+        self, part: Part, name: str, path: Path, before: dict[str, Tensor], fitted: Fitted, seconds: float
     ) -> None:
         changed = {k: v for k, v in part.counts.items() if k not in before or not torch.equal(v, before[k])}
         if changed and part.warm_up_depends_on(name) is not None:
             return  # what is counted would depend on who was first
         state = {f"net.{k}": v.contiguous() for k, v in part.nets[name].state_dict().items()}
         state |= {f"count.{k}": v.contiguous() for k, v in changed.items()}
-        state |= {f"moment.{k}": v.contiguous() for k, v in moments.items()}
-        write_atomically(path, lambda draft: save_file(state, draft, {"seconds": f"{seconds:.6f}"}))
+        state |= {f"moment.{k}": v.contiguous() for k, v in fitted.moments.items()}
+        facts = {"seconds": f"{seconds:.6f}", "passes": str(fitted.passes)}
+        write_atomically(path, lambda draft: save_file(state, draft, facts))
 
 
 def _everything(part: Part) -> dict[str, Any]:

@@ -54,6 +54,12 @@ class BiDefuse(Windowed):
         late = b.delay[:, 0] > self.wait
         return (cross_entropy(inside, b.truth * ~late) + cross_entropy(after, b.truth * late)).mean()
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        assert b.truth is not None
+        assert b.delay is not None
+        late = b.delay[:, 0] > self.wait
+        return (b.x,), torch.stack([b.truth * ~late, b.truth * late], dim=1)
+
     def loss(self, b: Reveals) -> Tensor:
         inside, after = self.outputs(b.x).unbind(1)
         first, k = b.trigger == 0, torch.sigmoid(after).clamp(_EPS, 1 - _EPS)

@@ -103,6 +103,12 @@ class DFSN(Method):
         satellites = cross_entropy(out[:, 1], soon) + cross_entropy(out[:, 2], b.truth)
         return (cross_entropy(self.main_logit(b.x), b.truth) + satellites).mean()
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        assert b.truth is not None
+        assert b.delay is not None
+        soon = (b.delay[:, 0] <= self.spans[0]).to(b.truth.dtype)
+        return (b.x,), torch.stack([torch.full_like(soon, 0.5), soon, b.truth], dim=1)  # the main logit adds the last
+
     def fixed_point(self, p: float, delayed: float) -> None:
         """Depends on both windows."""
 

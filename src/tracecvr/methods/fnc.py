@@ -44,6 +44,11 @@ class FNC(FNW):
         logit = self.logit(b.x)
         return (F.softplus(logit) + b.truth * F.softplus(-logit)).mean()
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        assert b.truth is not None
+        conversions = b.truth.where(b.truth > 0, torch.nan)
+        return (b.x,), torch.cat([torch.zeros_like(b.truth), conversions])[:, None]
+
     def log_odds(self, x: Tensor) -> Tensor:
         log_rate = self.logit(x).clamp_max(_HIGHEST)  # q / (1 - q) = exp(logit)
         return log_rate - torch.log(-torch.expm1(log_rate))

@@ -35,13 +35,12 @@ class FSIW(Hindsight):
         return (After(self.wait),)
 
     def helpers(self) -> dict[str, Helper]:
-        return {name: Helper(self.elapsed_net, self.helper_epochs) for name in ("observed", "negative")}
+        helper = Helper(self.elapsed_net, self.helper_epochs, usual=self.usual_epochs)
+        return {"observed": helper, "negative": helper}
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def question(self, name: str, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
         elapsed, before, after = self.hindsight(b)
-        if name == "observed":
-            return self.fit(name, b, elapsed, asked=before | after, label=before)
-        return self.fit(name, b, elapsed, asked=~before, label=~after)
+        return (elapsed, before | after, before) if name == "observed" else (elapsed, ~before, ~after)
 
     def loss(self, b: Reveals) -> Tensor:
         seen, never = self.estimate("observed", b), self.estimate("negative", b)

@@ -72,6 +72,11 @@ class FTP(MultiWindow):
         seen = torch.ones(len(losses), dtype=torch.bool)
         return self._sum(losses, seen) + cross_entropy(prophet, b.truth).mean()
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        assert b.delay is not None
+        converted = (b.delay[:, :1] <= torch.tensor(self.spans)).float()
+        return (b.x,), torch.cat([converted, torch.full_like(converted, torch.nan)], dim=1)  # of the policy, no rate
+
     def followed(self, b: Reveals, mature: Tensor) -> tuple[Tensor, Tensor]:
         """Clicks that teach the policy, and the task to be followed: the prophet is asked about mature clicks alone."""
         taught, target = torch.zeros_like(mature), torch.zeros(len(b), dtype=torch.int64)

@@ -95,6 +95,13 @@ class MISS(MultiWindow):
         everything = torch.ones(len(b), dtype=torch.bool)
         return self.head_loss(torch.cat([heads, heads]), label, own) + self.mix_loss(heads, b.truth, everything)
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        assert b.truth is not None
+        assert b.delay is not None
+        early = b.delay[:, :1] <= self._ends
+        again = b.truth[:, None].where(b.truth[:, None].bool() & ~early, torch.nan)  # late positives are shown twice
+        return (b.x,), torch.cat([early.float(), again])
+
     def head_loss(self, heads: Tensor, label: Tensor, own: Tensor) -> Tensor:
         """Each head's weighted cross-entropy over its own events, summed over heads."""
         weight = torch.where(label == 1, self.positive_weight(), 1.0)

@@ -41,9 +41,13 @@ class Telescoped(Method):
     )
     at_once: bool = option(True, "show a conversion when it becomes known; else when its window ends")
     merge: bool = option(True, "show a click once per interval, with all that is new; the gradient is the same")
-    late_share: float = option(1.0, "share of open clicks that are shown at a late age, with more weight", above=0, high=1)
+    late_share: float = option(
+        1.0, "share of open clicks that are shown at a late age, with more weight", above=0, high=1
+    )
     late_after: Seconds = option(DAY, "ages from which on `late_share` applies", low=0)
-    refresh: Seconds | None = option(None, "train the law of delays and actions anew every so often; never by default", low=1)
+    refresh: Seconds | None = option(
+        None, "train the law of delays and actions anew every so often; never by default", low=1
+    )
     chain_epochs: int = option(1, "passes of the law of delays and actions over the warm-up part", low=1)
     normaliser: str = option("events", "", choices=("events", "clicks", "constant"))
 
@@ -112,6 +116,7 @@ class Telescoped(Method):
         kept = order[ends]
         back = torch.argsort(kept)
         from dataclasses import replace
+
         return replace(events.take(kept[back]), since=starts[chain[ends]][back])
 
     # The law of the chain.
@@ -146,7 +151,9 @@ class Telescoped(Method):
         if b.since is not None:
             before = b.since
         logit, log_psi = self.logit(b.x), self.log_psi(b)
-        looks = torch.logaddexp(F.logsigmoid(-logit)[:, None] + log_psi[:, 0], F.logsigmoid(logit)[:, None] + log_psi[:, 1])
+        looks = torch.logaddexp(
+            F.logsigmoid(-logit)[:, None] + log_psi[:, 0], F.logsigmoid(logit)[:, None] + log_psi[:, 1]
+        )
         states = torch.cat([looks, F.logsigmoid(logit)[:, None]], dim=1)  # (B, H + 2)
         link = (states.gather(1, after[:, None]) - states.gather(1, before[:, None]))[:, 0]
         if self.late_share < 1:

@@ -32,7 +32,10 @@ class ULC(Hindsight):
     reference = "Wang et al., Unbiased Delayed Feedback Label Correction for Conversion Rate Prediction, KDD 2023"
     status = "code"
 
-    helper_epochs: int = option(5, "passes of b over the warm-up part", low=1)
+    usual_epochs = 5
+    helper_epochs: int | None = option(
+        None, "passes of b over the warm-up part; as `warm_epochs`, but 5 if it is large", low=1
+    )
     refresh: Seconds | None = option(DAY, "how often b is trained again; never if none", above=0)
 
     def bind(self, schema: Schema, seed: int) -> None:
@@ -48,11 +51,11 @@ class ULC(Hindsight):
         return (After(self.wait),)
 
     def helpers(self) -> dict[str, Helper]:
-        return {"later": Helper(self.elapsed_net, self.helper_epochs, self.refresh)}
+        return {"later": Helper(self.elapsed_net, self.helper_epochs, self.refresh, self.usual_epochs)}
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def question(self, name: str, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
         elapsed, before, after = self.hindsight(b)
-        return self.fit(name, b, elapsed, asked=~before, label=after)
+        return elapsed, ~before, after
 
     def loss(self, b: Reveals) -> Tensor:
         label = torch.where(b.converted, 1.0, self.estimate("later", b))

@@ -31,7 +31,9 @@ class Completer(Plugin):
     gate: bool = option(True, "weight clicks by reliability; without it, equally")
     hidden: tuple[int, ...] = option((128, 128), "hidden layer sizes", low=1)
     embedding_dim: int = option(32, "embedding size", low=1)
-    epochs: int = option(3, "passes over the warm-up part", low=1)
+    epochs: int | None = option(
+        None, "passes over the warm-up part; by default 3 if it is large, else as many as held-back clicks want", low=1
+    )
 
     ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
     shortest: int = field(init=False, repr=False, compare=False)
@@ -44,7 +46,7 @@ class Completer(Plugin):
         self.shortest = 0 if delays and min(delays) < self.ends[0] else 1
 
     def helpers(self) -> dict[str, Helper]:
-        return {"completer": Helper(self._net, self.epochs)}
+        return {"completer": Helper(self._net, self.epochs, usual=3)}
 
     def _net(self) -> nn.Module:
         return CompleterNet(self.schema, len(self.ends), self.hidden, self.embedding_dim)
@@ -56,6 +58,10 @@ class Completer(Plugin):
         length = torch.from_numpy(b.rng.integers(self.shortest, len(self.ends) + 1, len(b)))
         kept = visible * (torch.arange(len(self.ends)) < length[:, None])
         return cross_entropy(self.nets[name](b.x, state * kept[:, :, None], kept), b.truth).mean()
+
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        assert b.truth is not None
+        return (b.x, *b.trajectory(self.ends)), b.truth[:, None]
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         if self.inherits(Completer, "helper_loss"):
