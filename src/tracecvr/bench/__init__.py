@@ -34,9 +34,9 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |
 | auc, pr_auc, ap, nll, ece, ece_gdfm, mce, pcoc | pooled metrics; null where one class leaves one undefined |
 | interval_auc, ..._pr_auc, ..._ap, ..._nll, ..._ece, ..._pcoc | weighted by clicks over intervals, as papers report |
-| clicks, conversions | scored clicks and how many of them convert |
+| clicks, conversions | judged clicks (from `judge_from` on) and how many of them convert |
 | events, steps, skipped_events, clipped_weights | counted over the stream |
-| events_per_click, steps_per_click | the same by scored clicks; a step is one batch |
+| events_per_click, steps_per_click | the same by clicks of the stream, judged or not; a step is one batch |
 | shown_per_click | events per click times `passes` |
 | time_prepare_s, time_warm_up_s, time_shared_warm_up_s, time_stream_s | seconds; shared is what another cell spent |
 | memory_peak_mb | of the worker process, when the cell ended |

@@ -285,7 +285,7 @@ def _tuned(outcome: Outcome) -> list[Sentence]:
         Sentence(
             "fact",
             f"Tuning changed {len(gained)} of {len(best)} methods; for the others no trial beat the defaults in "
-            f"{NAMES[metric]} on the end of the warm-up part. The best of several trials is flattered by its choice: "
+            f"{NAMES[metric]} on {tune.where(outcome)}. The best of several trials is flattered by its choice: "
             "what tuning is worth is told by another suite run with --tuned.",
         )
     ]
