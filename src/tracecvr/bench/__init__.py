@@ -17,11 +17,12 @@ DIR/table.md, table.tex
 DIR/log.json          delays and daily rates of the log, sums only: see `curves`
 DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png]` draws it again
 DIR/figures/          with --pdf or --png: each figure of the report as a file
-DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned
+DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned; see `tuned`
 ```
 
 `bench.json`: {"suite": {"name", "about", "layout", "metrics", ...}, "data", "data_options", "fingerprint", "source",
-"seeds", "settings", "rows": [{"label", "method", "plugins", "settings", "role", "variant", "base"}], "tracecvr"}.
+"seeds", "settings", "rows": [{"label", "method", "plugins", "settings", "role", "variant", "base"}], "tracecvr",
+"judged": {"from", "until"} (seconds; null where rows differ), "tuned": settings by method, "tuning": all of tuned.toml}.
 
 `results.parquet`, all columns always there:
 
@@ -51,6 +52,6 @@ Columns that start with `time_` or `memory_` depend on the machine. All others a
 workers, whichever the engine and however often the bench was killed.
 
 Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray), `reuse` (cells of other
-benches), `live` (what is seen meanwhile), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
+benches), `live` (what is seen meanwhile), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`, `tuned`,
 `paper` (the paper's own numbers), `curves` (the log itself), `report`, `compare` (two benches), `command` (all of it).
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -10,6 +11,7 @@ from tracecvr.bench import tuned
 from tracecvr.bench.document import Table, Text
 from tracecvr.bench.draws import drawn
 from tracecvr.bench.live import duration
+from tracecvr.bench.paper import LABELS
 from tracecvr.bench.stats import better
 from tracecvr.bench.tables import NAMES, Line, Outcome, shown
 from tracecvr.bench.tuned import Choice, Period, Tuned, days
@@ -104,6 +106,55 @@ def spent(choice: Choice) -> list[str]:
         "n/a" if choice.trials is None else str(choice.trials),
         "n/a" if choice.steps is None else f"{choice.steps:,}",
         "n/a" if choice.seconds is None else duration(choice.seconds),
+    ]
+
+
+def given(outcome: Outcome) -> list[Table]:
+    """Of a bench that was given a tuned.toml: what each method got by it, and what that had cost."""
+    content = outcome.bench.get("tuning")
+    if content is None and not outcome.bench.get("tuned"):
+        return []
+    source = _of_old(outcome.bench["tuned"]) if content is None else Tuned.from_json(content)
+    metric = NAMES["nll" if source.period is None else source.period.score]
+    headings = ["method", "settings", "trials", f"{metric}, defaults", f"{metric}, tuned", "steps", "time"]
+    made = Table("What each method was given", headings)
+    rows = {row["method"]: row for row in reversed(outcome.bench["rows"])}
+    for method in reversed(rows):
+        choice = source.methods.get(method)
+        trials, steps, seconds = spent(choice or Choice({}))
+        scores = [None, None] if choice is None else [choice.defaults, choice.best]
+        settings = "defaults: not tuned" if choice is None else _given(choice, rows[method])
+        figures = ["n/a" if score is None else f"{score:.4f}" for score in scores]
+        texts = [LABELS.get(method, Path(method).stem), settings, trials, *figures, steps, seconds]
+        made.rows.append([Text(text) for text in texts])
+    made.notes = _notes(outcome, source)
+    return [made]
+
+
+def _of_old(settings: dict[str, dict[str, str]]) -> Tuned:
+    return Tuned({method: Choice(mine) for method, mine in settings.items()})
+
+
+def _given(choice: Choice, row: dict[str, Any]) -> str:
+    """The settings chosen, and where a row's own or the user's won over them."""
+    other = {key: row["settings"].get(key, "unknown") for key in choice.settings}
+    changed = {key: value for key, value in other.items() if value != choice.settings[key]}
+    return listed(choice.settings) + (f" (but here {listed(changed)})" if changed else "")
+
+
+def _notes(outcome: Outcome, source: Tuned) -> list[str]:
+    if (period := source.period) is None:
+        return [
+            "This tuned.toml is of an older version: nothing is known of the clicks and seeds that its settings were "
+            "chosen on, so clicks that are judged here may be among them."
+        ]
+    judged = outcome.bench.get("judged")
+    ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
+    later = "" if judged is None else f"; judged here: {where(outcome)}, seeds {ours}"
+    return [
+        f"Chosen by pooled {NAMES[period.score]} on {days(period.start)} to {days(period.until)}, "
+        f"seeds {seeds}{later}. "
+        "Every method had the same trials; steps and time are what all trials of a method cost."
     ]
 
 

@@ -235,4 +235,4 @@ def days(seconds: int) -> str:
     >>> days(31 * 86400), days(86400 + 43200)
     ('day 31', 'day 1.5')
     """
-    return f"day {round(seconds / DAY, 2):g}"
+    return f"day {round(seconds / DAY, 1):g}"

@@ -156,10 +156,10 @@ def _differences(scene: Scene) -> Figure | None:
     if not panels:
         return None
     against = "the best baseline" if _against_best(outcome) else "the row that it is a variant of"
-    over = "days of the stream, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
+    over = "judged days, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
     caption = (
         f"Each row minus {against}, paired. Whiskers: 95 % interval over {over}. Solid: the interval excludes zero; "
-        "hollow: not told from noise, or no interval."
+        "hollow: not statistically significant, or no interval."
     )
     title = "What the addition does" if outcome.suite["layout"] == "pairs" else "What each change does"
     title = "Against the best baseline" if _against_best(outcome) else title
