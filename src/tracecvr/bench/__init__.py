@@ -22,7 +22,7 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 
 `bench.json`: {"suite": {"name", "about", "layout", "metrics", ...}, "data", "data_options", "fingerprint", "source",
 "seeds", "settings", "rows": [{"label", "method", "plugins", "settings", "role", "variant", "base"}], "tracecvr",
-"judged": {"from", "until"} (seconds; null where rows differ), "tuned": settings by method, "tuning": all of tuned.toml}.
+"judged": {"from", "until"} (null where rows differ), "tuned": settings by method, "tuning": what --tuned held}.
 
 `results.parquet`, all columns always there:
 
@@ -52,6 +52,7 @@ Columns that start with `time_` or `memory_` depend on the machine. All others a
 workers, whichever the engine and however often the bench was killed.
 
 Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray), `reuse` (cells of other
-benches), `live` (what is seen meanwhile), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`, `tuned`,
-`paper` (the paper's own numbers), `curves` (the log itself), `report`, `compare` (two benches), `command` (all of it).
+benches), `live` (what is seen meanwhile), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
+`tuned` (its file), `paper` (the paper's own numbers), `curves` (the log itself), `report`, `compare` (two benches),
+`command` (all of it).
 """
