@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tracecvr.bench.draws import drawn
 from tracecvr.bench.paper import LABELS, TABLE1, TABLE2
 from tracecvr.bench.suite import Row, rows_of
 from tracecvr.checks.subject import small_log
+from tracecvr.config import DAY
 from tracecvr.errors import UserError
 
 SCHEMA = small_log().schema
@@ -127,7 +129,11 @@ def test_a_rows_own_settings_win_then_the_users_then_tuned_ones(tmp_path: Path) 
         ("[[row]]\nmethod = 'trace'\nrole = 'king'", "role is 'king'"),
         ("[[row]]\nmethod = 'trace'\nequal_steps = 'magic'", "equal_steps is 'magic'"),
         ("[[row", "not readable as TOML"),
-        ("layout = 'tune'\n[[row]]\nmethod = 'trace'", "needs trials"),
+        ("layout = 'tune'\n[[row]]\nmethod = 'trace'", "needs .*trials"),
+        ("layout = 'tune'\ntrials = 2\n[[trial]]\n[[row]]\nmethod = 'trace'", "listed .* or drawn"),
+        ("layout = 'tune'\n[[trial]]\nlam = 1\n[[row]]\nmethod = 'trace'", "first .*defaults: leave it empty"),
+        ("first = '14d'\n[[row]]\nmethod = 'trace'", "first goes with layout 'tune'"),
+        ("layout = 'tune'\nfirst = 'soon'\n[[trial]]\n[[row]]\nmethod = 'trace'", "first soon: expected duration"),
         ("[range.trace]\nlam = {low = 2, high = 1}\n[[row]]\nmethod = 'trace'", "low < high"),
         ("[range.trace]\nlam = {low = 0, high = 1, scale = 'log'}\n[[row]]\nmethod = 'trace'", "log with low > 0"),
         ("[range.trace]\nlam = 3\n[[row]]\nmethod = 'trace'", "expected .low, high, scale. or .choices."),
@@ -161,14 +167,42 @@ def test_seeds_are_ranges_and_lists() -> None:
             suite.seeds_of(wrong)
 
 
-def test_trials_are_the_same_number_for_every_method_and_start_with_its_defaults() -> None:
-    found = rows("tune", "trace", "vanilla", "defer")
-    assert [sum(row.method == m for row in found) for m in ("trace", "vanilla", "defer")] == [8, 8, 8]
-    assert all(row.settings["tuning"] == "true" for row in found)
-    ranges = suite.load("tune").ranges
-    assert drawn(ranges, "trace", 0) == {}
-    assert drawn(ranges, "trace", 3) == drawn(ranges, "trace", 3) != drawn(ranges, "trace", 4)
-    rates = [float(drawn(ranges, "trace", n)["learning_rate"]) for n in range(1, 200)]
+TUNE = "layout = 'tune'\n"
+RANGES: dict[str, Any] = {
+    "all": {"learning_rate": {"low": 2e-4, "high": 5e-3, "scale": "log"}, "passes": {"choices": [1, 2, 3]}},
+    "trace": {"lam": {"low": 0.01, "high": 1.0, "scale": "log"}},
+}
+
+
+def test_trials_are_the_same_for_every_method_and_start_with_its_defaults() -> None:
+    found = suite.load("tune")
+    trials = rows_of(found, SCHEMA, ("trace", "vanilla", "defer"))
+    by_method = {m: [row.settings for row in trials if row.method == m] for m in ("trace", "vanilla", "defer")}
+    assert by_method["trace"] == by_method["vanilla"] == by_method["defer"]
+    assert by_method["trace"][0] == {}
+    assert len(by_method["trace"]) == found.trials > 4
+    assert found.first == 14 * DAY
+
+
+def test_what_is_drawn_for_all_is_the_same_for_all() -> None:
+    assert drawn(RANGES, "trace", 0) == {}
+    assert drawn(RANGES, "trace", 3) == drawn(RANGES, "trace", 3) != drawn(RANGES, "trace", 4)
+    for trial in range(1, 20):
+        ours, theirs = drawn(RANGES, "trace", trial), drawn(RANGES, "vanilla", trial)
+        assert ours.pop("lam")
+        assert ours == theirs
+    rates = [float(drawn(RANGES, "trace", n)["learning_rate"]) for n in range(1, 200)]
     assert 2e-4 <= min(rates) < 3e-4
     assert 3.5e-3 < max(rates) <= 5e-3
     assert 0.35 < sum(rate < 1e-3 for rate in rates) / len(rates) < 0.65  # half, on the logarithmic scale
+
+
+def test_trials_can_be_listed(tmp_path: Path) -> None:
+    text = TUNE + "[[trial]]\n[[trial]]\nmethod.passes = 2\nhidden = [8, 4]\n[[row]]\nmethod = ['fnw', 'trace']"
+    listed = suite.load(written(tmp_path, text))
+    trials = rows_of(listed, SCHEMA)
+    assert [row.settings for row in trials] == 2 * [{}, {"method.passes": "2", "hidden": "8,4"}]
+    assert [row.variant for row in trials] == 2 * ["trial 0", "trial 1"]
+    unknown = suite.load(written(tmp_path, TUNE + "[[trial]]\n[[trial]]\nlam = 2\n[[row]]\nmethod = ['trace', 'fnw']"))
+    with pytest.raises(UserError, match=r"\[\[trial\]\] lam: fnw has no such option"):
+        rows_of(unknown, SCHEMA)

@@ -8,8 +8,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracecvr.bench import results, suite, tables, tune
+from tracecvr.bench import results, tables, tune, tuned
 from tracecvr.bench.draws import drawn
+from tracecvr.bench.tuned import Period
+from tracecvr.config import DAY
 from tracecvr.errors import UserError
 from tracecvr.files import write_json
 from tracecvr.metrics import INTERVAL_METRICS
@@ -128,10 +130,15 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     rows = [row(m, m, name=f"{m}-{trial}", variant=f"trial {trial}") for m in ("fnw", "trace") for trial in range(3)]
     asked = {"layout": "tune", "trials": 3, "score": "nll", "ranges": ranges}
     figures = [[0.5, 0.5], [0.4, 0.4], [0.3, 0.6], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]
-    out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, fingerprint="f")
+    judged = {"from": 3 * DAY, "until": 10 * DAY}
+    out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, fingerprint="f", judged=judged)
     tune.write(out)
-    chosen = suite.tuned_of(out / "tuned.toml")
-    assert chosen == {"fnw": drawn(ranges, "fnw", 1), "trace": {}}  # the second of fnw; trace's own defaults
+    chosen = tuned.load(out / "tuned.toml")
+    assert chosen.settings == {"fnw": drawn(ranges, "fnw", 1), "trace": {}}  # fnw's second; trace's own defaults
+    assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
+    fnw = chosen.methods["fnw"]
+    assert (fnw.trials, fnw.defaults, fnw.best) == (3, 0.5, 0.4)
     assert "defaults" in lines(out, "| trace")[0]
+    assert "on day 3 to day 10" in (out / "table.md").read_text()
     with pytest.raises(UserError, match="no such file"):
-        suite.tuned_of(out / "other.toml")
+        tuned.load(out / "other.toml")

@@ -151,6 +151,17 @@ def test_a_run_writes_them_and_resumes_to_the_same_bytes(tmp_path: Path) -> None
     assert static["auc"].to_list() == pytest.approx(survival["auc"].to_list())  # one factor for all of an age
 
 
+def test_clicks_before_judge_from_are_not_asked_about() -> None:
+    """Not even those that are open later."""
+    start, source = SPLIT + DAY, TableSource(TABLE)
+    late, every = (Plan(posterior_every=1, judge_from=t).resolved(TABLE).open_clicks(source) for t in (start, None))
+    assert late is not None
+    assert every is not None
+    for number in range(len(Plan().resolved(TABLE))):
+        rows = every.events(number).row.numpy()
+        assert late.events(number).row.tolist() == rows[TABLE.click_ts[rows] >= start].tolist()
+
+
 def test_nothing_is_written_unless_asked_for(tmp_path: Path) -> None:
     run(spec(), tmp_path / "run")
     assert not (tmp_path / "run" / "posterior.parquet").exists()

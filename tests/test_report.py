@@ -149,7 +149,7 @@ def test_no_bench_is_no_traceback(tmp_path: Path, call: Call, capsys: pytest.Cap
 def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
     out = madeup.bench(tmp_path, {"DEFER": (0.76,), "TRACE": (0.78,)})
     text = page(out)
-    assert "One seed: nothing here tells a difference from the luck of a seed" in text
+    assert "One seed: variation between seeds is not known" in text
     assert row(text, "TRACE")[0] == "0.7800"
 
 
@@ -160,7 +160,7 @@ def test_ours_is_said_to_be_better_only_if_it_is(tmp_path: Path) -> None:
     clear = {"DEFER": (0.70, 0.72, 0.71), "TRACE": (0.75, 0.77, 0.761)}
     told = words(madeup.bench(tmp_path / "clear", clear))
     assert "better: AUC: TRACE has 0.7603, 1st of 2; the best baseline, DEFER, has 0.7100. Better by 0.0503" in told
-    assert "p < 0.001): more than the luck of 3 seeds." in told
+    assert "p < 0.001): statistically significant over 3 seeds." in told
     assert "better: ECE" in told
 
 
@@ -186,14 +186,14 @@ def test_changes_are_told_row_by_row(tmp_path: Path) -> None:
     bases = dict.fromkeys(("w/o Gate", "w/o Traj."), "TRACE")
     told = words(madeup.bench(tmp_path, figures, bases, layout="changes"))
     assert "worse: w/o Gate against TRACE: AUC -0.0993 (worse), NLL +0.0993 (worse)" in told
-    assert "open: w/o Traj. against TRACE: AUC -0.0033 (within noise)" in told
+    assert "open: w/o Traj. against TRACE: AUC -0.0033 (not significant)" in told
 
 
 def test_many_changes_are_counted(tmp_path: Path) -> None:
     figures = {"TRACE": (0.80, 0.81, 0.82)} | {f"x{n}": (0.70, 0.712, 0.72) for n in range(7)}
     told = words(madeup.bench(tmp_path, figures, {f"x{n}": "TRACE" for n in range(7)}, layout="changes"))
     assert "worse: AUC: 0 of 7 rows are better than the row that they are compared with" in told
-    assert "beyond noise, 0 are better and 7 worse" in told
+    assert "statistically significant: 0 better, 7 worse" in told
 
 
 def in_forms(out: Path) -> Path:
@@ -223,7 +223,7 @@ def test_forms_of_methods_are_told_apart(tmp_path: Path) -> None:
     told = words(in_forms(tmp_path))
     assert "better: AUC against the best with rehearsal, DEFER (rehearsal) (0.7600): Better by 0.0503" in told
     assert "better: AUC with rehearsal: better for DEFER." in told
-    assert "AUC against Oracle at a method's own moments (2 methods): TRACE better, beyond noise" in told
+    assert "AUC against Oracle at a method's own moments (2 methods): TRACE significantly better" in told
 
 
 def test_a_figure_of_forms_shows_what_they_do(tmp_path: Path) -> None:

@@ -119,6 +119,36 @@ def test_scores_and_intervals_hold_the_metrics(undisturbed: Path) -> None:
     assert intervals["conversions"][2] == third["label"].sum()
 
 
+def test_only_clicks_from_judge_from_on_count(undisturbed: Path, tmp_path: Path) -> None:
+    """The replay is the same; metrics are those of later clicks; of an interval that is cut, the later part counts."""
+    start = 4 * DAY + 3 * HOUR  # in the middle of an interval
+    result = run(spec(plan=Plan(judge_from=start, posterior_every=2)), tmp_path / "judged")
+    whole = json.loads((undisturbed / "result.json").read_text())
+    scores, everything = (pl.read_parquet(out / "scores.parquet") for out in (tmp_path / "judged", undisturbed))
+    assert scores.equals(everything.filter(pl.col("click_ts") >= start))
+    assert 0 < len(scores) < len(everything)
+    pooled = metrics.evaluate(scores["log_odds"].to_numpy(), scores["label"].to_numpy())
+    assert metrics.as_dict(pooled) == pytest.approx(result["metrics"]["pooled"])
+    assert result["judged"] == {"clicks": len(scores), "conversions": scores["label"].sum()}
+    assert result["plan"]["judge_from"] == start
+    assert result["cost"]["clicks"] == whole["cost"]["clicks"] == len(everything)  # cost is of the whole stream
+    assert result["cost"]["steps"] == whole["cost"]["steps"]
+    assert result["data"]["counts"]["not_judged"] == len(everything) - len(scores)
+    intervals = pl.read_parquet(tmp_path / "judged" / "intervals.parquet")
+    assert intervals["clicks"].sum() == len(scores)
+    assert intervals["start"].to_list()[:2] == [start, 4 * DAY + 6 * HOUR]
+    assert result["metrics"]["interval"]["intervals"] == len(intervals)
+    days = pl.read_parquet(tmp_path / "judged" / "posterior_days.parquet")
+    assert min(days["start"].to_list()) >= 4 * DAY
+
+
+@pytest.mark.parametrize("judge_from", [2 * DAY, 6 * DAY, 60 * DAY])
+def test_judge_from_lies_in_the_stream(judge_from: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leaves no click to judge: the stream runs from split = 259200 s"):
+        run(spec(plan=Plan(judge_from=judge_from)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_same_run_twice_gives_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
     run(spec(), tmp_path / "again")
     same_bytes(undisturbed, tmp_path / "again")

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 _SET_HELP = (
     "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
-    "split, interval, until, warm_labels (mature, censored), publish_lag, posterior_every, tuning."
+    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag, posterior_every, tuning."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -192,10 +192,22 @@ def bench(
     source: Source = None,
     schema: SchemaFile = None,
     methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
-    seeds: Annotated[str, typer.Option("--seeds", metavar="0-4", help="Seeds, one run of each row for each.")] = "0",
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            metavar="0-4",
+            help="Seeds, one run of each row for each; 0 by default, with --tuned one that was not tuned with.",
+        ),
+    ] = None,
     settings: Settings = None,
     data_set: DataSettings = None,
-    tuned: Annotated[Path | None, typer.Option("--tuned", help="tuned.toml of the suite `tune`.")] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            "--tuned", help="tuned.toml of the suite `tune`: its settings, judged on clicks that were not tuned on."
+        ),
+    ] = None,
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
     reuse: Annotated[
         list[Path] | None, typer.Option("--reuse", metavar="DIR", help="A bench to take cells from that are the same.")
@@ -214,9 +226,10 @@ def bench(
     from tracecvr import config
     from tracecvr.bench import command, engines
     from tracecvr.bench import suite as suites
+    from tracecvr.bench import tuned as tuning
     from tracecvr.bench.runner import Request
 
-    chosen = engines.chosen(engine, _cores(), workers, address)
+    chosen, given = engines.chosen(engine, _cores(), workers, address), tuning.load(tuned)
     request = Request(
         suite=suites.load(suite),
         data=data,
@@ -224,8 +237,8 @@ def bench(
         data_settings=tuple(_with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
         methods=tuple(name for name in methods.split(",") if name),
-        seeds=suites.seeds_of(seeds),
-        tuned=suites.tuned_of(tuned),
+        seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
+        tuned=given,
     )
     if not command.bench(request, out, chosen, by, reuse or ()):
         raise typer.Exit(1)

@@ -1,7 +1,8 @@
 """How well clicks that have not converted yet are judged: P(y | x, trajectory so far) at each age, as the stream runs.
 
 A click is asked about at exact ages, the horizons, with the model of that moment and what is known by then. Only clicks
-of the stream are: labels of warm-up clicks were learnt from. Three estimates are compared:
+of the stream are, from the plan's `judge_from` on: labels of warm-up clicks were learnt from. Three estimates are
+compared:
 
 - `posterior`, the method's own given the trajectory so far;
 - `static`, the served rate p, which does not know that the click has not converted yet;
@@ -37,12 +38,14 @@ _COLUMNS: dict[str, type[pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class OpenClicks:
-    """Clicks of a stream that starts at `split` and is asked about in every `every`-th interval."""
+    """Clicks of a stream that starts at `split` and is asked about in every `every`-th interval; none that was clicked
+    before `judge_from`."""
 
     source: TableSource
     split: int
     interval: int
     every: int
+    judge_from: int = 0
 
     @cached_property
     def ages(self) -> tuple[int, ...]:
@@ -55,7 +58,7 @@ class OpenClicks:
         start = self.split + number * self.interval
         end = start + self.interval if number % self.every == 0 else start
         found = self.source.reveals(tuple(After(age, seen=False) for age in self.ages), start, end)
-        ours = torch.from_numpy(self.source.table.click_ts[found.row.numpy()] >= self.split)
+        ours = torch.from_numpy(self.source.table.click_ts[found.row.numpy()] >= max(self.split, self.judge_from))
         return found.take(ours.nonzero()[:, 0])
 
     def judged(self, engine: Engine, number: int) -> npt.NDArray[np.float32]:

@@ -23,6 +23,9 @@ class Plan:
     split: Seconds | None = option(None, "start of the stream; the dataset's by default", above=0)
     interval: Seconds | None = option(None, "length of an interval; the dataset's by default", above=0)
     until: Seconds | None = option(None, "end of the stream; by default the last click that can be scored", above=0)
+    judge_from: Seconds | None = option(
+        None, "only clicks from this time on count in metrics; all of the stream by default", above=0
+    )
     warm_labels: str = option(
         "mature", "labels of the warm-up part: final, or as known at the split", choices=("mature", "censored")
     )
@@ -70,7 +73,17 @@ class Plan:
 
     def _full(self, table: ClickTable, split: int, until: int) -> FullPlan:
         interval = table.schema.interval if self.interval is None else self.interval
-        return FullPlan(split, interval, until, self.warm_labels, self.publish_lag, self.posterior_every)
+        judge_from = split if self.judge_from is None else self.judge_from
+        plan = FullPlan(
+            split, interval, until, self.warm_labels, self.publish_lag, self.posterior_every, judge_from=judge_from
+        )
+        first, last = plan.judged_rows(table)
+        if not split <= judge_from < until or first == last:
+            raise UserError(
+                f"judge_from = {judge_from} s leaves no click to judge: the stream runs from split = {split} s to "
+                f"{until} s; choose a time in between"
+            )
+        return plan
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,13 @@ class FullPlan:
     warm_labels: str
     publish_lag: int
     posterior_every: int = 0
+    judge_from: int = 0
+    """Clicks that came earlier are replayed but not judged. Runs of old do not say it: all of their stream was."""
+
+    def judged_rows(self, table: ClickTable) -> tuple[int, int]:
+        """First and last row (exclusive) of the clicks that count in metrics: the one place that decides this."""
+        first, last = np.searchsorted(table.came_ts, (max(self.split, self.judge_from), self.until))
+        return int(first), int(last)
 
     def __len__(self) -> int:
         return -(-(self.until - self.split) // self.interval)
@@ -95,7 +115,7 @@ class FullPlan:
     def open_clicks(self, source: TableSource) -> OpenClicks | None:
         """The clicks whose posteriors are judged, if any are."""
         every = self.posterior_every
-        return OpenClicks(source, self.split, self.interval, every) if every else None
+        return OpenClicks(source, self.split, self.interval, every, self.judge_from) if every else None
 
 
 @dataclass(frozen=True, eq=False)

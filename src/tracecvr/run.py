@@ -2,8 +2,8 @@
 
 run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
-result.json      metrics, cost, configuration, versions
-intervals.parquet, scores.parquet, encoder.json
+result.json      metrics, cost, configuration, versions; cost is of the whole stream, metrics are of the clicks judged
+intervals.parquet, scores.parquet, encoder.json; the first two hold only clicks that count (the plan's `judge_from`)
 internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
 posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
 posterior_days.parquet  the same for each day of the stream (`start`)
@@ -256,10 +256,12 @@ class _Run:
     def _finish(self, identity: dict[str, Any]) -> None:
         """Evaluate what was served and write the results, `result.json` last."""
         table, plan = self.log.table, self.plan
-        first, last = np.searchsorted(table.came_ts, (plan.split, plan.until))
-        log_odds = np.fromfile(self.served, dtype=np.float32)
+        begin = int(np.searchsorted(table.came_ts, plan.split))
+        first, last = plan.judged_rows(table)
+        log_odds = np.fromfile(self.served, dtype=np.float32)[first - begin :]
         label = np.asarray(table.label[first:last])
-        edges = np.searchsorted(table.came_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until]) - first
+        starts = np.searchsorted(table.came_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until])
+        edges = np.maximum(starts - first, 0)  # intervals before `judge_from` are empty
         weight = metrics.population_weight(label, table.schema.negatives_kept)
         per_interval, summary = _by_interval(log_odds, label, weight, plan, edges)
         scores = pl.DataFrame(
@@ -283,10 +285,12 @@ class _Run:
         write_json(self.out / "internals.json", self.engine.report())
         counts = table.counts | {
             "conversions": int(table.label.sum()),
-            "warm_up": int(first),
-            "scored": int(last - first),
-            "not_scored": int(len(table) - last),
+            "warm_up": begin,
+            "scored": last - begin,
+            "not_scored": len(table) - last,
         }
+        if first > begin:
+            counts["not_judged"] = first - begin
         result = {
             "method": identity["method"],
             "plugins": identity["plugins"],
@@ -302,10 +306,11 @@ class _Run:
             "threads": self.spec.threads,
             "config": identity["config"] | {"in_force": self.engine.in_force()},
             "metrics": {"interval": summary, "pooled": metrics.as_dict(metrics.evaluate(log_odds, label, weight))},
+            "judged": {"clicks": last - first, "conversions": int(label.sum())},
             "cost": self.cost
             | {
-                "clicks": int(last - first),
-                "conversions": int(label.sum()),
+                "clicks": last - begin,
+                "conversions": int(table.label[begin:last].sum()),
                 "reveals": self.engine.reveals,
                 "steps": self.engine.steps,
                 "skipped_events": self.engine.skipped,
@@ -347,7 +352,7 @@ def _by_interval(
         parts.append(found)
         stands_for.append(int(last - first) if mine is None else float(mine.sum()))
         facts = {
-            "start": plan.bounds(number)[0],
+            "start": max(plan.bounds(number)[0], plan.judge_from),
             "clicks": int(last - first),
             "conversions": int(label[first:last].sum()),
         }

@@ -41,7 +41,7 @@ def result(found: dict[str, Any]) -> None:
     table.add_row(*_row(found))
     out.print(table)
     for name, count in data["counts"].items():
-        if count and name.startswith(("dropped_", "not_scored")):
+        if count and name.startswith(("dropped_", "not_scored", "not_judged")):
             out.print(f"{name}: {count:,}")
     for note in data["notes"]:
         out.print(f"note: {note}", soft_wrap=True)

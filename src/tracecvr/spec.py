@@ -32,6 +32,12 @@ def owners_of(method: str, plugins: Sequence[str]) -> dict[str, Any]:
     return owners
 
 
+def plan_of(settings: Mapping[str, str], method: str, plugins: Sequence[str]) -> Plan:
+    """The plan of a run with such settings."""
+    plan: Plan = config.distribute(owners_of(method, plugins), settings, "--set")["plan"]
+    return plan
+
+
 def spec_of(
     method: str,
     plugins: Sequence[str],

@@ -17,11 +17,12 @@ DIR/table.md, table.tex
 DIR/log.json          delays and daily rates of the log, sums only: see `curves`
 DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png]` draws it again
 DIR/figures/          with --pdf or --png: each figure of the report as a file
-DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned
+DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned; see `tuned`
 ```
 
 `bench.json`: {"suite": {"name", "about", "layout", "metrics", ...}, "data", "data_options", "fingerprint", "source",
-"seeds", "settings", "rows": [{"label", "method", "plugins", "settings", "role", "variant", "base"}], "tracecvr"}.
+"seeds", "settings", "rows": [{"label", "method", "plugins", "settings", "role", "variant", "base"}], "tracecvr",
+"judged": {"from", "until"} (null where rows differ), "tuned": settings by method, "tuning": what --tuned held}.
 
 `results.parquet`, all columns always there:
 
@@ -34,9 +35,9 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |
 | auc, pr_auc, ap, nll, ece, ece_gdfm, mce, pcoc | pooled metrics; null where one class leaves one undefined |
 | interval_auc, ..._pr_auc, ..._ap, ..._nll, ..._ece, ..._pcoc | weighted by clicks over intervals, as papers report |
-| clicks, conversions | scored clicks and how many of them convert |
+| clicks, conversions | judged clicks (from `judge_from` on) and how many of them convert |
 | events, steps, skipped_events, clipped_weights | counted over the stream |
-| events_per_click, steps_per_click | the same by scored clicks; a step is one batch |
+| events_per_click, steps_per_click | the same by clicks of the stream, judged or not; a step is one batch |
 | shown_per_click | events per click times `passes` |
 | time_prepare_s, time_warm_up_s, time_shared_warm_up_s, time_stream_s | seconds; shared is what another cell spent |
 | memory_peak_mb | of the worker process, when the cell ended |
@@ -52,5 +53,6 @@ workers, whichever the engine and however often the bench was killed.
 
 Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray), `reuse` (cells of other
 benches), `live` (what is seen meanwhile), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
-`paper` (the paper's own numbers), `curves` (the log itself), `report`, `compare` (two benches), `command` (all of it).
+`tuned` (its file), `paper` (the paper's own numbers), `curves` (the log itself), `report`, `compare` (two benches),
+`command` (all of it).
 """

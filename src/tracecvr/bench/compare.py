@@ -13,7 +13,7 @@ from tracecvr.bench.report import opened
 from tracecvr.bench.tables import ARROWS, Line, column_of
 from tracecvr.errors import UserError
 
-_FACTS = ("fingerprint", "data_options", "settings", "tuned", "seeds", "tracecvr")
+_FACTS = ("fingerprint", "data_options", "settings", "tuned", "judged", "seeds", "tracecvr")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def compare(first: Path, second: Path) -> Comparison:
     found = [_change(before[name], after[name], metric) for name in both for metric in metrics]
     return Comparison(
         tuple(change for change in found if change is not None),
-        {key: (a.bench[key], b.bench[key]) for key in _FACTS if a.bench[key] != b.bench[key]},
+        {key: (a.bench.get(key), b.bench.get(key)) for key in _FACTS if a.bench.get(key) != b.bench.get(key)},
         (tuple(sorted(set(before) - set(after))), tuple(sorted(set(after) - set(before)))),
         (a.missing, b.missing),
     )
@@ -129,11 +129,11 @@ def told(found: Comparison, names: tuple[str, str]) -> list[str]:
     }
     words = {
         "same": "the same",
-        "noise": "changed within noise",
+        "noise": "changed, but not statistically significant",
         "better": "better",
         "worse": "worse",
         "changed": "changed",
-        "unknown": "changed on one seed, which tells nothing of noise",
+        "unknown": "changed on one seed, significance unknown",
     }
     summary = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
     return [*lines, f"{len(found.changes)} figures: {summary}"]

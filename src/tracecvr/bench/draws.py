@@ -1,4 +1,5 @@
-"""Random search: settings drawn from declared ranges, the same for a method and a trial whenever they are drawn."""
+"""Random search: settings drawn from declared ranges, the same for a trial whenever they are drawn. What is drawn for
+all methods is the same for all: methods differ in nothing but what is their own."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ def drawn(ranges: Mapping[str, Mapping[str, Any]], method: str, trial: int) -> d
     """The settings of one trial. Trial 0 is the method's defaults, so that a search never ends with less."""
     if trial == 0:
         return {}
-    found = {}
+    settings = {}
     for key, rule in sorted(ranges_of(ranges, method).items()):
-        rng = generator(0, "tune", method, key, trial)
+        rng = generator(0, "tune", method if key in ranges.get(method, {}) else "all", key, trial)
         if "choices" in rule:
-            found[key] = str(rule["choices"][int(rng.integers(len(rule["choices"])))])
+            settings[key] = str(rule["choices"][int(rng.integers(len(rule["choices"])))])
         else:
             low, high, at = float(rule["low"]), float(rule["high"]), float(rng.random())
             by_log = rule.get("scale", "linear") == "log"
-            found[key] = f"{exp(log(low) + at * log(high / low)) if by_log else low + at * (high - low):.4g}"
-    return found
+            settings[key] = f"{exp(log(low) + at * log(high / low)) if by_log else low + at * (high - low):.4g}"
+    return settings
 
 
 def check(ranges: Mapping[str, Any], where: str) -> None:

@@ -101,6 +101,7 @@ def _posterior(cell: Cell, folder: Path) -> pl.DataFrame | None:
 
 def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
+    judged = result.get("judged", cost)  # runs of old judged all of their stream
     passes = result["config"]["method"]["passes"]
     found: dict[str, Any] = (
         {
@@ -113,8 +114,8 @@ def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
             "plugins": "+".join(row.plugins),
             "settings": json.dumps(row.settings, sort_keys=True),
             "seed": cell.seed,
-            "clicks": clicks,
-            "conversions": cost["conversions"],
+            "clicks": judged["clicks"],
+            "conversions": judged["conversions"],
             "events": cost["reveals"],
             "steps": cost["steps"],
             "skipped_events": cost["skipped_events"],

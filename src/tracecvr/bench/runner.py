@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tracecvr import config, prepared, registry
-from tracecvr.bench import results
+from tracecvr.bench import results, tuned
 from tracecvr.bench.suite import Cell, Row, Suite, rows_of
+from tracecvr.bench.tuned import Tuned
 from tracecvr.clicks import ClickTable, Schema, read_manifest
 from tracecvr.errors import UserError
 from tracecvr.files import is_locked, locked, read_json, write_json
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.run import Spec, refuse_if_other, run
 from tracecvr.scratch import Progress
-from tracecvr.spec import dataset_of, signature, spec_of
+from tracecvr.spec import dataset_of, plan_of, signature, spec_of
 
 _FREE_S = 60.0
 """How long a cell waits for its directory."""
@@ -42,7 +43,7 @@ class Request:
     settings: Mapping[str, str] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
-    tuned: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tuned: Tuned = field(default_factory=Tuned)
 
 
 @dataclass
@@ -134,15 +135,20 @@ def _opened(request: Request, out: Path) -> Bench:
     begun = (out / "bench.json").exists()
     if not begun and any(path.name not in (".lock", "data") and not _is_draft(path) for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no bench of ours: choose another --out")
+    if request.tuned.methods and request.suite.layout == "tune":
+        raise UserError(f"--tuned: suite {request.suite.name!r} is a search of its own; give its result to others")
     asked = _asked(request)
     if begun:
         refuse_if_other(asked, read_json(out / "bench.json"), str(out), "bench")
     for draft in filter(_is_draft, (*out.iterdir(), *(out / "cells").glob("*"))):  # of a process killed while it wrote
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
-    manifest = read_manifest(log)
-    schema = Schema.from_json(manifest["schema"])
-    rows = rows_of(request.suite, schema, request.methods, request.settings, request.tuned)
+    manifest, table = read_manifest(log), ClickTable.load(log)
+    schema = table.schema
+    times = tuned.times(table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned)
+    rows = rows_of(request.suite, schema, request.methods, times | dict(request.settings), request.tuned.settings)
+    plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
+    tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, schema.split)
     facts = {
         "fingerprint": manifest["fingerprint"],
         "data_options": manifest["options"],
@@ -152,7 +158,7 @@ def _opened(request: Request, out: Path) -> Bench:
         refuse_if_other(facts, read_json(out / "bench.json"), str(out), "bench")
     else:
         source = signature(() if request.source is None else (request.source,))
-        write_json(out / "bench.json", asked | facts | {"source": source})
+        write_json(out / "bench.json", asked | facts | {"source": source, "judged": tuned.judged(plans, table)})
     (out / "cells").mkdir(exist_ok=True)
     cells = tuple(Cell(row, seed) for row in rows for seed in request.seeds)
     return Bench(out, cells, request.data, log, schema)
@@ -166,9 +172,9 @@ def _asked(request: Request) -> dict[str, Any]:
         "seeds": list(request.seeds),
         "methods": list(request.methods),
         "settings": dict(request.settings),
-        "tuned": {name: dict(given) for name, given in request.tuned.items()},
+        "tuned": request.tuned.settings,
         "tracecvr": version("tracecvr"),
-    }
+    } | ({"tuning": request.tuned.to_json()} if request.tuned.methods else {})
 
 
 def _log(request: Request, out: Path) -> Path:

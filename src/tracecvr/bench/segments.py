@@ -14,6 +14,7 @@ from tracecvr.config import nearest
 from tracecvr.errors import UserError
 from tracecvr.files import read_json, write_parquet
 from tracecvr.metrics import nll, probability
+from tracecvr.replay import FullPlan
 
 
 def by_segment(segment: Any, log_odds: Any, label: Any, weight: Any = 1.0) -> pl.DataFrame:
@@ -65,8 +66,7 @@ def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
     column, parts = np.asarray(table.x[:, names.index(feature)]), []
     for cell in pl.read_parquet(out / "results.parquet")["cell"]:
         folder = out / "cells" / cell
-        plan = read_json(folder / "result.json")["plan"]
-        first, last = np.searchsorted(table.came_ts, (plan["split"], plan["until"]))
+        first, last = FullPlan(**read_json(folder / "result.json")["plan"]).judged_rows(table)
         scores = pl.read_parquet(folder / "scores.parquet")
         weight = scores["weight"] if "weight" in scores.columns else 1.0
         found = by_segment(column[first:last], scores["log_odds"].to_numpy(), scores["label"].to_numpy(), weight)

@@ -17,11 +17,16 @@ role = "ours"                    # lower, zero, upper, ours; method by default
 base = "TRACE"                   # label of the row it is compared with
 equal_steps = "passes"           # or "rehearsal": as many events per click as TRACE has, by that means
 
-# with layout "tune": each row becomes that many trials
+# with layout "tune": each row becomes several trials, the first of which is a method's defaults
+first = "14d"                    # how much of the stream is tuned on, at most half of it; without, all that is replayed
+score = "nll"                    # what is best, pooled over what is replayed
+[[trial]]                        # settings that are given to every method alike
+[[trial]]
+stream.learning_rate = 1e-4
+# or random draws instead of [[trial]]
 trials = 8
-score = "nll"                    # what is best, on the end of the warm-up part
-[range.all]                      # what is drawn for every method, and below for one
-learning_rate = {low = 1e-4, high = 1e-2, scale = "log"}
+[range.all]                      # the same draws for every method, and below for one
+"stream.learning_rate" = {low = 1e-5, high = 1e-3, scale = "log"}
 [range.trace]
 lam = {choices = [0.05, 0.1]}
 ```
@@ -115,6 +120,14 @@ class Suite:
     trials: int = 0
     score: str = "nll"
     ranges: dict[str, Any] = field(default_factory=dict)
+    first: int | None = None
+    """Seconds of the stream that are tuned on."""
+    given: tuple[dict[str, str], ...] | None = None
+    """Settings of each trial, if they are listed instead of drawn."""
+
+    def trial(self, method: str, number: int) -> dict[str, str]:
+        """The settings of one trial: those listed, or drawn."""
+        return drawn(self.ranges, method, number) if self.given is None else dict(self.given[number])
 
     def to_json(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -159,18 +172,6 @@ def seeds_of(given: str) -> tuple[int, ...]:
     if len(set(found)) < len(found) or not found:
         raise UserError(f"--seeds {given!r}: give each seed once, ranges in rising order")
     return tuple(found)
-
-
-def tuned_of(path: Path | None) -> dict[str, dict[str, str]]:
-    """The settings of each method in a `tuned.toml`."""
-    if path is None:
-        return {}
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; give the tuned.toml of a bench of the suite `tune`")
-    content = _read(path)
-    if not all(isinstance(given, dict) for given in content.values()):
-        raise UserError(f"{path}: expected a table of settings for each method")
-    return {method: {k: text(v) for k, v in given.items()} for method, given in content.items()}
 
 
 def text(value: Any) -> str:
@@ -231,7 +232,7 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
                 label=raw.get("label", "{method}").format(method=title, **_titles(swept)),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
-                settings={key: text(value) for key, value in raw.get("set", {}).items()} | swept,
+                settings=_settings(raw.get("set", {})) | swept,
                 role=raw.get("role", "method"),
                 variant=raw.get("variant", variant),
                 base=raw.get("base", "").format(method=title),
@@ -278,13 +279,14 @@ def _horizons(word: int | str, ends: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _trials(suite: Suite, row: Row) -> list[Row]:
-    for key in ranges_of(suite.ranges, row.method):
+    ranged = suite.given is None
+    for key in ranges_of(suite.ranges, row.method) if ranged else {key for given in suite.given or () for key in given}:
         if not _knows(row, key):
-            raise UserError(f"suite {suite.name!r}: [range] {key}: {row.method} has no such option")
-    drawn_settings = [drawn(suite.ranges, row.method, trial) for trial in range(suite.trials)]
+            where = "[range]" if ranged else "[[trial]]"
+            raise UserError(f"suite {suite.name!r}: {where} {key}: {row.method} has no such option")
     made = [
         replace(row, settings=row.settings | settings, variant=f"trial {trial}")
-        for trial, settings in enumerate(drawn_settings)
+        for trial, settings in enumerate(suite.trial(row.method, number) for number in range(suite.trials))
     ]
     return list({_name(one): one for one in reversed(made)}.values())[::-1]  # few choices may be drawn twice
 
@@ -322,7 +324,7 @@ def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
 
 
 def _checked(path: Path, content: dict[str, Any]) -> Suite:
-    known = {"about", "layout", "metrics", "set", "data", "row", "trials", "score", "range"}
+    known = {"about", "layout", "metrics", "set", "data", "row", "trials", "trial", "first", "score", "range"}
     for key in content:
         if key not in known:
             raise UserError(
@@ -336,22 +338,46 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
         raise UserError(f"{path}: no [[row]]: a suite needs at least one")
     for number, row in enumerate(rows, start=1):
         _check_row(f"{path}: row {number}", row)
-    if layout == "tune" and content.get("trials", 0) < 1:
-        raise UserError(f"{path}: layout 'tune' needs trials = N, at least 1")
+    _check_trials(path, layout, content)
     draws.check(content.get("range", {}), str(path))
-    defaults = Suite("", "")
+    defaults, listed = Suite("", ""), content.get("trial")
     return Suite(
         name=path.stem,
         about=content.get("about", ""),
         layout=layout,
         metrics=tuple(content.get("metrics", defaults.metrics)),
-        settings={key: text(value) for key, value in content.get("set", {}).items()},
+        settings=_settings(content.get("set", {})),
         data={name: {k: text(v) for k, v in given.items()} for name, given in content.get("data", {}).items()},
         rows=tuple(rows),
-        trials=content.get("trials", 0),
+        trials=len(listed) if listed else content.get("trials", 0),
         score=content.get("score", defaults.score),
         ranges=content.get("range", {}),
+        first=config.duration(text(content["first"]), f"{path}: first") if "first" in content else None,
+        given=tuple(map(_settings, listed)) if listed else None,
     )
+
+
+def _settings(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings as text. TOML reads `stream.average = "1d"` as a table in a table: here its key is `stream.average`."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        flat |= _settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": text(value)}
+    return flat
+
+
+def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:
+    listed = content.get("trial")
+    if listed is not None:
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise UserError(f"{path}: trials are listed as [[trial]], a table of settings each")
+        if "trials" in content or "range" in content:
+            raise UserError(f"{path}: trials are listed with [[trial]] or drawn with trials and [range]: keep one")
+        if listed and listed[0]:
+            raise UserError(f"{path}: the first [[trial]] is the methods' defaults: leave it empty")
+    if layout == "tune" and not listed and content.get("trials", 0) < 1:
+        raise UserError(f"{path}: layout 'tune' needs [[trial]] tables, or trials = N, at least 1")
+    if "first" in content and layout != "tune":
+        raise UserError(f"{path}: first goes with layout 'tune' alone")
 
 
 def _check_row(where: str, row: dict[str, Any]) -> None:

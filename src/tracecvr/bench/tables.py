@@ -15,6 +15,7 @@ import polars as pl
 from tracecvr.bench import paper, stats
 from tracecvr.bench.document import Table, Text
 from tracecvr.bench.segments import tables as by_segment
+from tracecvr.bench.tuned import days
 from tracecvr.files import read_json, write_atomically
 
 NAMES = {
@@ -138,7 +139,7 @@ def column_of(metric: str, pooled: bool) -> str:
 def write(out: Path, segments: pl.DataFrame | None = None) -> None:
     """Both tables from what a bench directory holds; with `segments`, also by segment."""
     outcome = Outcome(out)
-    tables = LAYOUTS[outcome.suite["layout"]](outcome)
+    tables = of_layout(outcome)
     if segments is not None and len(segments):
         tables += by_segment(outcome.results, segments)
     head = [f"# {outcome.suite['name']}: {outcome.suite['about']}", "", _head(outcome)]
@@ -155,12 +156,17 @@ def _write(path: Path, text: str) -> None:
 def _head(outcome: Outcome) -> str:
     seeds = outcome.bench["seeds"]
     clicks = max(outcome.results["clicks"], default=0)
-    told = f"{outcome.bench['data']}: {clicks:,} clicks scored; seeds {', '.join(map(str, seeds))}."
+    told = f"{outcome.bench['data']}: {clicks:,} clicks judged{_period(outcome)}; seeds {', '.join(map(str, seeds))}."
     if len(seeds) == 1:
-        told += " One seed: there is no standard deviation, and no difference is told from the luck of a seed."
+        told += " One seed: there is no standard deviation, and variation between seeds is not known."
     if outcome.missing:
         told += f" {outcome.missing} cells are not finished."
     return told
+
+
+def _period(outcome: Outcome) -> str:
+    judged = outcome.bench.get("judged")
+    return "" if judged is None else f", {days(judged['from'])} to {days(judged['until'])} of the log"
 
 
 # Layouts.
@@ -205,6 +211,13 @@ LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
     "posterior": posterior,
     "tune": tune,
 }
+
+
+def of_layout(outcome: Outcome) -> list[Table]:
+    """The tables of a bench, and what its methods were given if that was tuned."""
+    from tracecvr.bench.tune import given
+
+    return [table for table in (*LAYOUTS[outcome.suite["layout"]](outcome), *given(outcome)) if table.rows]
 
 
 # Their parts.
@@ -289,11 +302,14 @@ def how(over: set[str]) -> list[str]:
         told.append("Mean difference over seeds [95 % confidence interval by Student's t] and p, paired by seed.")
     if "days" in over:
         told.append(
-            "One seed: the interval is a bootstrap over days of the stream. It tells a difference from the luck of "
-            "days, not from that of seeds."
+            "One seed: the interval is a bootstrap over days that were judged. It accounts for variation between days, "
+            "not between seeds."
         )
     if told:
-        told.append("Bold: the interval excludes zero. p-values are not corrected for the number of comparisons.")
+        told.append(
+            "Bold: the interval excludes zero. Other differences are not statistically significant. p-values are not "
+            "corrected for the number of comparisons."
+        )
     return told
 
 
@@ -326,7 +342,9 @@ def _pairs(outcome: Outcome, pooled: bool) -> Table:
         last += [Text(""), Text(""), Text(mean)] + ([Text("")] if theirs and metric in paper.METRICS else [])
     table.rows.append(last)
     table.apart.add(len(table.rows) - 1)
-    table.notes.append("Bold: better with it, by the mean alone; whether that is more than noise is told below.")
+    table.notes.append(
+        "Bold: better with it, by the mean alone; whether it is statistically significant is shown below."
+    )
     return table
 
 

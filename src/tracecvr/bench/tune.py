@@ -2,59 +2,174 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
+import polars as pl
+
+from tracecvr.bench import tuned
 from tracecvr.bench.document import Table, Text
 from tracecvr.bench.draws import drawn
+from tracecvr.bench.live import duration
+from tracecvr.bench.paper import LABELS
 from tracecvr.bench.stats import better
-from tracecvr.bench.tables import NAMES, Line, Outcome, column_of, shown
-from tracecvr.files import write_atomically
+from tracecvr.bench.tables import NAMES, Line, Outcome, shown
+from tracecvr.bench.tuned import Choice, Period, Tuned, days
 
 
 def best(outcome: Outcome) -> dict[str, Line]:
-    """The best trial of each method by the suite's score, its mean over seeds; the first of equals."""
-    metric, found = outcome.suite["score"], dict[str, Line]()
-    column = column_of(metric, pooled=False)
+    """The best trial of each method by the suite's score, pooled, its mean over seeds; the first of equals."""
+    metric, chosen_lines = outcome.suite["score"], dict[str, Line]()
     for line in outcome.lines:
-        method, mean = line.facts["method"], line.mean(column)
+        method, mean = line.facts["method"], line.mean(metric)
         if mean is not None and len(line.cells) == len(outcome.bench["seeds"]):  # a trial that failed does not count
-            known = found[method].mean(column) if method in found else None
+            known = chosen_lines[method].mean(metric) if method in chosen_lines else None
             if known is None or better(metric, mean, known):
-                found[method] = line
-    return found
+                chosen_lines[method] = line
+    return chosen_lines
+
+
+def defaults(outcome: Outcome, method: str) -> Line | None:
+    """The trial that is a method's defaults, if it is finished."""
+    return next((one for one in _trials(outcome, method) if one.facts["variant"] == "trial 0"), None)
+
+
+def _trials(outcome: Outcome, method: str) -> list[Line]:
+    return [line for line in outcome.lines if line.facts["method"] == method]
 
 
 def chosen(outcome: Outcome, line: Line) -> dict[str, str]:
-    """The settings that a trial drew."""
-    return drawn(outcome.suite["ranges"], line.facts["method"], int(line.facts["variant"].removeprefix("trial ")))
+    """The settings of a trial."""
+    number = int(line.facts["variant"].removeprefix("trial "))
+    listed = outcome.suite.get("given")
+    return drawn(outcome.suite["ranges"], line.facts["method"], number) if listed is None else dict(listed[number])
+
+
+def where(outcome: Outcome) -> str:
+    """The clicks that were tuned on, in words."""
+    judged = outcome.bench.get("judged")
+    return "the clicks that were replayed" if judged is None else f"{days(judged['from'])} to {days(judged['until'])}"
+
+
+def choices(outcome: Outcome) -> dict[str, Choice]:
+    """What tuning found for each method that has a finished trial, and what all its trials cost."""
+    metric, made = outcome.suite["score"], {}
+    for method, line in best(outcome).items():
+        cells = pl.concat([one.cells for one in _trials(outcome, method)])
+        first = defaults(outcome, method)
+        made[method] = Choice(
+            settings=chosen(outcome, line),
+            trials=len(_trials(outcome, method)),
+            defaults=None if first is None else first.mean(metric),
+            best=line.mean(metric),
+            steps=int(cells["steps"].sum()),
+            seconds=round(sum(float(cells[name].sum()) for name in ("time_warm_up_s", "time_stream_s")), 1),
+        )
+    return made
 
 
 def table(outcome: Outcome) -> Table:
     """One row per method."""
-    metric = outcome.suite["score"]
-    column = column_of(metric, pooled=False)
-    title = f"Best of {outcome.suite['trials']} trials each, by {NAMES[metric]} on the end of the warm-up part"
-    made = Table(title, ["method", f"{NAMES[metric]}, defaults", f"{NAMES[metric]}, tuned", "settings"])
-    for method, line in best(outcome).items():
-        first = next(one for one in outcome.lines if one.facts["method"] == method)
-        settings = ", ".join(f"{k}={v}" for k, v in chosen(outcome, line).items()) or "defaults"
-        figures = [Text(shown(one.spread(column))) for one in (first, line)]
-        made.rows.append([Text(line.facts["label"]), *figures, Text(settings)])
-    made.notes.append("No click of the stream was looked at. Use them with --tuned, on the same log and split.")
+    metric, lines = outcome.suite["score"], best(outcome)
+    title = f"Best of {outcome.suite['trials']} trials each, by pooled {NAMES[metric]} on {where(outcome)}"
+    headings = [f"{NAMES[metric]}, defaults", f"{NAMES[metric]}, tuned", "settings", "trials", "steps", "time"]
+    made = Table(title, ["method", *headings])
+    for method, choice in choices(outcome).items():
+        first = defaults(outcome, method)
+        figures = [shown(None if one is None else one.spread(metric)) for one in (first, lines[method])]
+        made.rows.append(
+            [
+                Text(lines[method].facts["label"]),
+                *map(Text, figures),
+                Text(listed(choice.settings)),
+                *map(Text, spent(choice)),
+            ]
+        )
+    made.notes.append(
+        "Every method has the same trials. Labels are final: some become known after the period. Steps and time are "
+        "those of all trials; a warm-up that cells share is charged to the one that did it."
+    )
+    made.notes.append(
+        "Use the settings with --tuned: on the same log, with fresh seeds, judged on clicks after the period."
+    )
     return made
 
 
+def listed(settings: dict[str, str]) -> str:
+    """Settings in one line."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
+
+
+def spent(choice: Choice) -> list[str]:
+    """Trials, steps and time."""
+    return [
+        "n/a" if choice.trials is None else str(choice.trials),
+        "n/a" if choice.steps is None else f"{choice.steps:,}",
+        "n/a" if choice.seconds is None else duration(choice.seconds),
+    ]
+
+
+def given(outcome: Outcome) -> list[Table]:
+    """Of a bench that was given a tuned.toml: what each method got by it, and what that had cost."""
+    content = outcome.bench.get("tuning")
+    if content is None and not outcome.bench.get("tuned"):
+        return []
+    source = _of_old(outcome.bench["tuned"]) if content is None else Tuned.from_json(content)
+    metric = NAMES["nll" if source.period is None else source.period.score]
+    headings = ["method", "settings", "trials", f"{metric}, defaults", f"{metric}, tuned", "steps", "time"]
+    made = Table("What each method was given", headings)
+    rows = {row["method"]: row for row in reversed(outcome.bench["rows"])}
+    for method in reversed(rows):
+        choice = source.methods.get(method)
+        trials, steps, seconds = spent(choice or Choice({}))
+        scores = [None, None] if choice is None else [choice.defaults, choice.best]
+        settings = "defaults: not tuned" if choice is None else _given(choice, rows[method])
+        figures = ["n/a" if score is None else f"{score:.4f}" for score in scores]
+        texts = [LABELS.get(method, Path(method).stem), settings, trials, *figures, steps, seconds]
+        made.rows.append([Text(text) for text in texts])
+    made.notes = _notes(outcome, source)
+    return [made]
+
+
+def _of_old(settings: dict[str, dict[str, str]]) -> Tuned:
+    return Tuned({method: Choice(mine) for method, mine in settings.items()})
+
+
+def _given(choice: Choice, row: dict[str, Any]) -> str:
+    """The settings chosen, and where a row's own or the user's won over them."""
+    other = {key: row["settings"].get(key, "unknown") for key in choice.settings}
+    changed = {key: value for key, value in other.items() if value != choice.settings[key]}
+    return listed(choice.settings) + (f" (but here {listed(changed)})" if changed else "")
+
+
+def _notes(outcome: Outcome, source: Tuned) -> list[str]:
+    if (period := source.period) is None:
+        return [
+            "This tuned.toml is of an older version: nothing is known of the clicks and seeds that its settings were "
+            "chosen on, so clicks that are judged here may be among them."
+        ]
+    judged = outcome.bench.get("judged")
+    ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
+    later = "" if judged is None else f"; judged here: {where(outcome)}, seeds {ours}"
+    return [
+        f"Chosen by pooled {NAMES[period.score]} on {days(period.start)} to {days(period.until)}, "
+        f"seeds {seeds}{later}. "
+        "Every method had the same trials; steps and time are what all trials of a method cost."
+    ]
+
+
 def write(out: Path) -> None:
-    """`tuned.toml`: a table of settings for each method, as text."""
+    """`tuned.toml`: see `tuned`. A search whose rows were judged on different clicks has no period to tell."""
     outcome = Outcome(out)
-    lines = [f"# Chosen on the warm-up part of {outcome.bench['data']}, {outcome.bench['fingerprint']}."]
-    for method, line in best(outcome).items():
-        lines += ["", f"[{method if method.isidentifier() else json.dumps(method)}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in chosen(outcome, line).items()]
-    text = "\n".join(lines) + "\n"
-    write_atomically(out / "tuned.toml", lambda draft: _write(draft, text))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    bench, judged = outcome.bench, outcome.bench.get("judged")
+    if judged is None:
+        return
+    period = Period(
+        data=bench["data"],
+        fingerprint=bench["fingerprint"],
+        start=judged["from"],
+        until=judged["until"],
+        seeds=tuple(bench["seeds"]),
+        score=outcome.suite["score"],
+    )
+    tuned.write(out / "tuned.toml", Tuned(choices(outcome), period))

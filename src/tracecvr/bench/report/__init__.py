@@ -25,7 +25,8 @@ from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.words import summary
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import LAYOUTS, Outcome
+from tracecvr.bench.tables import Outcome, of_layout
+from tracecvr.bench.tuned import days
 from tracecvr.errors import UserError
 from tracecvr.files import read_json, write_atomically
 
@@ -117,7 +118,7 @@ def _drawn(figure: Figure) -> _Drawn:
 
 
 def _tables(outcome: Outcome) -> list[Table]:
-    made = [table for table in LAYOUTS[outcome.suite["layout"]](outcome) if table.rows] if outcome.lines else []
+    made = of_layout(outcome) if outcome.lines else []
     path = outcome.out / "segments.parquet"
     found = pl.read_parquet(path) if path.is_file() else pl.DataFrame()
     return made + (segments.tables(outcome.results, found) if len(found) and outcome.lines else [])
@@ -142,6 +143,12 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "settings of all rows": _settings(outcome.suite["settings"] | bench["settings"]) or "the methods' defaults",
         "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
     }
+    if (judged := bench.get("judged")) is not None:
+        facts["clicks judged"] = f"{days(judged['from'])} to {days(judged['until'])} of the log"
+    if (period := bench.get("tuning", {}).get("period")) is not None:
+        facts["settings tuned on"] = (
+            f"{days(period['start'])} to {days(period['until'])}, seeds {_value(period['seeds'])}"
+        )
     if len(outcome.results):
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
         result: dict[str, Any] = read_json(path) if path.is_file() else {}

@@ -156,10 +156,10 @@ def _differences(scene: Scene) -> Figure | None:
     if not panels:
         return None
     against = "the best baseline" if _against_best(outcome) else "the row that it is a variant of"
-    over = "days of the stream, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
+    over = "judged days, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
     caption = (
         f"Each row minus {against}, paired. Whiskers: 95 % interval over {over}. Solid: the interval excludes zero; "
-        "hollow: not told from noise, or no interval."
+        "hollow: not statistically significant, or no interval."
     )
     title = "What the addition does" if outcome.suite["layout"] == "pairs" else "What each change does"
     title = "Against the best baseline" if _against_best(outcome) else title
@@ -377,14 +377,12 @@ def _cost(scene: Scene) -> Figure | None:
 
 def _tuned(scene: Scene) -> Figure:
     """What the best trial of each method gained on its defaults."""
-    metric, bars = scene.outcome.suite["score"], []
-    column = column_of(metric, pooled=False)
-    for method, line in tune.best(scene.outcome).items():
-        first = next(one for one in scene.outcome.lines if one.facts["method"] == method)
-        before, after = first.mean(column), line.mean(column)
-        if before is not None and after is not None:
-            bars.append(Bar(line.facts["label"], after - before, 0, text=f"{after - before:+.4f}"))
-    caption = "The best trial of each method minus its defaults, on the end of the warm-up part."
+    metric, lines, bars = scene.outcome.suite["score"], tune.best(scene.outcome), []
+    for method, choice in tune.choices(scene.outcome).items():
+        if choice.defaults is not None and choice.best is not None:
+            gain = choice.best - choice.defaults
+            bars.append(Bar(lines[method].facts["label"], gain, 0, text=f"{gain:+.4f}"))
+    caption = f"The best trial of each method minus its defaults, on {tune.where(scene.outcome)}."
     axis = Axis(f"difference in {NAMES[metric]}")
     return Figure("tuned", "What tuning gained", caption, (Bars(NAMES[metric], axis, tuple(bars)),))
 

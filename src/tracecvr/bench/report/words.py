@@ -9,6 +9,7 @@ from tracecvr.bench import stats, tune
 from tracecvr.bench.live import duration
 from tracecvr.bench.posteriors import Judge, Judged
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of
+from tracecvr.bench.tuned import days
 
 _MOST_ROWS = 6
 """Rows of a suite that get a sentence each; of more, only sums are told."""
@@ -16,7 +17,7 @@ _MOST_ROWS = 6
 
 @dataclass(frozen=True)
 class Sentence:
-    """`verdict` is better, worse, open (not told from noise) or fact: what a mark beside the sentence says."""
+    """`verdict` is better, worse, open (not statistically significant) or fact: the mark beside the sentence."""
 
     verdict: str
     text: str
@@ -38,9 +39,17 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
     told = []
     if len(outcome.bench["seeds"]) == 1 and outcome.lines:
         told.append(
-            "One seed: nothing here tells a difference from the luck of a seed. Intervals, where there are any, are "
-            "over days of the stream. Run it with --seeds 0-2 or more to know."
+            "One seed: variation between seeds is not known. Intervals, where there are any, are over days that were "
+            "judged. Run it with three seeds or more to know."
         )
+    tuning = outcome.bench.get("tuning", {})
+    if period := tuning.get("period"):
+        told.append(
+            f"Settings were chosen for each method on {days(period['start'])} to {days(period['until'])} of the log; "
+            f"judged are {tune.where(outcome)}, with other seeds."
+        )
+    elif outcome.bench.get("tuned"):
+        told.append("Settings were tuned, but nothing is known of the clicks that they were chosen on.")
     return [Sentence("fact", text) for text in told]
 
 
@@ -101,16 +110,14 @@ def verdict_of(metric: str, found: stats.Difference | None, seeds: int) -> tuple
     word = "better" if stats.better(metric, found.mean, 0.0) else "worse"
     size = f"{word.capitalize()} by {abs(found.mean):.4f}"
     if found.low is None or found.high is None or found.p is None:
-        return "open", f"{size} on one seed, which cannot be told from luck."
+        return "open", f"{size} on one seed: whether it is statistically significant is not known."
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
     low, high = sorted((abs(found.low), abs(found.high)))
     over = f"{seeds} seeds" if found.over == "seeds" else f"{found.n} days of one seed"
     if found.clear:
-        return word, f"{size} (95 % interval {low:.4f} to {high:.4f}, {p}): more than the luck of {over}."
-    return (
-        "open",
-        f"{size}, but the interval includes zero ({found.low:+.4f} to {found.high:+.4f}, {p}): not told from noise.",
-    )
+        return word, f"{size} (95 % interval {low:.4f} to {high:.4f}, {p}): statistically significant over {over}."
+    interval = f"the interval includes zero ({found.low:+.4f} to {found.high:+.4f}, {p})"
+    return "open", f"{size}, but {interval}: not statistically significant."
 
 
 def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
@@ -180,7 +187,7 @@ def _helped(outcome: Outcome, form: str, metric: str) -> Sentence:
         if base is not None and line.facts["variant"] == form:
             found = outcome.difference(line, base, metric, pooled=False)
             by[verdict_of(metric, found, len(outcome.bench["seeds"]))[0]].append(line.facts["label"])
-    words = {"better": "better for", "worse": "worse for", "open": "not told from noise for"}
+    words = {"better": "better for", "worse": "worse for", "open": "not statistically significant for"}
     parts = [f"{words[verdict]} {_listed(names)}" for verdict, names in by.items() if names]
     return Sentence(_overall(len(by["better"]), len(by["worse"])), f"{NAMES[metric]} with {form}: {'; '.join(parts)}.")
 
@@ -199,7 +206,7 @@ def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) ->
         found = outcome.difference(line, oracle, metric, pooled=False)
         if found is not None and found.clear and stats.better(metric, found.mean, 0.0):
             above.append(line.name)
-    who = f"{_listed(above)} better, beyond noise: there it is no bound" if above else "none better beyond noise"
+    who = f"{_listed(above)} significantly better: there it is no bound" if above else "none significantly better"
     return Sentence("fact", f"{NAMES[metric]} against Oracle at a method's own moments ({len(pairs)} methods): {who}.")
 
 
@@ -224,7 +231,7 @@ def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
             continue
         verdicts.append(verdict_of(metric, found, len(outcome.bench["seeds"]))[0])
         parts.append(
-            f"{NAMES[metric]} {found.mean:+.4f} ({verdicts[-1] if verdicts[-1] != 'open' else 'within noise'})"
+            f"{NAMES[metric]} {found.mean:+.4f} ({verdicts[-1] if verdicts[-1] != 'open' else 'not significant'})"
         )
     mark = next((verdict for verdict in verdicts if verdict != "open"), "open")
     if {"better", "worse"} <= set(verdicts):
@@ -241,7 +248,7 @@ def _counted(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) 
     good, bad = verdicts.count("better"), verdicts.count("worse")
     text = (
         f"{NAMES[metric]}: {up} of {len(pairs)} rows are better than the row that they are compared with, by the mean; "
-        f"beyond noise, {good} are better and {bad} worse."
+        f"statistically significant: {good} better, {bad} worse."
     )
     return Sentence(_overall(good, bad), text)
 
@@ -273,7 +280,7 @@ def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
     which = f" ({_listed(won)})" if won and len(won) < len(each) else ""
     text = (
         f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {_OTHERS[other]} at {len(won)} of "
-        f"{len(each)} ages{which}, by the mean; beyond noise, better at {good} and worse at {bad}."
+        f"{len(each)} ages{which}, by the mean; statistically significant: better at {good}, worse at {bad}."
     )
     return Sentence(_overall(good, bad), text)
 
@@ -285,7 +292,7 @@ def _tuned(outcome: Outcome) -> list[Sentence]:
         Sentence(
             "fact",
             f"Tuning changed {len(gained)} of {len(best)} methods; for the others no trial beat the defaults in "
-            f"{NAMES[metric]} on the end of the warm-up part. The best of several trials is flattered by its choice: "
+            f"{NAMES[metric]} on {tune.where(outcome)}. The best of several trials is flattered by its choice: "
             "what tuning is worth is told by another suite run with --tuned.",
         )
     ]

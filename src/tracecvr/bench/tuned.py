@@ -1,0 +1,238 @@
+"""`tuned.toml`: settings that were chosen for each method, on which clicks they were chosen, and what that cost.
+
+```toml
+format = 2
+[period]                          # clicks that were tuned on: they must not be judged, nor these seeds used again
+data = "criteo_search"
+fingerprint = "..."               # of the log
+from = 2678400                    # seconds since the log's origin
+until = 3888000
+seeds = [0]
+score = "nll"                     # pooled, the mean over seeds
+[method.trace]
+trials = 9
+defaults = 0.2756                 # the score of trial 0, the defaults
+best = 0.2719
+steps = 3024                      # of all trials
+seconds = 512.0                   # of all trials: warm-up and stream
+[method.trace.settings]
+"stream.learning_rate" = "0.0001"
+```
+
+Files of old have a table of settings for each method and nothing else: nothing is known of their period.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tracecvr import config
+from tracecvr.clicks import ClickTable
+from tracecvr.config import DAY
+from tracecvr.errors import UserError
+from tracecvr.files import read_toml, write_text
+from tracecvr.replay import Plan
+
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Period:
+    """What settings were chosen on. Times in seconds since the log's origin, `until` exclusive."""
+
+    data: str
+    fingerprint: str
+    start: int
+    until: int
+    seeds: tuple[int, ...]
+    score: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What tuning found for one method, and its cost; figures are None in files of old."""
+
+    settings: dict[str, str]
+    trials: int | None = None
+    defaults: float | None = None
+    best: float | None = None
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A `tuned.toml`; empty if none was given."""
+
+    methods: dict[str, Choice] = field(default_factory=dict)
+    period: Period | None = None
+
+    @property
+    def settings(self) -> dict[str, dict[str, str]]:
+        """By method."""
+        return {method: dict(choice.settings) for method, choice in self.methods.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Tuned:
+        period = content["period"]
+        return cls(
+            {method: Choice(**choice) for method, choice in content["methods"].items()},
+            None if period is None else Period(**period | {"seeds": tuple(period["seeds"])}),
+        )
+
+
+# The file.
+
+
+def load(path: Path | None) -> Tuned:
+    """The content of a `tuned.toml`, of today or of old."""
+    if path is None:
+        return Tuned()
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give the tuned.toml of a bench of the suite `tune`")
+    content = read_toml(path, "--tuned")
+    try:
+        return _loaded(content) if "format" in content else _loaded_old(content)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{path}: not a tuned.toml of this version ({type(error).__name__}: {error})") from None
+
+
+def _loaded(content: dict[str, Any]) -> Tuned:
+    if content["format"] != FORMAT:
+        raise ValueError(f"format is {content['format']!r}, expected {FORMAT}")
+    period = dict(content["period"])
+    period |= {"start": int(period.pop("from")), "seeds": tuple(period["seeds"])}
+    choices = {
+        method: Choice(**choice | {"settings": {k: str(v) for k, v in choice["settings"].items()}})
+        for method, choice in content["method"].items()
+    }
+    return Tuned(choices, Period(**period))
+
+
+def _loaded_old(content: dict[str, Any]) -> Tuned:
+    return Tuned({method: Choice({k: _text(v) for k, v in given.items()}) for method, given in content.items()})
+
+
+def _text(value: Any) -> str:
+    """A TOML value as `--set` would be given it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(_text(v) for v in value) if isinstance(value, list) else str(value)
+
+
+def write(path: Path, tuned: Tuned) -> None:
+    """The file that `load` reads."""
+    assert tuned.period is not None
+    period = asdict(tuned.period)
+    period["from"] = period.pop("start")
+    order = ("data", "fingerprint", "from", "until", "seeds", "score")
+    lines = [f"format = {FORMAT}", "", "[period]", *(f"{key} = {_toml(period[key])}" for key in order)]
+    for method, choice in tuned.methods.items():
+        facts = asdict(choice)
+        settings = facts.pop("settings")
+        name = method if method.replace("_", "").isalnum() and method.isascii() else json.dumps(method)
+        lines += ["", f"[method.{name}]", *(f"{k} = {_toml(v)}" for k, v in facts.items() if v is not None)]
+        lines += [f"[method.{name}.settings]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items())]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _toml(value: Any) -> str:
+    """Numbers, text and lists of numbers look the same in JSON and TOML."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+# What follows for a bench: which clicks it tunes on, and which it may judge.
+
+
+def times(table: ClickTable, settings: Mapping[str, str], first: int | None, tuned: Tuned) -> dict[str, str]:
+    """The settings that a suite and a tuned.toml imply, unless `settings` say otherwise: `until` of a search on the
+    first part of the stream, at most half of it so that something is left to judge; `judge_from` of settings that
+    were chosen so."""
+    plan = _plan_of(settings)
+    if plan.tuning:
+        return {}
+    if first is not None and plan.until is None:
+        whole = plan.resolved(table)
+        return {"until": str(whole.split + min(first, _half(whole.until - whole.split)))}
+    split = table.schema.split if plan.split is None else plan.split
+    if tuned.period is not None and plan.judge_from is None and tuned.period.until > split:
+        replace(plan, judge_from=tuned.period.until).resolved(table)  # says at once if nothing is left to judge
+        return {"judge_from": str(tuned.period.until)}
+    return {}
+
+
+def _half(seconds: int) -> int:
+    """In whole days if there are some."""
+    return round(seconds / 2 / DAY) * DAY if seconds >= 2 * DAY else max(seconds // 2, 1)
+
+
+def _plan_of(settings: Mapping[str, str]) -> Plan:
+    """The plan of rows that have no settings of their own."""
+    known = {option.name for option in config.options(Plan)}
+    mine = {key: text for key, text in settings.items() if key.removeprefix("plan.") in known}
+    return config.distribute({"plan": Plan()}, mine, "--set")["plan"]
+
+
+def refuse(tuned: Tuned, fingerprint: str, seeds: Sequence[int], plans: Sequence[Plan], split: int) -> None:
+    """Refuse to judge settings by what they were chosen on, or on another log than they were chosen for."""
+    period = tuned.period
+    if period is None:
+        return
+    if period.fingerprint != fingerprint:
+        raise UserError(
+            f"--tuned: its settings were chosen on another log ({period.data}, fingerprint {period.fingerprint}; this "
+            f"one is {fingerprint}): tune on this log"
+        )
+    if used := sorted(set(seeds) & set(period.seeds)):
+        raise UserError(
+            f"--tuned: its settings were chosen with seed {', '.join(map(str, used))}: judge them with fresh seeds, "
+            f"for example --seeds {_fresh(period.seeds)}-{_fresh(period.seeds) + 2}"
+        )
+    for plan in plans:
+        given = split if plan.split is None else plan.split
+        start = 0 if plan.tuning else given if plan.judge_from is None else plan.judge_from
+        if start < period.until:
+            raise UserError(
+                f"--tuned: its settings were chosen on clicks from {days(period.start)} to {days(period.until)}, and "
+                f"some of them would be judged: set judge_from = {period.until} or later, or leave it out"
+            )
+
+
+def fresh_seed(tuned: Tuned) -> int:
+    """The first seed that was not tuned with from there on."""
+    return 0 if tuned.period is None else _fresh(tuned.period.seeds)
+
+
+def _fresh(seeds: Sequence[int]) -> int:
+    return max(seeds) + 1
+
+
+def judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
+    """From when to when clicks are judged; None where rows differ or a plan cannot be carried out."""
+    try:
+        resolved = {(plan.judge_from, plan.until) for plan in (plan.resolved(table) for plan in map(_timed, plans))}
+    except UserError:
+        return None
+    return dict(zip(("from", "until"), resolved.pop(), strict=True)) if len(resolved) == 1 else None
+
+
+def _timed(plan: Plan) -> Plan:
+    """Without what has nothing to do with times, so that few plans are resolved."""
+    return replace(plan, posterior_every=0, publish_lag=0)
+
+
+def days(seconds: int) -> str:
+    """A time of the log.
+
+    >>> days(31 * 86400), days(86400 + 43200)
+    ('day 31', 'day 1.5')
+    """
+    return f"day {round(seconds / DAY, 1):g}"
