@@ -59,8 +59,9 @@ def _delays() -> tuple[Ints, Ints]:
         converted = np.repeat([delay for delay, _ in law], [count for _, count in law])
         conversion[kind, : len(converted)] = converted
     row = np.arange(SIZE)
-    early, late = row % 3 == 0, row % 4 == 1  # of converters (first rows) more, by the numbers below
-    cart = np.where(early | (row < 20), 10 * MINUTE, np.where(late, 6 * HOUR, NEVER))
+    # Converters are the first rows: they have more carts than others. Some carts come at the end of a horizon.
+    early, late = (row < 20) | (row % 3 == 0), row % 4 == 1
+    cart = np.where(early, 10 * MINUTE, np.where(late, 6 * HOUR, NEVER))
     return conversion.ravel(), np.tile(cart, KINDS)
 
 
@@ -106,4 +107,4 @@ def minimise(loss: Callable[[], Tensor], net: nn.Module) -> None:
         value.backward()
         return value
 
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    optimiser.step(closure)

@@ -73,8 +73,8 @@ def one_of_each(age: int) -> Reveals:
 
 
 def rates(values: Tensor) -> list[float]:
-    found: list[float] = values.detach().double().tolist()
-    return found
+    numbers: list[float] = values.detach().double().tolist()
+    return numbers
 
 
 def test_the_calibration_of_every_helper_is_tested() -> None:
@@ -118,7 +118,7 @@ def test_delay_loss_is_the_sum_of_two_means() -> None:
 
 
 class Rows(nn.Module):
-    """Says what it was given, row by row, and remembers what it was asked."""
+    """Returns given outputs, row by row, and records its inputs."""
 
     def __init__(self, outputs: Tensor) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def _cross_entropy(logit: Floats, label: npt.NDArray[Any]) -> Floats:
     return np.logaddexp(0, np.where(label, -logit, logit))
 
 
-def test_what_helpers_of_delay_say_is_not_trained_through() -> None:
+def test_estimates_of_pi_dp_and_rho_carry_no_gradient() -> None:
     part = engine_of("es_dfm").method
     assert isinstance(part, DelayAware)
     part.nets["delay"] = Tabular(2)
@@ -156,7 +156,9 @@ def test_what_helpers_of_delay_say_is_not_trained_through() -> None:
 # FSIW's a1 and a0, ULC's b.
 
 
-@pytest.mark.parametrize(("method", "name"), [(m, n) for n in ("observed", "negative", "later") for m in methods_with(n)])
+@pytest.mark.parametrize(
+    ("method", "name"), [(m, n) for n in ("observed", "negative", "later") for m in methods_with(n)]
+)
 @pytest.mark.parametrize("as_of", ["deadline", "window"])
 def test_helpers_with_a_deadline_learn_the_law_at_every_age(method: str, name: str, as_of: str) -> None:
     part = engine_of(method, as_of=as_of).method
@@ -189,8 +191,8 @@ def _claim(name: str, kind: int, age: int) -> float:
 
 def test_a1_a0_and_b_by_hand() -> None:
     """The first kind at an hour: 15 of 45 conversions are seen; of 85 clicks without one, 30 convert in time."""
-    found = [_claim(name, 0, HOUR) for name in ("observed", "negative", "later")]
-    assert found == pytest.approx([15 / 45, 55 / 85, 30 / 85])
+    claims = [_claim(name, 0, HOUR) for name in ("observed", "negative", "later")]
+    assert claims == pytest.approx([15 / 45, 55 / 85, 30 / 85])
 
 
 # Age at the deadline, delay, and what is learnt of it at that age: seen by then, seen later, or (None) not asked.
@@ -259,8 +261,8 @@ def test_two_clicks_are_enough_to_learn_from_and_one_is_not() -> None:
 
 
 @pytest.mark.parametrize(("method", "name"), [("ulc", "later"), ("fsiw", "observed"), ("fsiw", "negative")])
-def test_what_helpers_with_a_deadline_say_is_not_trained_through(method: str, name: str) -> None:
-    """Whether or not they are frozen: the loss of the stream must not reach them."""
+def test_estimates_with_a_deadline_carry_no_gradient(method: str, name: str) -> None:
+    """Even if the helper is not frozen, the stream's loss must not reach it."""
     part = engine_of(method).method
     assert isinstance(part, Hindsight)
     events = source_of([0]).reveals(part.schedule(), 0, END)
@@ -330,7 +332,7 @@ def test_trajectory_loss_counts_windows_that_have_ended() -> None:
 
 
 @pytest.mark.parametrize("actions", [1, 2, 3])
-def test_joint_states_are_told_apart(actions: int) -> None:
+def test_each_joint_state_has_its_own_cell(actions: int) -> None:
     """Every set of actions that have happened by a horizon has a cell of its own; hidden windows are in none."""
     rng, ends = np.random.default_rng(1), (10, 20)
     age = torch.from_numpy(rng.choice([5, 10, 15, 20, 25, NEVER], (300, 3)))
@@ -418,7 +420,7 @@ def test_completer_is_trained_on_trajectories_cut_at_a_random_length(method: str
     assert (b.trajectory(HORIZONS)[0] != state).any()
 
 
-def test_completer_is_not_told_of_windows_that_had_not_ended() -> None:
+def test_completer_is_trained_on_visible_windows_only() -> None:
     """Of history as known at its end, the last clicks are open: their later windows are hidden, not empty."""
     _, plugin = completer_of("vanilla")
     b = cut_off()
@@ -432,7 +434,7 @@ def test_completer_is_not_told_of_windows_that_had_not_ended() -> None:
 
 
 @pytest.mark.parametrize(("window", "shortest"), [(HORIZONS[0] - 1, 0), (HORIZONS[0], 1), (HORIZONS[0] + 1, 1)])
-def test_completer_learns_of_empty_trajectories_if_it_is_asked_of_them(window: int, shortest: int) -> None:
+def test_completer_learns_empty_trajectories_if_the_method_shows_them(window: int, shortest: int) -> None:
     _, plugin = completer_of("vanilla", window=window)
     assert plugin.shortest == shortest
 
@@ -457,13 +459,13 @@ def test_completer_pulls_with_the_mean_over_uncertain_clicks_weighted_by_the_gat
     assert gate == (np.ptp(weight) > 0.01)
 
 
-# The same with nets, as warm-up trains them, on the synthetic log. For nets that are told an age and for trajectories,
-# test_corrections.py and test_trace.py do so. Two kinds would be too few here: their activations hardly differ, and
-# batch normalisation turns the noise of the last steps into errors of .1.
+# The same with real nets, trained by warm-up on the synthetic log; test_corrections.py does so for nets with an elapsed
+# time, test_trace.py for trajectories. The two kinds above would be too few: their activations hardly differ, and the
+# running statistics of batch normalisation then lag so far behind the weights that rates are off by .1.
 
 
 def test_nets_of_pi_dp_and_rho_come_out_calibrated() -> None:
-    """On the day after the warm-up part: by the segments, whose laws differ, and by how much rates differ."""
+    """On the day after warm-up: on average, by segment (each has its own delay law) and click by click."""
     table = small_log(clicks=60_000)
     truth, wait = Truth(table), 6 * HOUR
     method = ESDFM(window=wait, hidden=(16, 8), batch_size=256, learning_rate=5e-3, warm_epochs=0, helper_epochs=3)
@@ -480,7 +482,7 @@ def test_nets_of_pi_dp_and_rho_come_out_calibrated() -> None:
 
 
 def test_nets_of_the_completer_come_out_calibrated() -> None:
-    """Among clicks of one age that are open: as many as it says convert in the end."""
+    """Of open clicks of one age, as many convert as predicted, among high and among low predictions."""
     table = small_log(clicks=60_000)
     plugin = Completer(hidden=(16,), epochs=3)
     engine = Engine(Vanilla(hidden=(4,), batch_size=256, warm_epochs=0), table.schema, plugins=(plugin,))
@@ -489,10 +491,10 @@ def test_nets_of_the_completer_come_out_calibrated() -> None:
     for age in (HOUR, 6 * HOUR, DAY):
         events = source.reveals((After(age),), 3 * DAY + age, 4 * DAY + age)
         asked = events.take(torch.nonzero(events.open)[:, 0])
-        says = torch.sigmoid(plugin.frozen("completer", asked.x, *asked.trajectory(plugin.ends))).double().numpy()
+        predicted = torch.sigmoid(plugin.frozen("completer", asked.x, *asked.trajectory(plugin.ends))).double().numpy()
         label = table.label[asked.row.numpy()]
-        assert says.mean() == pytest.approx(label.mean(), abs=0.03), age
-        high = says > np.median(says)
+        assert predicted.mean() == pytest.approx(label.mean(), abs=0.03), age
+        high = predicted > np.median(predicted)
         assert label[high].mean() - label[~high].mean() == pytest.approx(
-            says[high].mean() - says[~high].mean(), abs=0.05
+            predicted[high].mean() - predicted[~high].mean(), abs=0.05
         )

@@ -29,9 +29,9 @@ def warmed(method: Method, *plugins: Completer) -> tuple[Engine, TableSource]:
 
 
 def norms(net: nn.Module) -> list[nn.BatchNorm1d]:
-    found = [module for module in net.modules() if isinstance(module, nn.BatchNorm1d)]
-    assert found
-    return found
+    layers = [module for module in net.modules() if isinstance(module, nn.BatchNorm1d)]
+    assert layers
+    return layers
 
 
 def copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ class Watching(Vanilla):
 
 
 def test_nets_are_warmed_up_in_training_mode_and_served_in_the_other() -> None:
-    """Without training mode, batch normalisation would keep the statistics that it was born with."""
+    """Without training mode, batch normalisation would keep its initial statistics."""
     engine, _ = Subject("trace").warmed(TABLE, PLAN)
     nets = [engine.method.nets["main"], engine.method.nets["trajectory"], engine.plugins[0].nets["completer"]]
     for net in nets:
@@ -134,7 +134,7 @@ def test_batches_of_history_are_shuffled_by_their_generator_alone() -> None:
 
 
 def test_warm_up_shows_clicks_in_another_order_each_time() -> None:
-    """A net that sees time in order ends fitted to the last clicks; one order for all passes is learnt by heart."""
+    """In time order, the last steps would see the last clicks only."""
     method = Watching(hidden=(8,), batch_size=256, warm_epochs=2)
     warmed(method)
     half = len(method.shown) // 2
@@ -149,7 +149,7 @@ def test_warm_up_shows_clicks_in_another_order_each_time() -> None:
 
 
 def test_an_engine_that_has_learnt_can_go_back_to_the_start_of_the_stream() -> None:
-    """Nothing of what it learnt with stays behind, the optimiser's moments included."""
+    """The optimiser's moments go back, too."""
     engine, source = Subject("trace").warmed(TABLE, PLAN)
     start, fingerprint = copied(engine.state()), engine.fingerprint()
     engine.tick(source, *PLAN.bounds(0))
@@ -162,7 +162,7 @@ def test_an_engine_that_has_learnt_can_go_back_to_the_start_of_the_stream() -> N
 
 
 def test_a_second_warm_up_starts_the_stream_anew() -> None:
-    """The optimiser of the first stream has moments of weights that are no more."""
+    """The moments of the first stream belong to weights that have been replaced."""
     engine, source = Subject("vanilla").warmed(TABLE, PLAN)
     engine.tick(source, *PLAN.bounds(0))
     weights = copied(engine.method.nets["main"].state_dict())
