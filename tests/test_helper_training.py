@@ -228,10 +228,14 @@ EDGES: dict[str, list[tuple[int, int, str | None]]] = {
 def test_which_clicks_a_deadline_asks_about(name: str, as_of: str) -> None:
     method = "ulc" if name == "later" else "fsiw"
     part = engine_of(method, as_of=as_of).method
+    assert isinstance(part, Hindsight)
     edges = EDGES[as_of]
     click_ts = DEADLINE - np.array([age for age, _, _ in edges])
     order = np.argsort(click_ts, kind="stable")
     b = past(np.array([delay for _, delay, _ in edges])[order], click_ts=click_ts[order])
+    age, before, after = part.hindsight(b)
+    for flag, what in ((before, "before"), (after, "after")):
+        assert flag[age >= 0].tolist() == [edges[e][2] == what for e in order if edges[e][2] is not None]
     asked = {"observed": ("before", "after"), "negative": ("after", "never"), "later": ("after", "never")}[name]
     label = {"observed": "before", "negative": "never", "later": "after"}[name]
     chosen = [(i, edges[e]) for i, e in enumerate(order) if edges[e][2] in asked]
