@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.config import DAY
 from tracecvr.engine import Engine
+from tracecvr.learning import StreamLearning
 from tracecvr.method import Method
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer
@@ -163,8 +164,11 @@ def test_an_engine_that_has_learnt_can_go_back_to_the_start_of_the_stream() -> N
 
 def test_a_second_warm_up_starts_the_stream_anew() -> None:
     """The moments of the first stream belong to weights that have been replaced."""
-    engine, source = Subject("vanilla").warmed(TABLE, PLAN)
+    learning = StreamLearning(carry_moments=False)
+    engine, source = Engine(Vanilla(hidden=(8,), batch_size=256), TABLE.schema, stream=learning), TableSource(TABLE)
+    engine.warm_up(source.history(PLAN.split, PLAN.warm_labels))
     engine.tick(source, *PLAN.bounds(0))
+    assert [name for name in engine.state() if name.startswith("adam.")]
     weights = copied(engine.method.nets["main"].state_dict())
     engine.warm_up(source.history(PLAN.split, PLAN.warm_labels))
     again = engine.method.nets["main"].state_dict()
