@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from tracecvr.metrics import Metrics, average, evaluate, nll, probability
+from tracecvr.metrics import Metrics, as_dict, average, evaluate, nll, probability
 
 scored = st.lists(st.tuples(st.floats(-8, 8, width=32), st.booleans()), min_size=1, max_size=60)
 
@@ -54,6 +54,35 @@ def test_calibration_errors_by_hand() -> None:
     assert found.ece == pytest.approx(0.5 * 0.48 + 0.5 * 0.1)
     assert found.mce == pytest.approx(0.48)
     assert found.ece_gdfm == pytest.approx((abs(0.5 - 0.05) + abs(1 - 0.95)) / 2)
+
+
+def test_calibration_errors_of_bins_of_unequal_size() -> None:
+    """By count, not by bin: one click is far off, nine are near. The bins' edges are fifteenths."""
+    p = np.array([0.065, *[0.068] * 9])  # below and above 1/15, in one bin of 10
+    found = evaluate(np.log(p / (1 - p)), np.array([True, *[False] * 9]))
+    assert found.ece == pytest.approx(0.1 * 0.935 + 0.9 * 0.068)
+    assert found.mce == pytest.approx(0.935)
+    assert found.ece_gdfm == pytest.approx(abs(0.1 - 0.05))
+
+
+@given(
+    st.lists(st.tuples(st.floats(-8, 8, width=32), st.booleans(), st.integers(1, 4)), min_size=2, max_size=40).filter(
+        lambda clicks: 0 < sum(y for _, y, _ in clicks) < len(clicks)
+    )
+)
+def test_weights_of_any_kind_count_like_so_many_clicks(clicks: list[tuple[float, bool, int]]) -> None:
+    """Weights that depend on the label alone cancel in the AUC: these differ inside a class."""
+    s, y = arrays([(s, y) for s, y, _ in clicks])
+    times = np.array([n for _, _, n in clicks])
+    weighed = as_dict(evaluate(s, y, times.astype(float)))
+    assert weighed == pytest.approx(as_dict(evaluate(np.repeat(s, times), np.repeat(y, times))), rel=1e-9, abs=1e-12)
+
+
+def test_a_weighted_auc_by_hand() -> None:
+    """One positive between two negatives, of which the lower one counts three times: 3 of 4 pairs are in order."""
+    s, y = np.array([-1.0, 0.0, 1.0]), np.array([False, True, False])
+    assert evaluate(s, y).auc == pytest.approx(0.5)
+    assert evaluate(s, y, np.array([3.0, 1.0, 1.0])).auc == pytest.approx(0.75)
 
 
 def test_extreme_log_odds_stay_finite() -> None:

@@ -490,6 +490,24 @@ def test_the_synthesizer_does_not_train_heads_but_what_is_served_can() -> None:
     assert reaches(method.log_odds(events.x).sum(), net) == {"synthesizer", "heads"}
 
 
+def test_what_is_served_trains_heads_as_if_their_weights_were_given() -> None:
+    """A plugin pulls what is served: the heads must not be moved so that the synthesizer weighs them otherwise."""
+    engine, source = warmed("miss")
+    method, net = engine.method, engine.method.nets["main"]
+    assert isinstance(method, MISS)
+    assert isinstance(net, MixedNet)
+    x = source.clicks(4 * DAY, 4 * DAY + 6 * HOUR).x
+    heads = net(x).detach()
+    method.outputs = lambda _: served  # type: ignore[method-assign,assignment]
+    served = heads.clone().requires_grad_()
+    (ours,) = torch.autograd.grad(method.log_odds(x).sum(), served)
+    given = net.log_weights(F.logsigmoid(heads)).detach()
+    (held,) = torch.autograd.grad(mixture(given, served).sum(), served)
+    torch.testing.assert_close(ours, held)
+    free = mixture(net.log_weights(F.logsigmoid(served)), served).sum()
+    assert not torch.allclose(torch.autograd.grad(free, served)[0], held, rtol=1e-3)
+
+
 def test_the_synthesizer_is_given_rates_and_their_shares() -> None:
     net = MixedNet(nn.Identity(), 3).double()
     rates = np.array([[0.1, 0.6, 0.02], [0.9, 0.9, 0.9]])

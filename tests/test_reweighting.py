@@ -433,3 +433,17 @@ def test_ranking_is_not_neutral_and_states_no_root() -> None:
     assert slopes[0].flatten().tolist() == pytest.approx([0, 0], abs=1e-5)
     assert slopes[1][0] < -0.01 < 0.01 < slopes[1][1]
     assert TeslaCVR().fixed_point(0.2, 0.12) is None
+
+
+# Weights outside their range.
+
+
+def test_weights_are_kept_inside_their_range_and_counted() -> None:
+    method = engine_of("es_dfm").method
+    weight = torch.tensor([-3.0, -1e-6, 0.0, 0.5, 10.0, 10.5], requires_grad=True)
+    kept = method.clip(weight)
+    assert kept.tolist() == [0, 0, 0, 0.5, 10, 10]
+    assert not kept.requires_grad
+    assert method.counts["clipped"] == 3
+    assert method.clip(weight, high=0.25).tolist() == [0, 0, 0, 0.25, 0.25, 0.25]
+    assert method.counts["clipped"] == 8
