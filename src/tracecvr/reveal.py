@@ -73,10 +73,12 @@ class Reveals:
     age: Tensor  # (B, K) delay of each action known by the clock, else NEVER
     converted: Tensor  # (B,) conversion within d_max known by the clock
     mature: Tensor  # (B,) d_max has passed: the label is final
+    known: Tensor  # (B,) seconds from click to when a conversion within d_max became known, if by the clock, else NEVER
+    refund: Tensor  # (B,) seconds from click to when it was taken back, if by the clock, else NEVER
     truth: Tensor | None = None  # (B,) float
     delay: Tensor | None = None  # (B, K)
     span: Tensor | None = None  # (B,) seconds from click to the end of the history, in history only
-    since: Tensor | None = None  # (B,) how many looks a click had before the event, if the method merged events
+    since: Tensor | None = None  # (B,) what the method knew of the click before, if it merged events
     logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
     answers: dict[str, Tensor] = field(default_factory=dict)  # what frozen nets that see x alone say of each click
     rng: np.random.Generator | None = None
@@ -131,9 +133,13 @@ def reveal(
     """What was known of each click at its clock; with `truth`, the final outcome too. A conversion that is taken back
     is not shown from then on, but it has happened: its final delay stays."""
     known = seen_ts <= clock[:, None]
-    if undone_ts is not None:
-        known[:, 0] &= ~taken_back(undone_ts, click_ts, clock, d_max)
     delay = np.where(action_ts == NEVER, NEVER, action_ts - click_ts[:, None])
+    known_after = np.where(known[:, 0] & (delay[:, 0] <= d_max), seen_ts[:, 0] - click_ts, NEVER)
+    refund = np.full_like(click_ts, NEVER)
+    if undone_ts is not None:
+        gone = taken_back(undone_ts, click_ts, clock, d_max)
+        known[:, 0] &= ~gone
+        refund = np.where(gone, undone_ts - click_ts, NEVER)
     age = np.where(known, delay, NEVER)
     elapsed = clock - click_ts
     final = delay[:, 0] <= d_max
@@ -150,6 +156,8 @@ def reveal(
         age=torch.from_numpy(age),
         converted=torch.from_numpy(age[:, 0] <= d_max),
         mature=torch.from_numpy(elapsed >= d_max),
+        known=torch.from_numpy(known_after),
+        refund=torch.from_numpy(refund),
         truth=torch.from_numpy(final.astype(np.float32)) if truth else None,
         delay=torch.from_numpy(delay) if truth else None,
     )

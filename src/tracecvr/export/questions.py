@@ -77,6 +77,7 @@ class Posterior(Served):
 
     def forward(self, ids: Tensor, elapsed: Tensor, age: Tensor) -> Tensor:  # (B, F), (B,), (B, K) -> (B,)
         nothing = torch.zeros_like(elapsed)
+        never = torch.full_like(elapsed, NEVER)
         b = Reveals(
             row=nothing,
             x=ids,
@@ -87,6 +88,8 @@ class Posterior(Served):
             age=age,
             converted=age[:, 0] <= self.d_max,
             mature=elapsed >= self.d_max,
+            known=torch.where(age[:, 0] <= self.d_max, age[:, 0], never),
+            refund=never,
         )
         return self.corrected(self.method.posterior(b))
 

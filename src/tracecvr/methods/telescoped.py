@@ -1,34 +1,35 @@
-"""Telescoped likelihood: each time a click is shown, it teaches only what is new since it was last shown."""
+"""Telescoped likelihood: each time a click is shown, it teaches only what is new since it was shown before."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.chain import NOTHING, chain_loss, log_open, width
+from tracecvr.chain import chain_loss, log_open, width
 from tracecvr.config import DAY, Seconds, option
-from tracecvr.errors import UserError
 from tracecvr.method import Helper, Method
 from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.seeds import uniform
 
 _CERTAIN = 30.0
-"""Log-odds of what is known."""
+"""Log-odds of an outcome that is known."""
 
 
 @dataclass
 class Telescoped(Method):
-    """Shows a click while it is open at rising ages, and when it converts. The loss is the likelihood of what was seen
-    since the click was last shown, given what had been seen before. Its gradient is the change of the posterior.
+    """Shows a click at rising ages until its outcome is known. The loss is the likelihood of what has been seen since
+    the click was shown before, given all that had been seen by then. Its gradient is the change of the posterior.
 
     Over a click's life the gradients add up to y - p, which is Oracle's, whatever the law of delays and actions says.
-    So a wrong law moves learning in time, but not the rate that is learnt.
+    A wrong law moves learning in time, but not the rate that is learnt. Methods that show the whole trajectory each
+    time have no such protection, and count a click as often as it is shown.
 
-    >>> Telescoped(ages=(3600, 86400)).looks(86400)
-    (3600, 86400)
+    >>> Telescoped(ages=(3600,)).late_share
+    1.0
     """
 
     name = "telescoped"
@@ -37,128 +38,127 @@ class Telescoped(Method):
     per_click: ClassVar[tuple[str, ...]] = ("chain",)
 
     ages: tuple[Seconds, ...] | None = option(
-        None, "ages at which open clicks are shown, d_max added if it is missing; the horizons by default", low=1
+        None,
+        "ages at which a click is shown, the last of which is d_max whatever is given; the horizons by default",
+        low=0,
     )
-    at_once: bool = option(True, "show a conversion when it becomes known; else when its window ends")
-    merge: bool = option(True, "show a click once per interval, with all that is new; the gradient is the same")
+    at_once: bool = option(False, "show a conversion when it becomes known instead of at the next age")
+    merge: bool = option(True, "show a click once per interval, with all that is new; the gradient stays the same")
     late_share: float = option(
-        1.0, "share of open clicks that are shown at a late age, with more weight", above=0, high=1
+        1.0,
+        "share of clicks that are shown at a late age while they are open; they count for the others",
+        above=0,
+        high=1,
     )
-    late_after: Seconds = option(DAY, "ages from which on `late_share` applies", low=0)
+    late_after: Seconds = option(DAY, "the age after which `late_share` applies", low=0)
     refresh: Seconds | None = option(
-        None, "train the law of delays and actions anew every so often; never by default", low=1
+        None, "train the law of delays and actions anew this often, on the last clicks; never by default", low=1
     )
-    chain_epochs: int = option(1, "passes of the law of delays and actions over the warm-up part", low=1)
-    normaliser: str = option("events", "", choices=("events", "clicks", "constant"))
-
-    def looks(self, d_max: int) -> tuple[int, ...]:
-        """The ages at which open clicks are shown."""
-        ages = self.ends if self.ages is None else self.ages
-        return (*(age for age in ages if age < d_max), d_max)
+    chain_epochs: int | None = option(
+        None,
+        "passes of the law over the warm-up part; by default 1 if it is large, else as held-back clicks want",
+        low=1,
+    )
 
     @property
-    def _ages(self) -> tuple[int, ...]:
-        return self.looks(self.schema.d_max)
+    def looks(self) -> tuple[int, ...]:
+        """The ages in force."""
+        ages, d_max = self.ends if self.ages is None else self.ages, self.schema.d_max
+        return (*sorted({age for age in ages if age < d_max}), d_max)
+
+    def in_force(self) -> dict[str, Any]:
+        return super().in_force() | {"ages": list(self.looks)}
 
     def schedule(self) -> Schedule:
-        looks = tuple(After(age, seen=False) for age in self._ages)
-        if self.at_once:
-            return (*looks, On(0))
-        return looks + tuple(After(age, seen=True) for age in self._ages)
+        # A conversion that becomes known only after d_max has no look left, so it is shown then.
+        late = On(0) if self.at_once else On(0, later_than=self.schema.d_max)
+        return (*(After(age) for age in self.looks), late)
 
-    # What a showing is about: the looks before it and the looks up to it.
+    # What an event is about: the state of the click when it was shown before, and its state now. A state is how many
+    # looks the click has had while it was open; then there are two more, converted and refunded.
 
-    def _links(self, b: Reveals) -> tuple[Tensor, Tensor]:
-        """How many looks each event's click had before, and after, it: H + 1 stands for converted."""
-        count = len(self._ages)
-        look = b.trigger % count
-        converted = b.trigger >= count
-        if self.at_once:  # looks that fired before: a click that came late has had none until then
-            ages = torch.tensor(self._ages)
-            look_before = (torch.maximum(ages, b.lateness[:, None]) < b.elapsed[:, None]).sum(1)
-            before = torch.where(converted, look_before, look)
-        else:
-            before = look
-        return before, torch.where(converted, count + 1, look + 1)
+    def states(self, b: Reveals) -> tuple[Tensor, Tensor]:
+        """The state before and after each event: (B,), (B,)."""
+        count, ages = len(self.looks), torch.tensor((-1, *self.looks))
+        look = b.trigger.clamp_max(count - 1)
+        start, end = ages[look], ages[look + 1]
+        before, after = self._at(b, start, look), self._at(b, end, look + 1)
+        if self.at_once:  # a conversion was shown when it became known
+            before = torch.where((b.known <= end) & (b.refund > start), count + 1, before)
+        on = b.trigger == count
+        looks_before = (ages[1:] < b.elapsed[:, None]).sum(1)
+        return torch.where(on, looks_before, before), torch.where(on, count + 1, after)
+
+    def _at(self, b: Reveals, age: Tensor, looks: Tensor) -> Tensor:
+        converted, refunded = len(self.looks) + 1, len(self.looks) + 2
+        return torch.where(b.refund <= age, refunded, torch.where(b.known <= age, converted, looks))
 
     def condensed(self, events: Reveals) -> Reveals:
-        before, after = self._links(events)
-        keep = self._sampled(events)
-        if not self.at_once:  # seen at an earlier look already
-            ages = torch.tensor((0, *self._ages))
-            keep &= ~((events.trigger >= len(self._ages)) & (events.age[:, 0] <= ages[before]) & (before > 0))
-        if not bool(keep.all()):
-            events, before, after = events.take(keep), before[keep], after[keep]
-        return self._merged(events, before, after) if self.merge else events
-
-    def _sampled(self, events: Reveals) -> Tensor:
-        keep = torch.ones(len(events), dtype=torch.bool)
+        """The events that say something new, thinned at late ages, those of one click in one."""
+        before, after = self.states(events)
+        kept = before != after
         if self.late_share < 1:
-            late = self._late(events)
-            key = (events.row * 7919 + events.trigger * 104729 + 12345) * 2654435761 % 2**32
-            key = (key ^ (key >> 15)) * 2246822519 % 2**32
-            keep = ~late | (key.double() / 2**32 < self.late_share)
-        return keep
+            chance = uniform((events.row * len(self.schedule()) + events.trigger).numpy())
+            kept &= ~self._late(events, after) | torch.from_numpy(chance < self.late_share)
+        index = kept.nonzero()[:, 0]
+        if self.merge:
+            index, before = _last_of_chains(events.row, before, after, index)
+        else:
+            before = before[index]
+        return replace(events.take(index), since=before)
 
-    def _late(self, events: Reveals) -> Tensor:
-        ages = torch.tensor((*self._ages, 0))
-        return (events.trigger < len(self._ages)) & (ages[events.trigger.clamp_max(len(self._ages))] > self.late_after)
+    def _late(self, b: Reveals, after: Tensor) -> Tensor:
+        """Events of open clicks at a late age."""
+        ages = torch.tensor((*self.looks, 0))
+        return (ages[b.trigger] > self.late_after) & (after <= len(self.looks))
 
-    def _merged(self, events: Reveals, before: Tensor, after: Tensor) -> Reveals:
-        order = torch.argsort(events.row * (len(self._ages) + 2) + after, stable=True)
-        row, first, last = events.row[order], before[order], after[order]
-        follows = torch.zeros(len(order), dtype=torch.bool)
-        follows[1:] = (row[1:] == row[:-1]) & (first[1:] == last[:-1])
-        chain = (~follows).cumsum(0) - 1
-        ends = torch.ones(len(order), dtype=torch.bool)
-        ends[:-1] = ~follows[1:]
-        starts = first[~follows]
-        kept = order[ends]
-        back = torch.argsort(kept)
-        from dataclasses import replace
-
-        return replace(events.take(kept[back]), since=starts[chain[ends]][back])
-
-    # The law of the chain.
+    # The law of delays and actions.
 
     def helpers(self) -> dict[str, Helper]:
-        outputs = width(len(self._ages), len(self.schema.actions))
+        outputs = width(len(self.looks), len(self.schema.actions))
         return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh)}
 
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        return chain_loss(self.nets[name](b.x), b, self._ages)
+        return chain_loss(self.nets[name](b.x), b, self.looks)
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         if name == "chain" and self.inherits(Telescoped, "helper_loss"):
-            return {"ages": self._ages}
+            return {"ages": self.looks}
         return super().warm_up_depends_on(name)
 
     def log_psi(self, b: Reveals) -> Tensor:
-        """log P(o_1..o_h, open | x, y) after each look: (B, 2, H + 1)."""
-        return log_open(self.of_click("chain", b), b.trajectory(self._ages)[0])
+        """log P(o_1..o_h, open | x, y) after no look and after each: (B, 2, H + 1)."""
+        return log_open(self.of_click("chain", b), b.trajectory(self.looks)[0])
 
     # Training.
 
+    def loss(self, b: Reveals) -> Tensor:
+        before, after = self.states(b)
+        before = before if b.since is None else b.since
+        likelihood = self.log_likelihood(b)
+        new = likelihood.gather(1, after[:, None]) - likelihood.gather(1, before[:, None])
+        weight = torch.where(self._late(b, after), 1 / self.late_share, 1.0)
+        return -(weight * new[:, 0]).mean()
+
+    def log_likelihood(self, b: Reveals) -> Tensor:
+        """log P(all that was seen | x) in each state, up to terms without p: (B, H + 3)."""
+        log_psi, logit = self.log_psi(b), self.logit(b.x)
+        no, yes = F.logsigmoid(-logit)[:, None], F.logsigmoid(logit)[:, None]
+        return torch.cat([torch.logaddexp(no + log_psi[:, 0], yes + log_psi[:, 1]), yes, no], dim=1)
+
     def posterior(self, b: Reveals) -> Tensor:
         log_psi = self.log_psi(b)
-        seen = b.trajectory(self._ages)[1].sum(1).long()
-        evidence = (log_psi[:, 1] - log_psi[:, 0]).gather(1, seen[:, None])[:, 0]
-        known = torch.where(b.converted, _CERTAIN, (self.logit(b.x) + evidence).clamp(-_CERTAIN, _CERTAIN))
-        return known
+        seen = b.trajectory(self.looks)[1].sum(1, keepdim=True).long()
+        evidence = (log_psi[:, 1] - log_psi[:, 0]).gather(1, seen)[:, 0]
+        return torch.where(b.converted, _CERTAIN, (self.logit(b.x) + evidence).clamp(-_CERTAIN, _CERTAIN))
 
-    def loss(self, b: Reveals) -> Tensor:
-        before, after = self._links(b)
-        if b.since is not None:
-            before = b.since
-        logit, log_psi = self.logit(b.x), self.log_psi(b)
-        looks = torch.logaddexp(
-            F.logsigmoid(-logit)[:, None] + log_psi[:, 0], F.logsigmoid(logit)[:, None] + log_psi[:, 1]
-        )
-        states = torch.cat([looks, F.logsigmoid(logit)[:, None]], dim=1)  # (B, H + 2)
-        link = (states.gather(1, after[:, None]) - states.gather(1, before[:, None]))[:, 0]
-        if self.late_share < 1:
-            link = torch.where(self._late(b), link / self.late_share, link)
-        return -link.mean()
 
-    def fixed_point(self, p: float, delayed: float) -> float:
-        return p
+def _last_of_chains(row: Tensor, before: Tensor, after: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Of events of one click that follow on each other, the last, and the state before the first; in their order."""
+    order = index[torch.argsort(row[index], stable=True)]  # events of a click stay in the order of time
+    follows = (row[order[1:]] == row[order[:-1]]) & (before[order[1:]] == after[order[:-1]])
+    follows = F.pad(follows, (1, 0), value=False)
+    first = order[~follows]
+    last = order[~F.pad(follows[1:], (0, 1), value=False)]
+    back = torch.argsort(last)
+    return last[back], before[first[back]]

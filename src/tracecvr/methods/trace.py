@@ -26,6 +26,9 @@ class Trace(TrajectoryAware):
     converted (not only once mature), the windows' entropies are of all actions jointly (not of the purchase alone), and
     the completer has the hidden sizes of the other nets. Ablations: `trajectory=false`, `lam=0`, `gate=false`.
 
+    `telescoped=true` keeps nets and evidence, but each showing teaches only the change of the posterior since the one
+    before, and the last one the outcome. Over a click's life that adds up to y - p: every click counts once.
+
     >>> Trace(lam=0.2).plugins()[0].weight
     0.2
     """
@@ -43,6 +46,7 @@ class Trace(TrajectoryAware):
     revealed: str | None = option(None, "clicks with a known outcome; by reading", choices=("mature", "known"))
     entropy: str | None = option(None, "actions a window's entropy is taken of; by reading", choices=("pay", "joint"))
     completer_hidden: tuple[int, ...] | None = option(None, "hidden sizes of the completer; by reading", low=1)
+    telescoped: bool = option(False, "learn the change of the posterior since a click was shown before, not all of it")
 
     _eta: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -95,16 +99,18 @@ class Trace(TrajectoryAware):
 
     def _corrected(self, b: Reveals) -> Tensor:
         """The prior's log-odds plus the weighted evidence of every visible window."""
-        prior = self.logit(b.x)
-        if not self.trajectory:
-            return prior
-        visible = b.trajectory(self.ends)[1]
-        weight = visible * self.eta()
+        return self._given(b, b.trajectory(self.ends)[1]) if self.trajectory else self.logit(b.x)
+
+    def _given(self, b: Reveals, visible: Tensor) -> Tensor:
+        """The prior's log-odds plus the weighted evidence of these windows (B, H)."""
+        prior, weight = self.logit(b.x), visible * self.eta()
         alpha = weight / weight.sum(1, keepdim=True).clamp_min(1e-6)
         log_psi = self.log_likelihood(b)
         return prior + (alpha * (log_psi[:, 1] - log_psi[:, 0])).sum(1)
 
     def loss(self, b: Reveals) -> Tensor:
+        if self.telescoped:
+            return self.telescoped_loss(b)
         supervised = self.supervised_loss(b)
         return supervised + self.trajectory_loss(b) if self.trajectory else supervised
 
@@ -117,6 +123,15 @@ class Trace(TrajectoryAware):
         weight = b.trajectory(self.ends)[1] * self.eta()
         loss = marginal_nll(self.logit(b.x), self.log_likelihood(b))
         return (weight * loss).sum() / weight.sum().clamp_min(1e-6)
+
+    def telescoped_loss(self, b: Reveals) -> Tensor:
+        """Its gradient in the prior's log-odds is the change of the posterior since the click was shown before."""
+        window = torch.arange(len(self.ends))
+        before = torch.sigmoid(self._given(b, (window < b.trigger[:, None]).float()))
+        now = torch.sigmoid(self._given(b, (window <= b.trigger[:, None]).float()))
+        last = b.trigger == len(self.schedule()) - 1
+        change = torch.where(last, b.label, now) - before
+        return -(self.sg(change) * self.logit(b.x)).mean()
 
     def uncertain(self, b: Reveals) -> Tensor:
         return ~self._revealed(b)
