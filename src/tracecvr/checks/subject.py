@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,13 @@ class Cell:
             "observed": Exact((self.p - self.delayed) / self.p),  # P(converted by w | y = 1)
             "negative": Exact((1 - self.p) / waiting),  # P(y = 0 | not converted by w)
             "later": Exact(self.delayed / waiting),  # P(y = 1 | not converted by w)
+            "chain": Exact([min(max(hazard, clip), 1 - clip) for hazard in self.hazards()]),
         }
+
+    def hazards(self) -> list[float]:
+        """P(converts in a window | y = 1, not before), by window."""
+        by = [self._share(end) / self.p for end in self.horizons]
+        return [(now - before) / (1 - before) if before < 1 else 0.5 for before, now in pairwise([0.0, *by])]
 
     def states(self) -> Tensor:
         """P(converted by each horizon | y): (2, H, 1)."""

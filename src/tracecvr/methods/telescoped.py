@@ -156,9 +156,8 @@ class Telescoped(Method):
 def _last_of_chains(row: Tensor, before: Tensor, after: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Of events of one click that follow on each other, the last, and the state before the first; in their order."""
     order = index[torch.argsort(row[index], stable=True)]  # events of a click stay in the order of time
-    follows = (row[order[1:]] == row[order[:-1]]) & (before[order[1:]] == after[order[:-1]])
-    follows = F.pad(follows, (1, 0), value=False)
-    first = order[~follows]
-    last = order[~F.pad(follows[1:], (0, 1), value=False)]
+    follows = torch.zeros(len(order), dtype=torch.bool)
+    follows[1:] = (row[order[1:]] == row[order[:-1]]) & (before[order[1:]] == after[order[:-1]])
+    first, last = order[~follows], order[~follows.roll(-1)]  # an event is the last unless the next one follows on it
     back = torch.argsort(last)
     return last[back], before[first[back]]
