@@ -31,12 +31,13 @@ def width(ages: int, actions: int) -> int:
     return ages * actions * actions + ages * (actions - 1) * actions
 
 
-def log_open(outputs: Tensor, state: Tensor) -> Tensor:
+def log_open(outputs: Tensor, state: Tensor, shift: float = 0.0) -> Tensor:
     """log P(o_1..o_h, no conversion | x, y) after no window and after each, for both outcomes: (B, 2, H + 1).
 
     `outputs` are those of a net of that `width`; `state` (B, H, K) says which actions have happened by each age.
+    `shift` is added to the logits of all hazards.
     """
-    without, with_it = _hazard_logits(outputs, state)
+    without, with_it = (logits + shift for logits in _hazard_logits(outputs, state))
     no = _log_others(without, state)
     yes = _log_waits(with_it) + _log_others(with_it[:, :, 1:], state)
     return F.pad(torch.stack([no, yes], dim=1).cumsum(2), (1, 0))
@@ -49,12 +50,9 @@ def chain_loss(outputs: Tensor, b: Reveals, ages: tuple[int, ...]) -> Tensor:
     because it came early enough: its likelihood is conditional on that.
     """
     assert b.truth is not None
-    assert b.delay is not None
     state, visible = b.trajectory(ages)
     without, with_it = _hazard_logits(outputs, state)
-    converts, ends = b.truth > 0, torch.tensor(ages)
-    late = b.delay[:, :1] > ends  # (B, H): not converted by the end of the window
-    waits, leaves = visible * late, visible * ~late * F.pad(late[:, :-1], (1, 0), value=True)
+    converts, (waits, leaves) = b.truth > 0, _conversion(b, ages)
     log_waits = _log_waits(with_it)
     conversion = log_waits * waits + _log_leaves(with_it) * leaves
     known = torch.log(-torch.expm1((log_waits * visible).sum(1).clamp_max(-1e-6)))  # P(converted by now | converts)
@@ -62,6 +60,31 @@ def chain_loss(outputs: Tensor, b: Reveals, ages: tuple[int, ...]) -> Tensor:
     no = (_log_others(without, state) * visible).sum(1)
     speaks = torch.where(converts, leaves.sum(1) > 0, b.mature & (state.shape[2] > 1))
     return -mean_over(torch.where(converts, yes, no), speaks)
+
+
+def hazard_events(b: Reveals, ages: tuple[int, ...]) -> Tensor:
+    """For each hazard, in the order of a net's outputs, whether what it is of happened: 1 or 0, NaN where it could not.
+
+    What other actions add to a hazard has no rate: NaN.
+    """
+    assert b.truth is not None
+    state, visible = b.trajectory(ages)
+    waits, leaves = _conversion(b, ages)
+    before = F.pad(state, (0, 0, 1, 0))[:, :-1, 1:]
+    others = torch.where(before > 0, torch.nan, state[:, :, 1:])  # (B, H, K - 1)
+    converts = (b.truth > 0)[:, None]
+    conversion = torch.where(converts & (waits + leaves > 0), leaves, torch.nan)
+    yes = torch.where((converts & (waits > 0))[..., None], others, torch.nan)
+    no = torch.where((~converts & b.mature[:, None] & (visible > 0))[..., None], others, torch.nan)
+    each = [torch.cat([conversion[..., None], yes], dim=2), no]
+    return torch.cat([F.pad(e[..., None], (0, state.shape[2] - 1), value=torch.nan).flatten(1) for e in each], dim=1)
+
+
+def _conversion(b: Reveals, ages: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Of each visible window, if it ends without the conversion having come, and if it came in it: (B, H), (B, H)."""
+    assert b.delay is not None
+    late, visible = b.delay[:, :1] > torch.tensor(ages), b.trajectory(ages)[1]
+    return visible * late, visible * ~late * F.pad(late[:, :-1], (1, 0), value=True)
 
 
 def _hazard_logits(outputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

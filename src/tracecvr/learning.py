@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr import registry
-from tracecvr.config import Seconds, option
+from tracecvr.config import DAY, Seconds, option
 from tracecvr.errors import UserError
 from tracecvr.optimisers import Rates
 
@@ -33,7 +33,7 @@ class StreamLearning:
     [slice(0, 4096, None), slice(4096, 8192, None), slice(8192, 12288, None)]
     """
 
-    learning_rate: float | None = option(1e-4, "step size in the stream; none for that of warm-up", above=0)
+    learning_rate: float | None = option(3e-4, "step size in the stream; none for that of warm-up", above=0)
     batch_size: int | None = option(
         0, "events per optimiser step in the stream; 0 for one step per interval, none for that of warm-up", low=0
     )
@@ -83,7 +83,7 @@ class StreamLearning:
         return math.exp(-clicks / self.average_clicks) if self.average_clicks else 0.0
 
 
-AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None)
+AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, average=None)
 """The stream is learnt with warm-up's step size and batch size. Records without stream settings mean these."""
 
 

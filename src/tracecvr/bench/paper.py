@@ -75,6 +75,7 @@ LABELS = {
     "gdfm": "GDFM",
     "tesla_cvr": "TESLA (CVR)",
     "trace": "TRACE",
+    "telescoped": "Telescoped",
 }
 """What methods are called in the field."""
 

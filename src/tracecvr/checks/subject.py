@@ -125,7 +125,8 @@ class Cell:
     def engine(self, subject: Subject, logit: float = 0.0, clip: float = 1e-5, **options: Any) -> Engine:
         """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
-        method, exact = engine.method, self.helpers(clip)
+        method = engine.method
+        exact = self.helpers(clip, getattr(method, "looks", self.horizons))
         if type(method).build is not Method.build:
             raise NotApplicable("its served net is more than a backbone: it has tests of its own")
         if unknown := set(method.helpers()) - set(exact):
@@ -136,8 +137,9 @@ class Cell:
         method.observe(next(self.source().history(1, "mature").batches(self.clicks, None)))
         return engine
 
-    def helpers(self, clip: float) -> dict[str, nn.Module]:
-        """Helper nets of a known law by name; each answers what the helper of that name estimates."""
+    def helpers(self, clip: float, ages: tuple[int, ...]) -> dict[str, nn.Module]:
+        """Helper nets of a known law by name; each answers what the helper of that name estimates. `ages` are those at
+        which a method looks at clicks."""
         waiting = 1 - self.p + self.delayed
         return {
             "trajectory": ExactTrajectory(self.states(), clip),
@@ -145,12 +147,12 @@ class Cell:
             "observed": Exact((self.p - self.delayed) / self.p),  # P(converted by w | y = 1)
             "negative": Exact((1 - self.p) / waiting),  # P(y = 0 | not converted by w)
             "later": Exact(self.delayed / waiting),  # P(y = 1 | not converted by w)
-            "chain": Exact([min(max(hazard, clip), 1 - clip) for hazard in self.hazards()]),
+            "chain": Exact([min(max(hazard, clip), 1 - clip) for hazard in self.hazards(ages)]),
         }
 
-    def hazards(self) -> list[float]:
-        """P(converts in a window | y = 1, not before), by window."""
-        by = [self._share(end) / self.p for end in self.horizons]
+    def hazards(self, ages: tuple[int, ...]) -> list[float]:
+        """P(converts by an age | y = 1, not by the age before), by age."""
+        by = [self._share(age) / self.p for age in ages]
         return [(now - before) / (1 - before) if before < 1 else 0.5 for before, now in pairwise([0.0, *by])]
 
     def states(self) -> Tensor:

@@ -9,14 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.chain import chain_loss, log_open, width
-from tracecvr.config import DAY, Seconds, option
+from tracecvr.chain import chain_loss, hazard_events, log_open, width
+from tracecvr.config import Seconds, option
 from tracecvr.method import Helper, Method
 from tracecvr.reveal import After, On, Reveals, Schedule
 from tracecvr.seeds import uniform
 
 _CERTAIN = 30.0
 """Log-odds of an outcome that is known."""
+_MOST_AGES = 12
+"""How many ages there are by default at most."""
 
 
 @dataclass
@@ -29,7 +31,7 @@ class Telescoped(Method):
     time have no such protection, and count a click as often as it is shown.
 
     >>> Telescoped(ages=(3600,)).late_share
-    1.0
+    0.25
     """
 
     name = "telescoped"
@@ -39,18 +41,19 @@ class Telescoped(Method):
 
     ages: tuple[Seconds, ...] | None = option(
         None,
-        "ages at which a click is shown, the last of which is d_max whatever is given; the horizons by default",
+        "ages at which a click is shown, the last of which is d_max whatever is given; by default d_max, a half, a "
+        "quarter of it and so on, down to an interval",
         low=0,
     )
     at_once: bool = option(False, "show a conversion when it becomes known instead of at the next age")
     merge: bool = option(True, "show a click once per interval, with all that is new; the gradient stays the same")
     late_share: float = option(
-        1.0,
-        "share of clicks that are shown at a late age while they are open; they count for the others",
+        0.25,
+        "share of clicks that are shown at a late age while they are open, each in place of several",
         above=0,
         high=1,
     )
-    late_after: Seconds = option(DAY, "the age after which `late_share` applies", low=0)
+    late_after: Seconds | None = option(None, "ages after this one are late; by default, after the first", low=0)
     refresh: Seconds | None = option(
         None, "train the law of delays and actions anew this often, on the last clicks; never by default", low=1
     )
@@ -60,10 +63,15 @@ class Telescoped(Method):
         low=1,
     )
 
+    hazard_shift: float = option(0.0, "added to the logits of all hazards: a law that is wrong on purpose, to try that")
+
     @property
     def looks(self) -> tuple[int, ...]:
         """The ages in force."""
-        ages, d_max = self.ends if self.ages is None else self.ages, self.schema.d_max
+        d_max, interval = self.schema.d_max, self.schema.interval
+        ages = self.ages
+        if ages is None:
+            ages = tuple(d_max >> half for half in range(1, _MOST_AGES) if d_max >> half >= interval)
         return (*sorted({age for age in ages if age < d_max}), d_max)
 
     def in_force(self) -> dict[str, Any]:
@@ -109,8 +117,8 @@ class Telescoped(Method):
 
     def _late(self, b: Reveals, after: Tensor) -> Tensor:
         """Events of open clicks at a late age."""
-        ages = torch.tensor((*self.looks, 0))
-        return (ages[b.trigger] > self.late_after) & (after <= len(self.looks))
+        ages, late_after = torch.tensor((*self.looks, 0)), self.looks[0] if self.late_after is None else self.late_after
+        return (ages[b.trigger] > late_after) & (after <= len(self.looks))
 
     # The law of delays and actions.
 
@@ -121,6 +129,9 @@ class Telescoped(Method):
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
         return chain_loss(self.nets[name](b.x), b, self.looks)
 
+    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        return ((b.x,), hazard_events(b, self.looks)) if name == "chain" else super().base_rates(name, b)
+
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         if name == "chain" and self.inherits(Telescoped, "helper_loss"):
             return {"ages": self.looks}
@@ -128,7 +139,7 @@ class Telescoped(Method):
 
     def log_psi(self, b: Reveals) -> Tensor:
         """log P(o_1..o_h, open | x, y) after no look and after each: (B, 2, H + 1)."""
-        return log_open(self.of_click("chain", b), b.trajectory(self.looks)[0])
+        return log_open(self.of_click("chain", b), b.trajectory(self.looks)[0], self.hazard_shift)
 
     # Training.
 
