@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from knownlaw import D_MAX, HORIZONS, KINDS, SCHEMA, SIZE, WINDOW, Tabular, delays_of, minimise, source_of
 from tracecvr import registry
+from tracecvr.chain import width
 from tracecvr.checks.subject import small_log
 from tracecvr.clicks import NEVER
 from tracecvr.config import DAY, HOUR
@@ -24,6 +26,7 @@ from tracecvr.deadline import Hindsight
 from tracecvr.delayed import DelayAware
 from tracecvr.engine import Engine
 from tracecvr.methods.es_dfm import ESDFM
+from tracecvr.methods.telescoped import Telescoped
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer, reliability
 from tracecvr.reveal import After, Reveals
@@ -36,7 +39,7 @@ END, DEADLINE = 4 * DAY, 3 * DAY
 AGES = (0, HOUR, 3 * HOUR, DAY)
 """Ages of clicks at the deadline: on boundaries of the law, and between them."""
 
-HERE = {"delay", "observed", "negative", "later", "trajectory", "completer"}
+HERE = {"delay", "observed", "negative", "later", "trajectory", "chain", "completer"}
 ELSEWHERE: set[str] = set()
 """Helpers whose calibration is tested in this file, and in others."""
 
@@ -362,6 +365,28 @@ def test_each_joint_state_has_its_own_cell(actions: int) -> None:
     assert all(apart[h, k, int(happened), y] == count for (h, k, happened, y), count in single.items())
 
 
+# The chain of the telescoped likelihood.
+
+
+def test_chain_learns_the_law_of_open_trajectories() -> None:
+    """P(carts so far, no conversion yet | kind, outcome) after each look. With one action beside the conversion and
+    three looks, hazards can express every such law."""
+    part = engine_of("telescoped").method
+    assert isinstance(part, Telescoped)
+    net = part.nets["chain"] = Tabular(width(len(HORIZONS), 2))
+    b = history_of(source_of([0]))
+    minimise(lambda: part.helper_loss("chain", b), net)
+    psi = part.log_psi(b).detach().exp().numpy().reshape(KINDS, SIZE, 2, len(HORIZONS) + 1)
+    for kind in range(KINDS):
+        conversion, cart = delays_of(kind)
+        converts = conversion <= D_MAX
+        for row, (y, mine), h in product(range(SIZE), ((0, ~converts), (1, converts)), range(len(HORIZONS) + 1)):
+            like = mine & (conversion > HORIZONS[h - 1]) if h else mine
+            for end in HORIZONS[:h]:
+                like = like & ((cart <= end) == (cart[row] <= end))
+            assert psi[kind, row, y, h] == pytest.approx(like.sum() / mine.sum(), abs=3e-3), (kind, row, y, h)
+
+
 # The completer.
 
 
@@ -489,7 +514,9 @@ def test_nets_of_the_completer_come_out_calibrated() -> None:
     """Of open clicks of one age, as many convert as predicted, among high and among low predictions."""
     table = small_log(clicks=60_000)
     plugin = Completer(hidden=(16,), epochs=3)
-    engine = Engine(Vanilla(hidden=(4,), batch_size=256, warm_epochs=0), table.schema, plugins=(plugin,))
+    engine = Engine(
+        Vanilla(hidden=(4,), batch_size=256, learning_rate=5e-3, warm_epochs=0), table.schema, plugins=(plugin,)
+    )
     source = TableSource(table)
     engine.warm_up(source.history(3 * DAY, "mature"))
     for age in (HOUR, 6 * HOUR, DAY):
