@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr import registry
-from tracecvr.config import DAY, Seconds, option
+from tracecvr.config import Seconds, option
 from tracecvr.errors import UserError
 from tracecvr.optimisers import Rates
 
@@ -47,11 +47,9 @@ class StreamLearning:
         "serve weights averaged over the stream, older ones with less weight: time until it falls to 37 %",
         above=0,
     )
-    average_clicks: int | None = option(None, "the same, by a number of clicks instead of time", above=0)
+    average_clicks: int | None = option(None, "in place of `average`: a number of clicks", above=0)
 
     def __post_init__(self) -> None:
-        if self.average is not None and self.average_clicks is not None:
-            raise UserError("stream.average and stream.average_clicks exclude each other: give one")
         if self.carry_moments and self.optimiser != "adam":
             raise UserError(f"stream.carry_moments: warm-up uses adam, the stream {self.optimiser!r}; leave it out")
         if self.batch_size == 1:
@@ -78,9 +76,9 @@ class StreamLearning:
 
     def decay(self, seconds: int, clicks: int) -> float:
         """What is left of the weight of older models after an interval of so many seconds and clicks."""
-        if self.average is not None:
-            return math.exp(-seconds / self.average)
-        return math.exp(-clicks / self.average_clicks) if self.average_clicks else 0.0
+        if self.average_clicks is not None:
+            return math.exp(-clicks / self.average_clicks)
+        return math.exp(-seconds / self.average) if self.average else 0.0
 
 
 AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, average=None)
@@ -89,7 +87,8 @@ AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, average=None)
 
 def _whole(events: int) -> int:
     """All events in one batch, or in as few batches of equal size as the memory allows."""
-    return -(-events // -(-events // _LARGEST))
+    batches = -(-events // _LARGEST)
+    return -(-events // batches) if batches else 1
 
 
 class AveragedNet:
