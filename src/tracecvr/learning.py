@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr import registry
-from tracecvr.config import Seconds, option
+from tracecvr.config import DAY, Seconds, option
 from tracecvr.errors import UserError
 from tracecvr.optimisers import Rates
 
@@ -43,8 +43,9 @@ class StreamLearning:
     )
     carry_moments: bool = option(False, "start the stream with the moments that Adam had at the end of warm-up")
     average: Seconds | None = option(
-        None,
-        "serve weights averaged over the stream, older ones with less weight: time until it falls to 37 %",
+        DAY,
+        "serve weights averaged over the stream, older ones with less weight: the time in which it falls to 37 %; none "
+        "to serve the newest weights",
         above=0,
     )
     average_clicks: int | None = option(None, "in place of `average`: a number of clicks", above=0)
