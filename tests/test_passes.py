@@ -61,7 +61,7 @@ def test_every_net_of_every_method_starts_at_its_rates(backbone: str) -> None:
 
 def test_the_served_rate_starts_where_history_is() -> None:
     """Also where it is put together from several outputs."""
-    for name in ("vanilla", "trace", "bi_defuse", "dfsn", "ftp", "miss", "fnc"):
+    for name in ("vanilla", "trace", "bi_defuse", "dfsn", "miss", "fnc"):
         one = engine(name)
         one._look_through(HISTORY)
         one._train(True)
@@ -86,6 +86,17 @@ def test_a_net_without_output_bias_stays_as_it_is() -> None:
     before = {name: value.clone() for name, value in net.state_dict().items()}
     start_at(net, (x,), torch.tensor([1.0, 2.0]))
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_before_a_small_log_is_learnt_clicks_hardly_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    spread = []
+    for large in (10**9, 1):
+        monkeypatch.setattr(passes, "LARGE", large)
+        one = engine("pretrain")
+        one._look_through(HISTORY)
+        one._train(True)
+        spread.append(one.method.logit(whole().x).std().item())
+    assert spread[0] == pytest.approx(passes.SPREAD * spread[1], rel=1e-3)
 
 
 def test_outputs_that_are_no_rates_stay_as_they_are() -> None:
@@ -138,17 +149,17 @@ def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatc
 
 def test_a_small_log_is_read_in_small_batches_and_learnt_whole(tmp_path: Path) -> None:
     """What was chosen is a setting like any other: set by hand, it gives the same bits; a restored engine knows it."""
-    chosen = engine("es_dfm", learning_rate=0.01)
+    chosen = engine("es_dfm")
     chosen.warm_up(HISTORY)
     used = chosen.in_force()["method"]
-    assert used["warm_batch_size"] == 128
+    assert used["warm_batch_size"] == 64
     assert used["warm_epochs"] == used["warm_up"]["main"]["passes"] > 1
     epochs = {"warm_epochs": used["warm_epochs"], "helper_epochs": used["warm_up"]["delay"]["passes"]}
-    fixed = engine("es_dfm", learning_rate=0.01, warm_batch_size=128, **epochs)
+    fixed = engine("es_dfm", warm_batch_size=64, **epochs)
     fixed.warm_up(HISTORY)
     assert fixed.fingerprint() == chosen.fingerprint()
     chosen.snapshot(tmp_path / "state")
-    restored = engine("es_dfm", learning_rate=0.01)
+    restored = engine("es_dfm")
     restored.restore(tmp_path / "state")
     assert restored.in_force() == chosen.in_force()
 

@@ -83,7 +83,7 @@ def test_the_result_says_what_was_done(undisturbed: Path) -> None:
     assert result["plugins"] == []
     assert result["config"]["method"]["lam"] == 0.1
     assert set(result["metrics"]["interval"]) == {*metrics.INTERVAL_METRICS, "intervals", "skipped"}
-    assert set(result["metrics"]["pooled"]) == {"auc", "pr_auc", "ap", "nll", "ece", "ece_gdfm", "mce", "pcoc"}
+    assert set(result["metrics"]["pooled"]) == {"auc", "pr_auc", "ap", "nll", "ece", "ece_gdfm", "mce", "pcoc", "ne"}
     cost = {"prepare_s", "warm_up_s", "stream_s", "clicks", "reveals", "steps", "skipped_events", "peak_rss_mb"}
     assert set(result["cost"]) == cost | {"clipped_weights", "conversions", "shared_warm_up_s"}
     assert result["data"]["fingerprint"] == DATA.prepare(None)[0].fingerprint

@@ -103,7 +103,7 @@ def test_variants_share_what_they_do_not_change(tmp_path: Path) -> None:
         (Trace(hidden=(16, 8), batch_size=256), 2, 3),
         (Trace(hidden=(8, 8), batch_size=256), 1, 1),  # the helpers have sizes of their own
         (Trace(hidden=(16, 8), batch_size=512), 1, 0),  # of so small a log, warm-up's batches are smaller anyway
-        (Trace(hidden=(16, 8), batch_size=256, warm_batch_size=64), 1, 3),
+        (Trace(hidden=(16, 8), batch_size=256, warm_batch_size=32), 1, 3),
         (Trace(hidden=(16, 8), batch_size=256, learning_rate=2e-3), 1, 3),
         (Trace(hidden=(16, 8), batch_size=256, weight_decay=0.0), 1, 3),
         (Trace(hidden=(16, 8), batch_size=256, warm_epochs=2), 1, 1),

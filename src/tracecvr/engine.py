@@ -371,9 +371,10 @@ class Engine:
                         events = start[1].flatten(1).double()
                         seen = torch.stack([events.nansum(0), (~events.isnan()).sum(0)])
                         sums[owner, name] = sums.get((owner, name), torch.zeros_like(seen)) + seen
+        spread = 1.0 if passes.is_large(len(history), self.method.batch_size) else passes.SPREAD
         for (owner, name), (positives, count) in sums.items():
             rate = ((positives + 0.5) / (count + 1)).where(count > 0, torch.nan)  # never 0 or 1
-            start_at(self._parts[owner].nets[name], inputs[owner, name], torch.logit(rate))
+            start_at(self._parts[owner].nets[name], inputs[owner, name], torch.logit(rate), spread)
 
     def _batch_size(self, history: History) -> int:
         """Of a pass over history."""

@@ -22,7 +22,8 @@ INTERVAL_METRICS = ("auc", "pr_auc", "ap", "nll", "ece", "pcoc")
 class Metrics:
     """`pr_auc` is the trapezoid under the precision-recall curve (the field's habit), `ap` average precision. `ece` and
     `mce` use 15 equal-width bins, the mean prediction and (ece) weights by count; `ece_gdfm` uses 10 bins, their
-    midpoints and no weights. `pcoc` is mean prediction over mean label."""
+    midpoints and no weights. `pcoc` is mean prediction over mean label. `ne`, normalised entropy, is NLL over
+    that of the clicks' own mean label: 1 is no better than knowing it."""
 
     auc: float | None
     pr_auc: float | None
@@ -32,6 +33,7 @@ class Metrics:
     ece_gdfm: float
     mce: float
     pcoc: float | None
+    ne: float | None = None
 
 
 def evaluate(
@@ -44,15 +46,17 @@ def evaluate(
     auc, pr_auc, ap = _ranking(s, label, positives, weight)
     errors, weights = _bin_errors(p, label, bins=15, midpoint=False, weight=weight)
     gdfm_errors, _ = _bin_errors(p, label, bins=10, midpoint=True, weight=weight)
+    loss, rate = _mean(nll(s, label), weight), _mean(label, weight)
     return Metrics(
         auc=auc,
         pr_auc=pr_auc,
         ap=ap,
-        nll=_mean(nll(s, label), weight),
+        nll=loss,
         ece=float(errors @ weights),
         ece_gdfm=float(gdfm_errors.mean()),
         mce=float(errors.max()),
-        pcoc=_mean(p, weight) / _mean(label, weight) if positives else None,
+        pcoc=_mean(p, weight) / rate if positives else None,
+        ne=loss / entropy(rate) if 0 < positives < len(label) else None,
     )
 
 
@@ -71,6 +75,15 @@ def probability(log_odds: npt.NDArray[np.floating[Any]]) -> Floats:
 def nll(log_odds: Floats, label: Labels) -> Floats:
     """Negative log-likelihood of each click, in nats."""
     return np.logaddexp(0.0, np.where(label, -log_odds, log_odds))
+
+
+def entropy(rate: float) -> float:
+    """Of a label with this rate, in nats: the NLL of a constant that knows it.
+
+    >>> round(entropy(0.5), 4)
+    0.6931
+    """
+    return float(-rate * np.log(rate) - (1 - rate) * np.log1p(-rate))
 
 
 def average(parts: Sequence[Metrics], clicks: Sequence[float]) -> dict[str, Any]:

@@ -113,12 +113,14 @@ def _remembering(net: nn.Module, on: bool) -> nn.Module:
     return net
 
 
-def start_at(net: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+def start_at(net: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor, spread: float = 1.0) -> None:
     """Set the biases of a net's outputs, of which each moves one output and nothing else. An output whose logit is NaN,
     or beyond those given, is left alone.
 
-    They are found by trying, so that a net of any make will do; one without such biases stays as it is.
+    They are found by trying, so that a net of any make will do; one without such biases stays as it is. `spread` is a
+    factor of the weights beside such a bias: how far clicks differ before anything is learnt.
     """
+    beside = {layer.bias: layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)}
     net.eval()
     with torch.no_grad():
         before = _columns(net(*inputs))
@@ -133,6 +135,8 @@ def start_at(net: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None
                 # Where several biases move one output, as in DeepFM, the first one does and others are 0.
                 bias.copy_(torch.where(free[at], logits[at].to(bias.dtype), own))
                 logits = logits.index_fill(0, at[free[at]], 0.0)
+                if bias in beside:
+                    beside[bias].mul_(spread)
                 before = _columns(net(*inputs))
 
 

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr import metrics, ranks, registry
+from tracecvr import metrics, ranks, references, registry
 from tracecvr.checkpoint import Checkpoints
 from tracecvr.clicks import Schema
 from tracecvr.config import restored, values
@@ -283,6 +283,9 @@ class _Run:
             write_parquet(self.out / "posterior.parquet", whole)
             write_parquet(self.out / "posterior_days.parquet", days)
         write_json(self.out / "internals.json", self.engine.report())
+        beside = references.evaluated(self.source, plan, self.shared)
+        pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
+        assert pooled["nll"] is not None
         counts = table.counts | {
             "conversions": int(table.label.sum()),
             "warm_up": begin,
@@ -305,8 +308,10 @@ class _Run:
             "workers": self.spec.workers,
             "threads": self.spec.threads,
             "config": identity["config"] | {"in_force": self.engine.in_force()},
-            "metrics": {"interval": summary, "pooled": metrics.as_dict(metrics.evaluate(log_odds, label, weight))},
+            "metrics": {"interval": summary, "pooled": pooled},
             "judged": {"clicks": last - first, "conversions": int(label.sum())},
+            "references": beside,
+            "advice": references.advice(pooled["nll"], pooled["pcoc"], beside["constant"]["nll"]),
             "cost": self.cost
             | {
                 "clicks": last - begin,

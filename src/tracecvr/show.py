@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
 
 
+_REFERENCES = {"constant": "constant rate", "logistic": "logistic regression"}
 _BAR = 40
 """Characters of a full bar."""
 
@@ -36,10 +37,14 @@ def result(found: dict[str, Any]) -> None:
     out, data = console(), found["data"]
     title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("method", "AUC", "PR-AUC", "NLL", "ECE", "PCOC", "events/click", "time"):
+    for heading in ("method", "AUC", "PR-AUC", "NLL", "NE", "ECE", "PCOC", "events/click", "time"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     table.add_row(*_row(found))
+    for name, figures in found.get("references", {}).items():
+        table.add_row(f"({_REFERENCES[name]})", *_figures(figures), "", "")
     out.print(table)
+    if advice := found.get("advice"):
+        out.print(f"warning: {advice}", soft_wrap=True)
     for name, count in data["counts"].items():
         if count and name.startswith(("dropped_", "not_scored", "not_judged")):
             out.print(f"{name}: {count:,}")
@@ -49,11 +54,15 @@ def result(found: dict[str, Any]) -> None:
 
 def _row(result: dict[str, Any]) -> list[str]:
     pooled, cost = result["metrics"]["pooled"], result["cost"]
-    figures = [_figure(pooled[name]) for name in ("auc", "pr_auc", "nll", "ece")]
     seconds = cost["prepare_s"] + cost["warm_up_s"] + cost["stream_s"]
     events = cost["reveals"] / max(cost["clicks"], 1)
     name = "+".join([result["method"], *result["plugins"]])
-    return [name, *figures, _figure(pooled["pcoc"], 3), f"{events:.2f}", f"{seconds:.0f} s"]
+    return [name, *_figures(pooled), f"{events:.2f}", f"{seconds:.0f} s"]
+
+
+def _figures(pooled: dict[str, Any]) -> list[str]:
+    shown = [_figure(pooled.get(name)) for name in ("auc", "pr_auc", "nll", "ne", "ece")]  # no `ne` in old results
+    return [*shown, _figure(pooled["pcoc"], 3)]
 
 
 def changes(found: Comparison, lines: Sequence[str]) -> None:

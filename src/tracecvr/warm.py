@@ -38,7 +38,7 @@ class SharedWarmUps:
     def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Callable[[], Fitted]) -> Fitted:
         """Train a net of a part by `fit`, or make it what another run's `fit` made of it; returns `fit`'s answer."""
         path = self.folder / f"{self._key(part, name, facts)}.safetensors"
-        with _locked(path.with_suffix(".lock")):  # who comes second waits: it would do the same work
+        with locked(path.with_suffix(".lock")):  # who comes second waits: it would do the same work
             fitted = self._taken(part, name, path)
             if fitted is None:
                 before, clock = dict(part.counts), time.monotonic()
@@ -109,7 +109,8 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, for one process at a time."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

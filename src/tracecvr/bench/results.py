@@ -15,13 +15,15 @@ from tracecvr.files import read_json, write_parquet
 from tracecvr.metrics import INTERVAL_METRICS, Metrics, probability
 
 POOLED = tuple(Metrics.__dataclass_fields__)
+BESIDE = tuple(f"{reference}_{name}" for reference in ("constant", "logistic") for name in POOLED)
+"""Pooled metrics of the references; null in results from before there were any."""
 _TIMES = ("prepare", "warm_up", "shared_warm_up", "stream")
 _TEXT = ("cell", "label", "variant", "role", "base", "method", "plugins", "settings")
 _COUNTS = ("seed", "clicks", "conversions", "events", "steps", "skipped_events", "clipped_weights")
 SCHEMA = (
     dict.fromkeys(_TEXT, pl.String)
     | dict.fromkeys(("seed",), pl.Int64)
-    | dict.fromkeys((*POOLED, *(f"interval_{name}" for name in INTERVAL_METRICS)), pl.Float64)
+    | dict.fromkeys((*POOLED, *(f"interval_{name}" for name in INTERVAL_METRICS), *BESIDE), pl.Float64)
     | dict.fromkeys(_COUNTS[1:], pl.Int64)
     | dict.fromkeys(("events_per_click", "steps_per_click", "shown_per_click"), pl.Float64)
     | dict.fromkeys((*(f"time_{name}_s" for name in _TIMES), "memory_peak_mb"), pl.Float64)
@@ -125,7 +127,9 @@ def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
             "shown_per_click": cost["reveals"] * passes / clicks,
             "memory_peak_mb": cost["peak_rss_mb"],
         }
+        | dict.fromkeys((*POOLED, *BESIDE))  # a result of old may lack some
         | result["metrics"]["pooled"]
+        | {f"{r}_{name}": v for r, found in result.get("references", {}).items() for name, v in found.items()}
         | {f"interval_{name}": result["metrics"]["interval"][name] for name in INTERVAL_METRICS}
         | {f"time_{name}_s": cost[f"{name}_s"] for name in _TIMES}
     )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tracecvr.config import DAY
 from tracecvr.seeds import generator
 
-LOWER_IS_BETTER = ("nll", "ece", "ece_gdfm", "mce")
+LOWER_IS_BETTER = ("nll", "ne", "ece", "ece_gdfm", "mce")
 HIGHER_IS_BETTER = ("auc", "pr_auc", "ap")
 
 _ENOUGH_DAYS = 5

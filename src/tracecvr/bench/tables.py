@@ -23,6 +23,7 @@ NAMES = {
     "pr_auc": "PR-AUC",
     "ap": "AP",
     "nll": "NLL",
+    "ne": "NE",
     "ece": "ECE",
     "ece_gdfm": "ECE (GDFM's)",
     "mce": "MCE",
@@ -169,6 +170,34 @@ def _period(outcome: Outcome) -> str:
     return "" if judged is None else f", {days(judged['from'])} to {days(judged['until'])} of the log"
 
 
+def references(outcome: Outcome) -> list[Table]:
+    """What a constant and a logistic regression score on the same clicks; old results have none."""
+    if not outcome.lines or "constant_nll" not in outcome.results.columns:
+        return []
+    names = list(dict.fromkeys([*outcome.metrics, "nll", "ne", "pcoc"]))
+    table = Table("References, pooled over the stream", ["reference", *(NAMES[m] + ARROWS.get(m, "") for m in names)])
+    for title, prefix in (("constant rate", "constant"), ("logistic regression", "logistic")):
+        if outcome.lines[0].mean(f"{prefix}_nll") is None:
+            continue
+        values = [outcome.lines[0].mean(f"{prefix}_{name}") for name in names]  # they are the same for all rows
+        table.rows.append([Text(title), *(Text("n/a" if v is None else f"{v:.4f}") for v in values)])
+    table.notes.append(
+        "The warm-up part's rate; and a weight for each id, learnt from warm-up and then from final labels, d_max late."
+    )
+    if lost := losers(outcome):
+        names_of = ", ".join(line.name for line in lost)
+        table.notes.append(f"Worse than the constant in NLL: {names_of}. Look at PCOC, warm-up and learning_rate.")
+    return [table]
+
+
+def losers(outcome: Outcome) -> list[Line]:
+    """Rows whose NLL is worse than that of the constant."""
+    if "constant_nll" not in outcome.results.columns:
+        return []
+    known = [(line, line.mean("nll"), line.mean("constant_nll")) for line in outcome.lines]
+    return [line for line, ours, constant in known if ours is not None and constant is not None and ours > constant]
+
+
 # Layouts.
 
 
@@ -214,10 +243,11 @@ LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
 
 
 def of_layout(outcome: Outcome) -> list[Table]:
-    """The tables of a bench, and what its methods were given if that was tuned."""
+    """The tables of a bench, the references beside its methods, and what these were given if that was tuned."""
     from tracecvr.bench.tune import given
 
-    return [table for table in (*LAYOUTS[outcome.suite["layout"]](outcome), *given(outcome)) if table.rows]
+    made = [*LAYOUTS[outcome.suite["layout"]](outcome), *references(outcome), *given(outcome)]
+    return [table for table in made if table.rows]
 
 
 # Their parts.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tracecvr.bench import stats, tune
 from tracecvr.bench.live import duration
 from tracecvr.bench.posteriors import Judge, Judged
-from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of
+from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
 from tracecvr.bench.tuned import days
 
 _MOST_ROWS = 6
@@ -50,7 +50,9 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
         )
     elif outcome.bench.get("tuned"):
         told.append("Settings were tuned, but nothing is known of the clicks that they were chosen on.")
-    return [Sentence("fact", text) for text in told]
+    lost = ", ".join(line.name for line in losers(outcome))
+    worse = f"Worse than a constant rate in NLL: {lost}. Look at PCOC, the warm-up part and learning_rate first."
+    return [Sentence("worse", worse)] * bool(lost) + [Sentence("fact", text) for text in told]
 
 
 # A comparison: ours against the best of the others, metric by metric.
