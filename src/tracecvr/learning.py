@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr import registry
-from tracecvr.config import Seconds, option
+from tracecvr.config import DAY, Seconds, option
 from tracecvr.errors import UserError
 from tracecvr.optimisers import Rates
 
