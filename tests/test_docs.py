@@ -177,10 +177,10 @@ def test_the_pages_of_the_methods_are_up_to_date() -> None:
     assert {p.name for p in generate.FOLDER.iterdir()} == set(generate.pages(generate.kept()))
 
 
-RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").glob("*/bench.json"))
+RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").rglob("bench.json"))
 
 
-@pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tables_of_results_follow_from_the_results(folder: Path, tmp_path: Path) -> None:
     again = tmp_path / folder.name
     shutil.copytree(folder, again)
@@ -191,15 +191,18 @@ def test_tables_of_results_follow_from_the_results(folder: Path, tmp_path: Path)
     assert told == made
 
 
-def test_the_page_of_results_quotes_its_tables() -> None:
-    text = (ROOT / "docs" / "results" / "README.md").read_text()
-    known = {line for folder in RESULTS for line in (folder / "table.md").read_text().splitlines()}
+@pytest.mark.parametrize(
+    "page", sorted({folder.parent / "README.md" for folder in RESULTS}), ids=lambda p: p.parent.name
+)
+def test_a_page_of_results_quotes_its_tables(page: Path) -> None:
+    text, folders = page.read_text(), [folder for folder in RESULTS if folder.parent == page.parent]
+    known = {line for folder in folders for line in (folder / "table.md").read_text().splitlines()}
     quoted = [line for line in text.splitlines() if line.startswith("|")]
     assert [line for line in quoted if line not in known] == []
     collect = script("collect")
-    for folder in RESULTS:
+    for folder in folders:
         assert f"{folder.name}/report.html" in text
-        shown = collect.shown(ROOT / "docs" / "results" / "README.md", folder.name)
+        shown = collect.shown(page, folder.name)
         assert [name for name in shown if not (folder / name).is_file()] == []
         assert {path.name for path in folder.iterdir()} <= {*collect.TAKEN, "bench.json", *shown}
 

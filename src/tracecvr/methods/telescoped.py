@@ -30,6 +30,9 @@ class Telescoped(Method):
     A wrong law moves learning in time, but not the rate that is learnt. Methods that show the whole trajectory each
     time have no such protection, and count a click as often as it is shown.
 
+    Looks after the first are taken at a sample of the open clicks, each in place of several, and looks of one interval
+    are merged. So a click is shown about three times. The posterior of an open click comes from the same law.
+
     >>> Telescoped(ages=(3600,)).late_share
     0.25
     """
