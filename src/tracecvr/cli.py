@@ -25,8 +25,8 @@ app = typer.Typer(
 
 _SET_HELP = (
     "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
-    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag, posterior_every, tuning; or of how "
-    "the stream is learnt: stream.learning_rate, stream.batch_size, stream.optimiser, stream.average and others."
+    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag, posterior_every, tuning; "
+    "or of how the stream is learnt: stream.learning_rate, stream.batch_size, stream.average and others."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
