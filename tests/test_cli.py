@@ -119,7 +119,7 @@ def test_a_finished_run_is_not_taken_for_one_on_another_log(
 
 
 def test_a_model_that_ran_away_is_told(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "--method", "pretrain", *SMALL, "--set", "learning_rate=1e12", "--out", tmp_path / "run") == 2
+    assert call("run", "--method", "pretrain", *SMALL, "--set", "learning_rate=1e30", "--out", tmp_path / "run") == 2
     assert "try a lower learning_rate" in capsys.readouterr().err
 
 

@@ -77,9 +77,10 @@ def test_a_model_that_loses_to_the_constant_is_told_what_to_do() -> None:
     off, noise = references.advice(0.6, 2.0, 0.4), references.advice(0.6, 1.1, 0.4)
     assert off is not None
     assert noise is not None
-    assert off.startswith("NLL 0.6000 is worse than 0.4000, that of a constant rate")
+    assert off.startswith("NLL 0.6 is worse than 0.4, that of a constant rate")
     assert "2.00 (PCOC)" in off
     assert "learning_rate" in noise
+    assert "diverged" in str(references.advice(1e19, 0.0, 0.4))
 
 
 def with_references(out: Path, constant: float) -> Path:

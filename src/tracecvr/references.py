@@ -105,11 +105,13 @@ def advice(nll: float, pcoc: float | None, constant: float) -> str | None:
     """What to tell whoever has a model that loses to the constant; None if it does not."""
     if nll <= constant:
         return None
-    level = pcoc is not None and not 0.8 <= pcoc <= 1.25
-    cause = (
-        f"its rates are off by a factor of {pcoc:.2f} (PCOC): check window, d_max and delays, or choose a method that "
-        "corrects for late conversions"
-        if level
-        else "it has learnt noise: give it a longer warm-up part, a lower learning_rate or smaller nets"
-    )
-    return f"NLL {nll:.4f} is worse than {constant:.4f}, that of a constant rate; {cause}."
+    if nll > 10 * constant:
+        cause = "it has diverged: try a lower learning_rate"
+    elif pcoc is not None and not 0.8 <= pcoc <= 1.25:
+        cause = (
+            f"its rates are off by a factor of {pcoc:.2f} (PCOC): check window, d_max and delays, or choose a method "
+            "that corrects for late conversions"
+        )
+    else:
+        cause = "it has learnt noise: give it a longer warm-up part, a lower learning_rate or smaller nets"
+    return f"NLL {nll:.4g} is worse than {constant:.4g}, that of a constant rate; {cause}."
