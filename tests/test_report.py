@@ -37,8 +37,9 @@ def words(out: Path) -> str:
 
 
 def row(text: str, name: str) -> list[str]:
-    """The first row of the page's tables that starts with a name."""
-    found = re.search(rf'<tr[^>]*><th scope="row">{re.escape(name)}</th>(.*?)</tr>', text)
+    """The first row of the page's tables that starts with a name; data of figures are no tables."""
+    tables = text[text.index('<section id="tables">') :]
+    found = re.search(rf'<tr[^>]*><th scope="row">{re.escape(name)}</th>(.*?)</tr>', tables)
     assert found is not None
     return [unescape(re.sub("<.*?>", "", place)) for place in re.findall("<td>(.*?)</td>", found[1])]
 
@@ -52,6 +53,24 @@ def test_its_numbers_are_those_of_the_results(tmp_path: Path) -> None:
     assert '<tr class="ours"><th scope="row">TRACE</th><td><b>0.7967' in text
     assert "<u>0.7800 ± 0.0200</u>" in text
     assert "1,000" in text  # clicks
+
+
+def test_how_far_each_is_from_the_bound_comes_first(tmp_path: Path) -> None:
+    """Shortest distance first, and before all tables."""
+    text = page(madeup.bench(tmp_path))
+    assert text.index('<section id="distance">') < text.index('<section id="tables">')
+    made = next(figure for figure in figures(Outcome(tmp_path)) if figure.key == "distance")
+    assert [panel.title for panel in made.panels] == ["NLL", "AUC"]
+    for panel in made.panels:
+        assert isinstance(panel, Bars)
+        values = [bar.value for bar in panel.bars if bar.value is not None]
+        assert values == sorted(values)
+        assert "Oracle" not in [bar.name for bar in panel.bars]
+        trace = next(bar for bar in panel.bars if bar.name == "TRACE")
+        assert trace.value == pytest.approx(0.0167, abs=1e-4)
+        assert trace.low is not None
+        assert trace.high is not None
+        assert trace.low < trace.value < trace.high
 
 
 def test_it_stands_alone_and_is_well_formed(tmp_path: Path) -> None:

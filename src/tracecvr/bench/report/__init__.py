@@ -22,7 +22,7 @@ from tracecvr.bench import results, segments
 from tracecvr.bench.document import Table
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.figure import Figure
-from tracecvr.bench.report.figures import figures
+from tracecvr.bench.report.figures import HEADLINE, figures
 from tracecvr.bench.report.words import summary
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.bench.tables import Outcome, of_layout
@@ -100,6 +100,7 @@ def _page(outcome: Outcome, made: list[Figure]) -> str:
             unfinished=_unfinished(outcome),
             tables=_tables(outcome),
             drawn=[_drawn(figure) for figure in made],
+            headline=HEADLINE,
             facts=_facts(outcome),
             command=_command(outcome.bench),
         )

@@ -66,6 +66,7 @@ def figures(outcome: Outcome) -> list[Figure]:
     if outcome.suite["layout"] == "tune":  # hundreds of trials: nobody looks at each
         return [_tuned(scene), *_log_figures(outcome)]
     makers: tuple[Callable[[Scene], Figure | None], ...] = (
+        _distances,
         _differences,
         lambda s: _over_time(s, "auc"),
         lambda s: _over_time(s, "nll"),
@@ -144,6 +145,44 @@ def _bucketed(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float
 
 
 # Differences: ablations, pairs, ours against the best baseline.
+
+
+HEADLINE = "distance"
+"""Key of the figure that decides: it stands before all tables."""
+
+
+def _distances(scene: Scene) -> Figure | None:
+    """How far each method of a comparison is from the upper bound, the nearest first."""
+    outcome, bound = scene.outcome, scene.outcome.of_role("upper")
+    if bound is None or not _against_best(outcome):
+        return None
+    metrics = [metric for metric in ("nll", "auc") if metric in outcome.metrics]
+    panels = [panel for metric in metrics if (panel := _distance_bars(scene, bound, metric)).bars]
+    if not panels:
+        return None
+    over = "judged days, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
+    caption = (
+        f"How far each method is from {bound.name}, which knows every label at the click: shorter is better. Whiskers: "
+        f"95 % interval of the paired difference, over {over}."
+    )
+    return Figure(HEADLINE, f"Distance to {bound.name}", caption, tuple(panels), columns=2)
+
+
+def _distance_bars(scene: Scene, bound: Line, metric: str) -> Bars:
+    sign = -1 if metric in stats.HIGHER_IS_BETTER else 1
+    bars = []
+    for line in scene.outcome.lines:
+        gap = None if line is bound else scene.outcome.difference(line, bound, metric, pooled=False)
+        if gap is not None:
+            ends = [None if end is None else sign * end for end in (gap.low, gap.high)]
+            low, high = ends if sign > 0 else ends[::-1]
+            bars.append(
+                Bar(line.name, sign * gap.mean, scene.style(line), low, high, gap.clear, f"{sign * gap.mean:.4f}")
+            )
+    bars.sort(key=lambda bar: bar.value or 0.0)
+    name = NAMES[metric]
+    axis = Axis(f"{name} below {bound.name}'s" if sign < 0 else f"{name} above {bound.name}'s")
+    return Bars(name, axis, tuple(bars), "95 % interval")
 
 
 def _differences(scene: Scene) -> Figure | None:
