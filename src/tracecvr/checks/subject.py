@@ -16,6 +16,7 @@ from tracecvr.clicks import NEVER, ClickTable, Feature, Schema
 from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.engine import Engine
+from tracecvr.looking import Looking
 from tracecvr.method import Method
 from tracecvr.replay import FullPlan, Plan
 from tracecvr.reveal import Reveals
@@ -126,7 +127,7 @@ class Cell:
         """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
         method = engine.method
-        exact = self.helpers(clip, getattr(method, "looks", self.horizons))
+        exact = self.helpers(clip, method.looks if isinstance(method, Looking) else self.horizons)
         if type(method).build is not Method.build:
             raise NotApplicable("its served net is more than a backbone: it has tests of its own")
         if unknown := set(method.helpers()) - set(exact):
