@@ -70,6 +70,7 @@ def test_how_far_each_is_from_the_bound_comes_first(tmp_path: Path) -> None:
         assert trace.value == pytest.approx(0.0167, abs=1e-4)
         assert trace.low is not None
         assert trace.high is not None
+        assert trace.value is not None
         assert trace.low < trace.value < trace.high
 
 

@@ -205,6 +205,25 @@ def test_sampled_late_looks_count_for_those_left_out() -> None:
     assert slopes[1] == pytest.approx(slopes[0], rel=0.02)
 
 
+@pytest.mark.parametrize("interval", [6 * HOUR, DAY, 10 * DAY])
+def test_merging_keeps_apart_what_counts_differently(interval: int) -> None:
+    """Long intervals hold looks that are sampled and looks that are not: each keeps its weight."""
+    big = replace(CELL, clicks=100_000, conversions=tuple((d, 100 * n) for d, n in CELL.conversions))
+    slopes = []
+    for options in ({"late_share": 1.0, "merge": False}, {"late_share": 0.25, "late_after": HOUR}):
+        engine = big.engine(Subject("telescoped"), ages=ENDS, **options)
+        engine.method.nets["chain"] = Exact(hazards((0.4, 0.3, 0.3)))
+        weights, total = next(engine.method.nets["main"].parameters()), 0.0
+        for start in range(0, 4 * DAY, interval):
+            events = engine.events(big.source(), start, start + interval)
+            if len(events):
+                loss = engine.method.loss(events) * len(events)
+                total += float(torch.autograd.grad(loss, weights)[0])
+                engine.method.forget()
+        slopes.append(total / big.clicks)
+    assert slopes[1] == pytest.approx(slopes[0], abs=0.003)
+
+
 # The law of delays and actions.
 
 

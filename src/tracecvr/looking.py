@@ -78,32 +78,40 @@ class Looking(Method):
     def condensed(self, events: Reveals) -> Reveals:
         """The events that say something new, a sample of those at late ages, consecutive ones of a click in one."""
         before, after = self.states(events)
-        kept = before != after
+        kept, late = before != after, self._late(events, after)
         if self.late_share < 1:
-            chance = uniform((events.row * len(self.schedule()) + events.trigger).numpy())
-            kept &= ~self._late(events, after) | torch.from_numpy(chance < self.late_share)
+            kept &= ~late | self._sampled(events)
         index = kept.nonzero()[:, 0]
-        if self.merge:
-            index, before = _last_of_chains(events.row, before, after, index)
+        if self.merge:  # what has the same weight
+            index, before = _last_of_chains(events.row * 2 + late, before, after, index)
         else:
             before = before[index]
         return replace(events.take(index), since=before)
+
+    def _sampled(self, b: Reveals) -> Tensor:
+        """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
+        size = round(1 / self.late_share)
+        block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger
+        start = torch.from_numpy(uniform(block.numpy()))
+        return (start + b.row % size / size) % 1 < self.late_share
 
     def weight(self, b: Reveals) -> Tensor:
         """How many clicks each event stands for."""
         return torch.where(self._late(b, self.states(b)[1]), 1 / self.late_share, 1.0)
 
     def _late(self, b: Reveals, after: Tensor) -> Tensor:
-        """Events of open clicks at a late age."""
+        """Events that are sampled: of open clicks at a late age."""
+        if self.late_share == 1:
+            return torch.zeros(len(after), dtype=torch.bool)
         ages, late_after = torch.tensor((*self.looks, 0)), self.looks[0] if self.late_after is None else self.late_after
         return (ages[b.trigger] > late_after) & (after <= len(self.looks))
 
 
-def _last_of_chains(row: Tensor, before: Tensor, after: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Of events of one click that follow on each other, the last, and the state before the first; in their order."""
-    order = index[torch.argsort(row[index], stable=True)]  # events of a click stay in the order of time
+def _last_of_chains(group: Tensor, before: Tensor, after: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Of events of one group that follow on each other, the last, and the state before the first; in their order."""
+    order = index[torch.argsort(group[index], stable=True)]  # events of a click stay in the order of time
     follows = torch.zeros(len(order), dtype=torch.bool)
-    follows[1:] = (row[order[1:]] == row[order[:-1]]) & (before[order[1:]] == after[order[:-1]])
+    follows[1:] = (group[order[1:]] == group[order[:-1]]) & (before[order[1:]] == after[order[:-1]])
     first, last = order[~follows], order[~follows.roll(-1)]  # an event is the last unless the next one follows on it
     back = torch.argsort(last)
     return last[back], before[first[back]]
