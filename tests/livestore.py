@@ -28,7 +28,7 @@ OPTIONS = {
     "interval": "3h",
     "observed_until": "7d",
 }
-SMALL: dict[str, Any] = {"hidden": (16, 8), "batch_size": 128}
+SMALL: dict[str, Any] = {"hidden": (16, 8), "batch_size": 128, "warm_epochs": 1, "warm_batch_size": 128}
 
 
 def dataset() -> Dataset:

@@ -17,7 +17,6 @@ from tracecvr.delayed import DelayAware
 from tracecvr.engine import Engine, Fitted
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.methods.es_dfm import ESDFM
-from tracecvr.methods.trace import Trace
 from tracecvr.plugins.completer import Completer
 from tracecvr.reveal import Reveals
 from tracecvr.source import TableSource
@@ -28,13 +27,15 @@ HISTORY = {"fingerprint": "small", "split": 3, "labels": "mature"}
 
 LOG = small_log(clicks=1000)
 
+SMALL: dict[str, Any] = {"hidden": (16, 8), "batch_size": 256, "warm_epochs": 1, "warm_batch_size": 256}
+
 
 def engine(method: Method, *plugins: Plugin, seed: int = 1) -> Engine:
     return Engine(method, LOG.schema, seed, plugins)
 
 
 def small(name: str, **options: Any) -> Method:
-    method: Method = registry.get("method", name)(hidden=(16, 8), batch_size=256, **options)
+    method: Method = registry.get("method", name)(**(SMALL | options))
     return method
 
 
@@ -100,15 +101,15 @@ def test_variants_share_what_they_do_not_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "seed", "trained"),
     [
-        (Trace(hidden=(16, 8), batch_size=256), 2, 3),
-        (Trace(hidden=(8, 8), batch_size=256), 1, 1),  # the helpers have sizes of their own
-        (Trace(hidden=(16, 8), batch_size=512), 1, 0),  # of so small a log, warm-up's batches are smaller anyway
-        (Trace(hidden=(16, 8), batch_size=256, warm_batch_size=32), 1, 3),
-        (Trace(hidden=(16, 8), batch_size=256, learning_rate=2e-3), 1, 3),
-        (Trace(hidden=(16, 8), batch_size=256, weight_decay=0.0), 1, 3),
-        (Trace(hidden=(16, 8), batch_size=256, warm_epochs=2), 1, 1),
-        (Trace(hidden=(16, 8), batch_size=256, horizons=(60, 3600, 7200, 86400, 172800)), 1, 2),
-        (Trace(hidden=(16, 8), batch_size=256, completer_hidden=(8,)), 1, 1),
+        (small("trace"), 2, 3),
+        (small("trace", hidden=(8, 8)), 1, 1),  # the helpers have sizes of their own
+        (small("trace", batch_size=512), 1, 0),  # warm-up's batches have a size of their own
+        (small("trace", warm_batch_size=32), 1, 3),
+        (small("trace", learning_rate=2e-3), 1, 3),
+        (small("trace", weight_decay=0.0), 1, 3),
+        (small("trace", warm_epochs=2), 1, 1),
+        (small("trace", horizons=(60, 3600, 7200, 86400, 172800)), 1, 2),
+        (small("trace", completer_hidden=(8,)), 1, 1),
     ],
 )
 def test_what_differs_is_trained_anew(tmp_path: Path, other: Method, seed: int, trained: int) -> None:
@@ -164,12 +165,12 @@ class Shifted(ESDFM):
 @pytest.mark.parametrize("cls", [Twisted, Shifted])
 def test_a_declaration_does_not_hold_for_other_code(tmp_path: Path, cls: type[ESDFM]) -> None:
     shared = Counting(tmp_path, HISTORY)
-    warmed(engine(ESDFM(hidden=(16, 8), batch_size=256)), shared)
-    alone = warmed(engine(cls(hidden=(16, 8), batch_size=256))).fingerprint()
-    assert warmed(engine(cls(hidden=(16, 8), batch_size=256)), shared).fingerprint() == alone
+    warmed(engine(ESDFM(**SMALL)), shared)
+    alone = warmed(engine(cls(**SMALL))).fingerprint()
+    assert warmed(engine(cls(**SMALL)), shared).fingerprint() == alone
     assert shared.trained == 3
     if cls is Twisted:
-        warmed(engine(Twisted(hidden=(16, 8), batch_size=256, twist=2.0)), shared)
+        warmed(engine(Twisted(**SMALL, twist=2.0)), shared)
         assert shared.trained == 4
 
 

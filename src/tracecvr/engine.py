@@ -121,10 +121,12 @@ class Engine:
         """
         self._look_through(history)
         size = self._batch_size(history)
+        large = passes.is_large(len(history), self.method.batch_size)
+        fixed = large or self.method.warm_epochs is not None  # then helpers have their usual epochs, too
         adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay")}
         outcomes: list[tuple[Fit, Fitted]] = []
         for fit in self._fits():
-            if fit.epochs is None and passes.is_large(len(history), self.method.batch_size):
+            if fit.epochs is None and fixed:
                 fit = replace(fit, epochs=fit.usual)
             facts = adam | {"title": fit.title, "epochs": fit.epochs, "usual": fit.usual}
             facts |= {"batch_size": size, "seed": self.seed, "moments": self._carries(fit)}

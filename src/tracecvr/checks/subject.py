@@ -50,7 +50,9 @@ class Subject:
 
     def engine(self, schema: Schema, publish_lag: int = 0, **options: Any) -> Engine:
         """A new engine with small nets."""
-        method = registry.get("method", self.method)(hidden=(16, 8), batch_size=256, **options)
+        # One pass in batches of the same size: what a small log would get by default takes too long for so many checks.
+        small = {"hidden": (16, 8), "batch_size": 256, "warm_epochs": 1, "warm_batch_size": 256}
+        method = registry.get("method", self.method)(**(small | options))
         plugins = () if self.plugin is None else (registry.get("plugin", self.plugin)(),)
         return Engine(method, schema, seed=1, plugins=plugins, publish_lag=publish_lag)
 
