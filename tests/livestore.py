@@ -61,8 +61,8 @@ Made = Callable[..., Store]
 
 @pytest.fixture
 def made(base: Path, tmp_path: Path) -> Made:
-    def make(method: str = "trace", settings: Settings | None = None, log: Path = base) -> Store:
-        chosen = registry.get("method", method)(**SMALL)
+    def make(method: str = "trace", settings: Settings | None = None, log: Path = base, **options: Any) -> Store:
+        chosen = registry.get("method", method)(**SMALL | options)
         return Store.create(tmp_path / "store", log, chosen, (), settings or Settings(lateness=HOUR))
 
     return make

@@ -295,5 +295,6 @@ def add(monkeypatch: pytest.MonkeyPatch, method: type[Method]) -> None:
         "plugin": completer,
         "backbone": registry.found("backbone"),
         "dataset": registry.found("dataset"),
+        "optimiser": registry.found("optimiser"),
     }
     monkeypatch.setattr(registry, "found", lambda kind: everything[kind])

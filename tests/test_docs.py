@@ -145,7 +145,7 @@ def test_the_example_method_of_the_guide_passes_every_check(monkeypatch: pytest.
     room: dict[str, Any] = {"__name__": "example"}
     monkeypatch.setitem(sys.modules, "example", sys.modules[__name__])
     exec(compile(code, "CONTRIBUTING.md", "exec"), room)
-    known = {kind: registry.found(kind) for kind in ("method", "plugin", "backbone", "dataset")}
+    known = {kind: registry.found(kind) for kind in ("method", "plugin", "backbone", "dataset", "optimiser")}
     known["method"] = known["method"] | {"mine": room["Mine"]}
     monkeypatch.setattr(registry, "found", lambda kind: known[kind])
     outcomes = [checks.run_one(Subject("mine"), name) for name in checks.found()]

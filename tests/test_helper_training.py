@@ -371,7 +371,7 @@ def test_each_joint_state_has_its_own_cell(actions: int) -> None:
 def test_chain_learns_the_law_of_open_trajectories() -> None:
     """P(carts so far, no conversion yet | kind, outcome) after each look. With one action beside the conversion and
     three looks, hazards can express every such law."""
-    part = engine_of("telescoped").method
+    part = engine_of("telescoped", ages=HORIZONS).method
     assert isinstance(part, Telescoped)
     net = part.nets["chain"] = Tabular(width(len(HORIZONS), 2))
     b = history_of(source_of([0]))

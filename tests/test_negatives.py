@@ -70,9 +70,10 @@ def test_all_clicks_kept_means_no_weights() -> None:
 
 
 def test_calibration_on_all_clicks_is_recovered() -> None:
-    """Learnt from a fifth of the negatives, served to every click: as many conversions as happen, within noise."""
+    """Learnt from a fifth of the negatives, served to every click: as many conversions as happen, within noise. Rates
+    that drift would be missed by any model."""
     horizons = (3600, DAY, 2 * DAY)
-    log = Synthetic(clicks=30_000, days=8, split=4 * DAY, d_max=2 * DAY, horizons=horizons, interval=DAY // 2)
+    log = Synthetic(clicks=30_000, days=8, split=4 * DAY, d_max=2 * DAY, horizons=horizons, interval=DAY // 2, drift=0)
     whole = log.prepare(None)[0]
     part = sampled(whole, 0.2)
     plan = plan_for(part, "mature")
