@@ -109,7 +109,8 @@ def lives(draw: st.DrawFn) -> tuple[ClickTable, dict[str, Any], int]:
     """Clicks with any actions, refunds and late knowledge, options, and a seed for the law."""
     actions, clicks = draw(st.sampled_from([1, 3])), draw(st.integers(1, 5))
     ages = tuple(sorted(draw(st.sets(st.integers(0, D_MAX - 1), min_size=0, max_size=4))))
-    schema = replace(CELL.schema, actions=("conversion", "cart", "like")[:actions], horizons=(D_MAX,), d_max=D_MAX)
+    horizons = draw(st.sampled_from([(D_MAX,), (7, 50, D_MAX), (10,)]))  # the law may have more windows than looks
+    schema = replace(CELL.schema, actions=("conversion", "cart", "like")[:actions], horizons=horizons, d_max=D_MAX)
     schema = replace(schema, features=(replace(schema.features[0], size=clicks),))
     click_ts = np.sort(np.array(draw(st.lists(st.integers(0, 50), min_size=clicks, max_size=clicks))))
     shape = {"min_size": actions, "max_size": actions}
@@ -144,7 +145,7 @@ def test_the_gradients_of_a_life_add_up_to_oracles(life: tuple[ClickTable, dict[
     method = Telescoped(hidden=(2,), **options)
     engine = Engine(method, table.schema)
     rng = np.random.default_rng(seed)
-    outputs = rng.normal(0, 2, (len(table), width(len(method.looks), len(table.schema.actions))))
+    outputs = rng.normal(0, 2, (len(table), width(len(method.windows), len(table.schema.actions))))
     served = PerClick(rng.normal(0, 1, len(table)).tolist())
     method.nets["main"], method.nets["chain"] = served, Law(torch.from_numpy(outputs))
     source, total = TableSource(table), torch.zeros(len(table), dtype=torch.float64)

@@ -51,6 +51,12 @@ class Looking(Method):
             ages = tuple(d_max >> half for half in range(1, _MOST_AGES) if d_max >> half >= interval)
         return (*sorted({age for age in ages if age < d_max}), d_max)
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Ends of windows for a law of what happens after a click: the looks, and the horizons, where posteriors are
+        asked for."""
+        return tuple(sorted({*self.looks, *(end for end in self.ends if end < self.schema.d_max)}))
+
     def in_force(self) -> dict[str, Any]:
         return super().in_force() | {"ages": list(self.looks)}
 

@@ -129,7 +129,7 @@ class Cell:
         """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
         method = engine.method
-        exact = self.helpers(clip, method.looks if isinstance(method, Looking) else self.horizons)
+        exact = self.helpers(clip, method.windows if isinstance(method, Looking) else self.horizons)
         if type(method).build is not Method.build:
             raise NotApplicable("its served net is more than a backbone: it has tests of its own")
         if unknown := set(method.helpers()) - set(exact):

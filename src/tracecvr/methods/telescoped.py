@@ -54,23 +54,23 @@ class Telescoped(Looking):
     # The law of delays and actions.
 
     def helpers(self) -> dict[str, Helper]:
-        outputs = width(len(self.looks), len(self.schema.actions))
+        outputs = width(len(self.windows), len(self.schema.actions))
         return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh)}
 
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        return chain_loss(self.nets[name](b.x), b, self.looks)
+        return chain_loss(self.nets[name](b.x), b, self.windows)
 
     def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        return ((b.x,), hazard_events(b, self.looks)) if name == "chain" else super().base_rates(name, b)
+        return ((b.x,), hazard_events(b, self.windows)) if name == "chain" else super().base_rates(name, b)
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         if name == "chain" and self.inherits(Telescoped, "helper_loss"):
-            return {"ages": self.looks}
+            return {"windows": self.windows}
         return super().warm_up_depends_on(name)
 
     def log_psi(self, b: Reveals) -> Tensor:
-        """log P(o_1..o_h, open | x, y) after no look and after each: (B, 2, H + 1)."""
-        return log_open(self.of_click("chain", b), b.trajectory(self.looks)[0], self.hazard_shift)
+        """log P(o_1..o_h, open | x, y) after no window and after each: (B, 2, H + 1)."""
+        return log_open(self.of_click("chain", b), b.trajectory(self.windows)[0], self.hazard_shift)
 
     # Training.
 
@@ -81,13 +81,14 @@ class Telescoped(Looking):
         return -(self.weight(b) * new[:, 0]).mean()
 
     def log_likelihood(self, b: Reveals) -> Tensor:
-        """log P(all that was seen | x) in each state, up to terms without p: (B, H + 3)."""
-        log_psi, logit = self.log_psi(b), self.logit(b.x)
+        """log P(all that was seen | x) in each state, up to terms without p: (B, looks + 3)."""
+        at_looks = [0, *(self.windows.index(look) + 1 for look in self.looks)]
+        log_psi, logit = self.log_psi(b)[:, :, at_looks], self.logit(b.x)
         no, yes = F.logsigmoid(-logit)[:, None], F.logsigmoid(logit)[:, None]
         return torch.cat([torch.logaddexp(no + log_psi[:, 0], yes + log_psi[:, 1]), yes, no], dim=1)
 
     def posterior(self, b: Reveals) -> Tensor:
         log_psi = self.log_psi(b)
-        seen = b.trajectory(self.looks)[1].sum(1, keepdim=True).long()
+        seen = b.trajectory(self.windows)[1].sum(1, keepdim=True).long()
         evidence = (log_psi[:, 1] - log_psi[:, 0]).gather(1, seen)[:, 0]
         return torch.where(b.converted, _CERTAIN, (self.logit(b.x) + evidence).clamp(-_CERTAIN, _CERTAIN))
