@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -137,26 +137,60 @@ def lives(draw: st.DrawFn) -> tuple[ClickTable, dict[str, Any], int]:
     return table, options, draw(st.integers(0, 2**31))
 
 
-@settings(deadline=None, max_examples=150)
-@given(lives(), st.integers(1, 60))
-def test_the_gradients_of_a_life_add_up_to_oracles(life: tuple[ClickTable, dict[str, Any], int], interval: int) -> None:
-    """Whatever the law says, however intervals cut it, with refunds, late clicks and late conversions."""
-    table, options, seed = life
+def per_click(table: ClickTable, options: dict[str, Any], seed: int) -> tuple[Engine, Telescoped, PerClick]:
+    """A method with any law of delays and a logit for each click."""
     method = Telescoped(hidden=(2,), **options)
     engine = Engine(method, table.schema)
     rng = np.random.default_rng(seed)
     outputs = rng.normal(0, 2, (len(table), width(len(method.windows), len(table.schema.actions))))
     served = PerClick(rng.normal(0, 1, len(table)).tolist())
     method.nets["main"], method.nets["chain"] = served, Law(torch.from_numpy(outputs))
+    return engine, method, served
+
+
+def stream_gradient(engine: Engine, table: ClickTable, served: PerClick, first: int, interval: int) -> Tensor:
+    """The gradients of all events from a time on, added up: of each click's logit."""
     source, total = TableSource(table), torch.zeros(len(table), dtype=torch.float64)
-    for start in range(0, 500, interval):
+    for start in range(first, 500, interval):
         events = engine.events(source, start, start + interval)
         if len(events):
-            (slope,) = torch.autograd.grad(method.loss(events) * len(events), served.logits)
+            (slope,) = torch.autograd.grad(engine.method.loss(events) * len(events), served.logits)
             total += slope
-            method.forget()
-    truth = torch.from_numpy(table.label.astype(np.float64))
-    assert torch.allclose(total, torch.sigmoid(served.logits) - truth, atol=1e-9), (total, truth)
+            engine.method.forget()
+    return total
+
+
+def oracle_gradient(table: ClickTable, served: PerClick) -> Tensor:
+    return torch.sigmoid(served.logits) - torch.from_numpy(table.label.astype(np.float64))
+
+
+@settings(deadline=None, max_examples=150)
+@given(lives(), st.integers(1, 60))
+def test_the_gradients_of_a_life_add_up_to_oracles(life: tuple[ClickTable, dict[str, Any], int], interval: int) -> None:
+    """Whatever the law says, however intervals cut it, with refunds, late clicks and late conversions."""
+    table, options, seed = life
+    engine, _, served = per_click(table, options, seed)
+    total = stream_gradient(engine, table, served, 0, interval)
+    assert torch.allclose(total, oracle_gradient(table, served), atol=1e-9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(lives(), st.integers(1, 60), st.integers(1, 200), st.sampled_from(["censored", "mature"]))
+def test_warm_up_and_stream_together_teach_each_click_once(
+    life: tuple[ClickTable, dict[str, Any], int], interval: int, split: int, labels: str
+) -> None:
+    """Whether warm-up has final labels or those known at the split."""
+    table, options, seed = life
+    seen, mature = table.seen_ts[:, 0], table.click_ts + D_MAX
+    assume(not ((seen > mature) & (seen < split)).any())  # known after the label was final: history leaves it out
+    engine, method, served = per_click(table, options, seed)
+    total = torch.zeros(len(table), dtype=torch.float64)
+    for b in TableSource(table).history(split, labels).batches(1, None):
+        method.observe(b)
+        total += torch.autograd.grad(method.warm_loss(b) * len(b), served.logits)[0]
+        method.forget()
+    total += stream_gradient(engine, table, served, split, interval)
+    assert torch.allclose(total, oracle_gradient(table, served), atol=1e-6)
 
 
 # Merging and sampling.

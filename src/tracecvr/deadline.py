@@ -26,9 +26,9 @@ class Hindsight(Windowed):
         above=0,
     )
     as_of: str = option(
-        "deadline",
-        "helpers learn of clicks as they were at the deadline, at all ages, or at the end of their window, if that is "
-        "before the deadline: the only age that a stream asks about",
+        "window",
+        "helpers learn of clicks as they were at the end of their window, the only age that a stream asks about, or at "
+        "the deadline, at all ages, as published for training offline",
         choices=("deadline", "window"),
     )
     usual_epochs: ClassVar[int] = 2

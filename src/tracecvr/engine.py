@@ -136,7 +136,7 @@ class Engine:
             fit.part.counts[f"{WARM}{fit.name}"] = torch.tensor([fitted.passes, size])
         for part in self._parts.values():
             part.after_warm_up()
-        self._start_stream(outcomes[0][1].moments)
+        self._start_stream(next(fitted.moments for fit, fitted in outcomes if fit.net is self._main))
 
     def tick(self, source: Source, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
@@ -280,10 +280,15 @@ class Engine:
 
     def _fits(self) -> Iterator[Fit]:
         """What warm-up trains, in order."""
+        yield from self._helper_fits(before_main=True)
         yield Fit("model", self.method, "main", self.method.warm_loss, self.method.warm_epochs)
+        yield from self._helper_fits(before_main=False)
+
+    def _helper_fits(self, before_main: bool) -> Iterator[Fit]:
         for part in self._parts.values():
             for name, helper in part.helpers().items():
-                yield Fit(name, part, name, partial(part.helper_loss, name), helper.epochs, helper.usual)
+                if helper.before_main == before_main:
+                    yield Fit(name, part, name, partial(part.helper_loss, name), helper.epochs, helper.usual)
 
     @property
     def _main(self) -> nn.Module:

@@ -77,6 +77,12 @@ class Looking(Method):
         before = torch.where(on, (ages[1:] < b.elapsed[:, None]).sum(1), before)
         return before if b.since is None else b.since, torch.where(on, count + 1, after)
 
+    def state_at_last_look(self, b: Reveals) -> Tensor:
+        """The state that each click has been shown in by its clock: (B,)."""
+        ages = torch.tensor((-1, *self.looks))
+        count = (ages[1:] <= b.elapsed[:, None]).sum(1)
+        return self._at(b, b.elapsed if self.at_once else ages[count], count)
+
     def _at(self, b: Reveals, age: Tensor, looks: Tensor) -> Tensor:
         converted, refunded = len(self.looks) + 1, len(self.looks) + 2
         return torch.where(b.refund <= age, refunded, torch.where(b.known <= age, converted, looks))

@@ -36,6 +36,8 @@ class Helper:
     refresh: int | None = None
     usual: int = 1
     """Passes over a large log where `epochs` is None; over a small one as many as held-back clicks want."""
+    before_main: bool = False
+    """Trained before the served net, because the warm-up loss of the served net uses it."""
 
 
 @dataclass

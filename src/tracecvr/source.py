@@ -205,18 +205,19 @@ class TableHistory:
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> Reveals:
         table = self.source.table
         mature = table.click_ts[row] + table.schema.d_max
-        action_ts = table.action_ts[row]
+        action_ts = seen_ts = table.action_ts[row]
         undone = None if table.undone_ts is None else table.undone_ts[row]
         clock = mature
         if self.censored:
             clock = np.minimum(mature, self.end - 1)  # what comes at the end itself is the next interval's
-            action_ts = np.where(table.seen_ts[row] <= clock[:, None], action_ts, NEVER)
+            known = table.seen_ts[row] <= clock[:, None]
+            action_ts, seen_ts = np.where(known, action_ts, NEVER), np.where(known, table.seen_ts[row], NEVER)
             undone = None if undone is None else np.where(undone <= clock, undone, NEVER)
         events = reveal(
             x=table.x[row],
             click_ts=table.click_ts[row],
             action_ts=action_ts,
-            seen_ts=action_ts,
+            seen_ts=seen_ts,
             clock=clock,
             d_max=table.schema.d_max,
             row=row + self.source.first_row,

@@ -112,15 +112,16 @@ class Cell:
             window=self.window,
         )
 
-    def source(self) -> TableSource:
-        delay = np.full(self.clicks, NEVER)
-        converted = np.repeat([d for d, _ in self.conversions], [n for _, n in self.conversions])
-        delay[: len(converted)] = converted
+    def source(self, click_ts: int = 0) -> TableSource:
+        """All clicks of the cell, at one time."""
+        action_ts = np.full(self.clicks, NEVER)
+        delay = np.repeat([d for d, _ in self.conversions], [n for _, n in self.conversions])
+        action_ts[: len(delay)] = click_ts + delay
         table = ClickTable(
             x=np.zeros((self.clicks, 1), np.int32),
-            click_ts=np.zeros(self.clicks, np.int64),
+            click_ts=np.full(self.clicks, click_ts),
             click_id=np.arange(self.clicks),
-            action_ts=delay[:, None],
+            action_ts=action_ts[:, None],
             schema=self.schema,
         )
         return TableSource(table)
@@ -137,7 +138,8 @@ class Cell:
         method.nets["main"] = Constant([logit] * method.heads())
         for name in method.helpers():
             method.nets[name] = exact[name]
-        method.observe(next(self.source().history(1, "mature").batches(self.clicks, None)))
+        earlier = self.source(-1).history(0, "mature", -1)  # not the clicks of the stream: these are new to the method
+        method.observe(next(earlier.batches(self.clicks, None)))
         return engine
 
     def helpers(self, clip: float, ages: tuple[int, ...]) -> dict[str, nn.Module]:

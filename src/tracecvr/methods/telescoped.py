@@ -49,13 +49,16 @@ class Telescoped(Looking):
         low=1,
     )
 
+    repeat_warm_up: bool = option(
+        False, "show clicks again whose final labels warm-up has learnt, though they teach nothing new"
+    )
     hazard_shift: float = option(0.0, "added to the logits of all hazards: a law that is wrong on purpose, to try that")
 
     # The law of delays and actions.
 
     def helpers(self) -> dict[str, Helper]:
         outputs = width(len(self.windows), len(self.schema.actions))
-        return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh)}
+        return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh, before_main=True)}
 
     def helper_loss(self, name: str, b: Reveals) -> Tensor:
         return chain_loss(self.nets[name](b.x), b, self.windows)
@@ -66,6 +69,9 @@ class Telescoped(Looking):
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
         if name == "chain" and self.inherits(Telescoped, "helper_loss"):
             return {"windows": self.windows}
+        if name == "main" and self.inherits(Telescoped, "warm_loss", "helper_loss", "log_psi"):
+            law = {"windows": self.windows, "chain_epochs": self.chain_epochs, "hazard_shift": self.hazard_shift}
+            return law | {"looks": self.looks, "at_once": self.at_once}
         return super().warm_up_depends_on(name)
 
     def log_psi(self, b: Reveals) -> Tensor:
@@ -73,6 +79,24 @@ class Telescoped(Looking):
         return log_open(self.of_click("chain", b), b.trajectory(self.windows)[0], self.hazard_shift)
 
     # Training.
+
+    def observe(self, b: Reveals) -> None:
+        # History comes in the order of time: if the labels of its last clicks are final, all are.
+        if b.span is not None:
+            final = b.mature.all() and not self.repeat_warm_up
+            self.counts["learnt_until"] = b.came.max() if final else torch.tensor(-1)
+
+    def condensed(self, events: Reveals) -> Reveals:
+        """Without clicks that warm-up has learnt with their final labels."""
+        new = events.came > self.counts.get("learnt_until", -1)
+        return super().condensed(events.take(new.nonzero()[:, 0]))
+
+    def warm_loss(self, b: Reveals) -> Tensor:
+        """Cross-entropy where labels are final. Of a click that is open when warm-up ends, the likelihood of what has
+        been seen of it at its looks: the stream goes on from there, so that its life still adds up to y - p."""
+        if b.mature.all():
+            return super().warm_loss(b)
+        return -self.log_likelihood(b).gather(1, self.state_at_last_look(b)[:, None]).mean()
 
     def loss(self, b: Reveals) -> Tensor:
         before, after = self.states(b)
