@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conftest import Call
@@ -49,6 +49,8 @@ JSON = st.recursive(
 CLICKS = st.lists(st.fixed_dictionaries(dict.fromkeys(READER.features, JSON)), min_size=1, max_size=6)
 
 
+@example([dict.fromkeys(READER.features, 1 << 63)])
+@example([dict.fromkeys(READER.features, 1 << 2000)])
 @given(CLICKS)
 def test_values_among_others_of_any_type_have_the_codes_that_they_have_alone(clicks: list[dict[str, Any]]) -> None:
     ids, unreadable = ENCODER.encode_values({name: [click[name] for click in clicks] for name in READER.features})

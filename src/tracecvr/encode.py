@@ -80,7 +80,7 @@ class Column:
                 found = pl.Series(values, dtype=_TYPES[next(iter(types), int)])
                 if types != {float} or found.is_finite().all():
                     return found
-            except OverflowError:  # an integer beyond 64 bits: it is looked at alone
+            except (OverflowError, TypeError):  # an integer beyond 64 bits
                 pass
         if int in types:
             values = [rounded(value) if type(value) is int and is_huge(value) else value for value in values]

@@ -72,7 +72,7 @@ class Guard:
 
     def extreme(self, before: LogOdds, after: LogOdds) -> str:
         """What is wrong with it by the newest clicks, most of which are open."""
-        old, new = (float(np.quantile(np.abs(s), 1 - _FEW)) if len(s) else 0.0 for s in (before, after))
+        old, new = (float(np.quantile(np.abs(s), 1 - _FEW, method="lower")) if len(s) else 0.0 for s in (before, after))
         if new > max(self.log_odds, old):
             return f"log-odds of the newest {len(after)} clicks: their 95% quantile went from {old:.1f} to {new:.1f}"
         return ""
