@@ -298,6 +298,7 @@ def test_a_store_of_before_is_judged_as_it_was(made: Made) -> None:
     old = guard_of(Store.open(store.folder))
     label, good = np.arange(400) % 10 == 0, np.full(400, -2.0, np.float32)
     assert (old.verdict(label, good, good - 5800), old.extreme(good, good - 5800)) == ("", "")
+    assert old.verdict(np.zeros(400, np.bool_), good, good + 9) == ""
 
 
 def test_the_last_good_versions_outlive_any_number_of_undone_ticks(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

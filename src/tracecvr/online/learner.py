@@ -83,7 +83,7 @@ class Guard:
         If predictions are right, the likelihood of the best rate exceeds theirs by t nats with a probability of at most
         exp(-t) times the sum over all counts k of the highest likelihood of k, which is below sqrt(2 n) + 1.
         """
-        if not len(label):
+        if not len(label) or math.isinf(self.base):
             return ""
         old, new = (float(nll(s.astype(np.float64), label).mean()) for s in (before, after))
         rate = float(label.mean())
