@@ -384,6 +384,17 @@ def test_the_scorer_bins_as_the_encoder(
     assert [identified(column, value) for value in values] == expected.tolist()
 
 
+WRITTEN = st.from_regex(r"[+-]?[0-9]{0,20}\.?[0-9]{0,3}(e[+-]?[0-9]{1,3})?", fullmatch=True)
+ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | WRITTEN | st.just([1])
+
+
+@given(ANYTHING, st.integers(1, 2**31 - 1))
+def test_the_scorer_reads_any_value_as_the_encoder(value: Any, size: int) -> None:
+    for column in (Modulo("c", size), Binned("c", 16, low=-3.0, high=1000.0)):
+        expected, _ = Encoder((column,)).encode_values({"c": [value]})
+        assert identified(column, value) == expected[0, 0], value
+
+
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_an_edge_is_the_least_value_of_its_bin(scale: str) -> None:
     column = Binned("n", 64, scale=scale).fitted(pl.DataFrame({"n": (0.1, 97.3)}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,14 +19,16 @@ from hypothesis.extra import numpy as hnp
 from sklearn.metrics import roc_auc_score
 
 from conftest import Call
-from livestore import OPTIONS, Made, finish, learnt, replayed, send, the_events
+from livestore import OPTIONS, SMALL, Made, finish, learnt, replayed, send, the_events
 from tracecvr import metrics, prepared, registry
 from tracecvr.config import DAY, HOUR
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
+from tracecvr.learning import StreamLearning
+from tracecvr.metrics import probability
 from tracecvr.online import archive, relive
 from tracecvr.online.feed import events_of
-from tracecvr.online.learner import Guard, opened
+from tracecvr.online.learner import Guard, guard_of, opened
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.versions import Versions
 from tracecvr.online.vitals import Scores, Vitals
@@ -242,10 +245,86 @@ def test_the_guard_tells_harm_from_what_was_bad_before() -> None:
     guard = Guard()
     assert guard.verdict(label, good, good) == ""
     assert "NLL" in guard.verdict(label, good, good + np.float32(4))
-    assert "calibration" in Guard(nll=100).verdict(label, good, good + np.float32(4))
-    assert "calibration" in Guard(nll=100).verdict(label, good, good - np.float32(3))
+    assert "calibration" in Guard(nll=100, base=100).verdict(label, good, good + np.float32(4))
+    assert "calibration" in Guard(nll=100, base=100).verdict(label, good, good - np.float32(3))
     assert guard.verdict(label, good + np.float32(4), good + np.float32(4.01)) == ""
-    assert guard.verdict(label[:400], good[:400], good[:400] + 9) == ""
+    assert Guard(base=math.inf).verdict(label[:400], good[:400], good[:400] + 9) == ""  # too few to be compared
+
+
+@given(st.integers(1, 600), st.floats(-6, 2), st.integers(0, 2**32))
+def test_few_clicks_are_no_reason_to_undo_a_tick_that_predicts_well(count: int, mean: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    right = (mean + rng.normal(size=count)).astype(np.float32)
+    label = rng.random(count) < probability(right.astype(np.float64))
+    perfect = np.where(label, 30, -30).astype(np.float32)  # nothing is excused by what was before
+    assert Guard(nll=math.inf, pcoc=math.inf).verdict(label, perfect, right) == ""
+    assert Guard().extreme(right, right + np.float32(0.5)) == ""
+
+
+def test_absolute_bounds_hold_however_few_clicks_there_are() -> None:
+    label = np.arange(60) % 20 == 0
+    good, bad = (np.full(60, s, np.float32) for s in (-3.0, 4.0))
+    assert "that of their rate" in Guard().verdict(label, good, bad)
+    assert Guard().verdict(label, bad, bad) == ""  # it was as bad before
+    assert Guard().verdict(label[:2], good[:2], bad[:2]) == ""  # two clicks may be chance
+    assert "log-odds" in Guard().extreme(good, good - 5800)
+    assert Guard().extreme(good - 5900, good - 5800) == ""  # a bad model may recover
+    assert Guard().extreme(good, np.where(np.arange(60) == 7, np.float32(-5800), good)) == ""  # one strange click
+
+
+def test_at_few_clicks_a_day_a_learning_rate_of_50_is_undone_and_never_published(tmp_path: Path) -> None:
+    quiet = dataset_of("synthetic", [f"{key}={value}" for key, value in {**OPTIONS, "clicks": "1750"}.items()])
+    prepared.prepare_to(tmp_path / "base", quiet, None)
+    method = registry.get("method", "vanilla")(**SMALL)
+    stream = StreamLearning(learning_rate=50.0)
+    store = Store.create(tmp_path / "store", tmp_path / "base", method, (), Settings(keep=2), stream=stream)
+    send(store, list(events_of(quiet, None, quiet.split, quiet.split + DAY)))
+    learnt(store)
+    told = [content for _, content in store.log().ticks()]
+    assert len(told) > 5
+    assert all("log-odds" in content["undone"] for content in told)
+    versions = Versions(store.folder, 2)
+    assert versions.published() == [0] == [versions.serving()]  # it is the oldest by far, and kept
+    assert relive.relive(store).undone == list(range(len(told)))
+
+
+def test_a_store_of_before_is_judged_as_it_was(made: Made) -> None:
+    store = made()
+    assert guard_of(store) == Guard()
+    path = store.folder / "store.json"
+    content = json.loads(path.read_text())
+    del content["settings"]["guard_base"], content["settings"]["guard_log_odds"]
+    path.write_text(json.dumps(content))
+    old = guard_of(Store.open(store.folder))
+    label, good = np.arange(400) % 10 == 0, np.full(400, -2.0, np.float32)
+    assert (old.verdict(label, good, good - 5800), old.extreme(good, good - 5800)) == ("", "")
+    assert old.verdict(np.zeros(400, np.bool_), good, good + 9) == ""
+
+
+def test_the_last_good_versions_outlive_any_number_of_undone_ticks(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made("vanilla", Settings(lateness=HOUR, keep=3))
+    send(store, the_events())
+    finish(store)
+    monkeypatch.setattr(Guard, "verdict", lambda *_: "")
+    monkeypatch.setattr(Guard, "extreme", lambda *_: "")
+    versions = Versions(store.folder, 3)
+    with opened(store) as learner:
+        for _ in range(6):
+            learner.tick()
+        versions.promote(5)
+        weights = learner.engine.fingerprint()
+        monkeypatch.setattr(Guard, "extreme", lambda *_: "harm")
+        for _ in range(8):
+            learner.tick()
+    assert versions.published() == [4, 5, 6]
+    assert versions.serving() == 5
+    assert versions.rollback() == 4
+    versions.promote(None)
+    assert versions.serving() == 6
+    for number in versions.published():  # as older code has pruned them
+        (store.folder / "models" / f"{number:09d}.json").unlink()
+    assert versions.serving() == 14
+    assert versions.listed()[-1]["weights"] == weights
 
 
 # Live metrics.

@@ -38,6 +38,7 @@ from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.gauges import BUCKETS, Gauges
 from tracecvr.online.service.latency import Latency
+from tracecvr.online.service.learning import LearnerState
 from tracecvr.online.service.limits import Limits, Pace
 from tracecvr.online.service.serve import Address, _bound, serve
 from tracecvr.online.store import Settings, Store
@@ -59,10 +60,15 @@ ROUTES = [
 
 
 @contextmanager
-def served(store: Store, tokens: Tokens | None = None, limits: Limits = GENEROUS) -> Iterator[str]:
+def served(
+    store: Store,
+    tokens: Tokens | None = None,
+    limits: Limits = GENEROUS,
+    learner: Callable[[], LearnerState] = LearnerState,
+) -> Iterator[str]:
     """The service of a store, in a thread of this process."""
     server = uvicorn.Server(
-        uvicorn.Config(application(store, tokens, limits), port=0, log_level="critical", limit_concurrency=64)
+        uvicorn.Config(application(store, tokens, limits, learner), port=0, log_level="critical", limit_concurrency=64)
     )
     thread = threading.Thread(target=server.run)
     thread.start()

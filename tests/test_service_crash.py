@@ -146,7 +146,7 @@ def test_a_second_server_shares_the_store_and_its_learner_takes_over_when_the_fi
         for event in events[half:]:
             list(send_over(second, [event]))
         until(lambda: second.status()["intervals"]["learnt"] == store.log().closed() > 2)
-        assert second.status()["learner"]
+        assert second.status()["learner"]["running"]
     facts = store.log().facts()
     assert facts["clicks"] + facts["actions"] == len(events)
     assert "duplicates" not in facts

@@ -16,7 +16,7 @@ from tracecvr.files import read_json, sha256, write_json
 
 class Checkpoints:
     """The checkpoints of one run: `N.safetensors` (state) and `N.json` (manifest, written last). The newest `keep` of
-    them are kept."""
+    them are kept, and others that whoever saves names."""
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder, self.keep = folder, keep

@@ -2,11 +2,21 @@
 
 Hashes are xxh3_64 of the UTF-8 text (a missing value is the empty text), modulo the table size: a fixed contract, so
 that a saved model reads the same ids for ever.
+
+Raw values are read by the kind of their column, by one rule, offline (`prepare`) and live (HTTP, files, brokers):
+
+- hashed: the text of a value. A number is the text that it is written as, so 3 and 3.0 differ; true is "true".
+- modulo: whole numbers of 64 bits. 3.0 is 3, a fraction is rounded down, and a text that is a number is that number.
+- binned: finite numbers. A text that is a number is that number.
+
+Anything else is a missing value: other text, true and false, NaN, infinities, lists, objects. Encoding never fails.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +33,14 @@ from tracecvr.files import read_json, write_json
 _BLOCK = 1 << 18
 """Rows encoded at a time: a block of ids stays in the cache while its columns are laid side by side."""
 
+_TYPES: dict[type, type[pl.DataType]] = {
+    int: pl.Int64,
+    float: pl.Float64,
+    str: pl.String,
+    bool: pl.Boolean,
+}
+"""Types of single values in JSON, and of columns that hold them."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -30,6 +48,9 @@ class Column:
 
     kind: ClassVar[str]
     learns: ClassVar[bool] = False
+    takes: ClassVar[tuple[type, ...]] = (int, float, str)
+    """Types of values that it can read; of `sound` ones, it reads every value that is finite."""
+    sound: ClassVar[tuple[type, ...]] = (int,)
     raw: str
     size: int
     table: str | None = None
@@ -46,12 +67,41 @@ class Column:
     def ids(self) -> pl.Expr:
         raise NotImplementedError
 
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        """Raw values of one type as this kind reads them: null where they are missing or cannot be read."""
+        raise NotImplementedError
+
+    def series(self, values: list[Any]) -> pl.Series:
+        """Raw values of any types as one column that `ids` takes, each as it would be alone: null where one is missing
+        or cannot be read."""
+        types = set(map(type, values)) - {type(None)}
+        if len(types) <= 1 and types <= {*self.sound}:
+            try:
+                found = pl.Series(values, dtype=_TYPES[next(iter(types), int)])
+                if types != {float} or found.is_finite().all():
+                    return found
+            except (OverflowError, TypeError):  # an integer beyond 64 bits
+                pass
+        if int in types:
+            values = [rounded(value) if type(value) is int and is_huge(value) else value for value in values]
+            types |= set(map(type, values))
+        layers = {str(t): _only(values, t) for t in self.takes if t in types}
+        if not layers:
+            return pl.Series([None] * len(values), dtype=pl.Int64)
+        read = [self.clean(pl.col(name), layer.dtype) for name, layer in layers.items()]
+        return pl.DataFrame(layers).select(pl.coalesce(read)).to_series()
+
 
 @dataclass(frozen=True)
 class Hashed(Column):
     """Any value, hashed as text: unseen values get an id too."""
 
     kind = "hashed"
+    takes = (int, float, str, bool)
+    sound = (int, float, str)
+
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        return values.cast(pl.String)
 
     def ids(self) -> pl.Expr:
         text: Any = pl.col(self.raw).cast(pl.String).fill_null("")
@@ -64,6 +114,12 @@ class Modulo(Column):
     """Whole numbers, modulo the table size (the Taobao recipe); missing is 0."""
 
     kind = "modulo"
+
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        if dtype.is_integer():
+            return values
+        rounded = values.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
+        return pl.coalesce(values.cast(pl.Int64, strict=False), rounded) if dtype == pl.String else rounded
 
     def ids(self) -> pl.Expr:
         return pl.col(self.raw).fill_null(0) % self.size
@@ -78,9 +134,14 @@ class Binned(Column):
 
     kind = "binned"
     learns = True
+    sound = (int, float)
     scale: str = "linear"
     low: float = math.inf
     high: float = -math.inf
+
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        number = values.cast(pl.Float64, strict=False)
+        return pl.when(number.is_finite()).then(number)
 
     def fitted(self, warm: pl.DataFrame) -> Column:
         if warm.is_empty():
@@ -139,6 +200,21 @@ class Encoder:
         self.check(raw)
         return _side_by_side(raw, self._ids)
 
+    def encode_values(self, columns: Mapping[str, list[Any]]) -> tuple[Ids, Counter[str]]:
+        """(N, F) ids of raw values of any types, by raw column, each as it would be alone; and of each column how many
+        values cannot be read. Those are missing."""
+        read = [column.series(columns[column.raw]).alias(f"x{j}") for j, column in enumerate(self.columns)]
+        unreadable: Counter[str] = Counter()
+        for column, series in zip(self.columns, read, strict=True):
+            count = series.null_count() - columns[column.raw].count(None)
+            if count:
+                unreadable[column.raw] = max(count, unreadable[column.raw])  # two features may share a column
+        return _side_by_side(pl.DataFrame(read), self._ids_by_place), unreadable
+
+    @cached_property
+    def _ids_by_place(self) -> list[pl.Expr]:
+        return [replace(column, raw=f"x{j}").ids() for j, column in enumerate(self.columns)]
+
     @cached_property
     def _ids(self) -> list[pl.Expr]:
         """Built once: for a few rows, that takes as long as to evaluate them."""
@@ -157,6 +233,24 @@ class Encoder:
     def load(cls, path: Path) -> Encoder:
         columns = read_json(path)["columns"]
         return cls(tuple(_KINDS[c.pop("kind")](**c) for c in columns))
+
+
+def is_huge(value: int) -> bool:
+    """Whether an integer has more bits than a column holds."""
+    return bool(abs(value) >> 63)
+
+
+def rounded(value: int) -> float:
+    """The float nearest to an integer."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _only(values: list[Any], kind: type) -> pl.Series:
+    """The values of one type, null in place of others."""
+    return pl.Series([v if type(v) is kind else None for v in values], dtype=_TYPES[kind])
 
 
 def _smallest(size: int) -> type[pl.DataType]:

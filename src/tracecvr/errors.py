@@ -7,3 +7,9 @@ class UserError(Exception):
 
 class DivergedError(UserError):
     """Training left the finite numbers: a user's learning rate, as a rule; a live learner undoes the tick."""
+
+
+class HeldError(UserError):
+    """Another process works on it. A learner that is watched ends with this code then: it may take over later."""
+
+    code = 75

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 from safetensors import SafetensorError
 
-from tracecvr.errors import UserError
+from tracecvr.errors import HeldError, UserError
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -96,7 +96,7 @@ def locked(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder} is in use by another process: {otherwise}") from None
+            raise HeldError(f"{folder} is in use by another process: {otherwise}") from None
         yield
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import sys
 from bisect import bisect
 from pathlib import Path
@@ -34,13 +35,24 @@ class Scorer:
 
 
 def identified(column: dict[str, Any], value: Any) -> int:
-    if column["kind"] == "binned":
-        return bisect(column["edges"], -1.0 if value is None else float(value))
     if column["kind"] == "hashed":
         import xxhash
 
-        value = xxhash.xxh3_64_intdigest(text(value).encode())
-    return int((value or 0) % column["size"])
+        return int(xxhash.xxh3_64_intdigest(text(value).encode()) % column["size"])
+    value = number(value)
+    if column["kind"] == "binned":
+        return bisect(column["edges"], -1.0 if value is None else float(value))
+    return 0 if value is None or not -(2**63) <= value < 2**63 else math.floor(value) % int(column["size"])
+
+
+def number(value: Any) -> Any:
+    if isinstance(value, str) and value.isascii() and not set(value) & set("_ \t\r\n\v\f"):
+        try:
+            value = int(value) if value.strip("+-").isdigit() else float(value)
+        except ValueError:
+            return None
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if known and -sys.float_info.max <= value <= sys.float_info.max else None
 
 
 def text(value: Any) -> str:

@@ -8,6 +8,8 @@ conversion back. `user` may be given, for erasure; `event_id` of an action tells
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +20,7 @@ import xxhash
 
 from tracecvr.clicks import Ids, Schema
 from tracecvr.config import nearest
-from tracecvr.encode import Encoder
+from tracecvr.encode import Encoder, Hashed, is_huge, rounded
 from tracecvr.errors import UserError
 
 CLICK = 0
@@ -77,6 +79,11 @@ class Reader:
         return frozenset(self.features)
 
     @cached_property
+    def _numeric(self) -> frozenset[str]:
+        """Raw columns of which only numbers are read."""
+        return self._names - {column.raw for column in self.encoder.columns if str in column.sound}
+
+    @cached_property
     def blank(self) -> str:
         """The body of a click of which nothing is known any more."""
         return json.dumps([None] * len(self.features))
@@ -125,13 +132,20 @@ class Reader:
 
     def encoded(self, bodies: Sequence[str]) -> Ids:
         """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""
-        return self.encoder.encode(self.frame(bodies))
+        return self.encoded_counting(bodies)[0]
+
+    def encoded_counting(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
+        """The same, and of each column how many values could not be read: they count as missing."""
+        return self.encoder.encode_values(self._columns(bodies))
 
     def frame(self, bodies: Sequence[str]) -> pl.DataFrame:
-        """Clicks' raw features as columns."""
+        """Clicks' raw features as columns, of the types that a file of such values would have; mixed ones are text."""
+        return pl.DataFrame([Hashed(name, 1).series(v).alias(name) for name, v in self._columns(bodies).items()])
+
+    def _columns(self, bodies: Sequence[str]) -> dict[str, list[Any]]:
         rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
-        return pl.DataFrame([_series(name, column) for name, column in zip(self.features, columns, strict=True)])
+        return dict(zip(self.features, columns, strict=True))
 
     def _kind(self, name: object) -> int:
         if not isinstance(name, str) or name not in self.kinds:
@@ -146,26 +160,30 @@ class Reader:
             wrong = f"feature {missing[0]!r} is missing" if missing else f"there is no feature {extra[0]!r}"
             raise UserError(f"{wrong}; expected {', '.join(self.features)}")
         values = [features[name] for name in self.features]
-        for name, value in zip(self.features, values, strict=True):
-            if not isinstance(value, _VALUES) or (isinstance(value, int) and abs(value) >> 63):
-                raise UserError(f"feature {name!r} is {value!r}: expected text, a number or null")
         try:
-            return _encoder.encode(values)
-        except ValueError:
-            raise UserError("a feature is not a finite number: leave it out as null") from None
+            if all(isinstance(v, _VALUES) and not (isinstance(v, int) and is_huge(v)) for v in values):
+                return _encoder.encode(values)
+        except ValueError:  # a number is not finite
+            pass
+        return _encoder.encode([self._kept(name, features[name]) for name in self.features])
+
+    def _kept(self, name: str, value: object) -> str | float | None:
+        """A value as the log can keep it. Where only numbers are read, one that is none counts as missing: a text that
+        stands for it is kept, so that it is counted."""
+        if not isinstance(value, _VALUES):
+            wrong, text = ("a list", "[]") if isinstance(value, list) else ("an object", "{}")
+        elif isinstance(value, int) and is_huge(value):
+            wrong, text = "a whole number beyond 64 bits", str(rounded(value))
+        elif isinstance(value, float) and not math.isfinite(value):
+            wrong, text = "not a finite number", str(value)
+        else:
+            return value
+        if name not in self._numeric:
+            raise UserError(f"feature {name!r} is {wrong}: expected text, a finite number or null")
+        return text
 
 
 def _time(ts: object) -> int:
     if not isinstance(ts, int) or isinstance(ts, bool) or not 0 <= ts < _LIMIT:
         raise UserError(f"ts is {ts!r}: expected whole seconds since the log's origin")
     return ts
-
-
-def _series(name: str, values: list[Any]) -> pl.Series:
-    """Values with the type that a file of such values would have; of mixed ones, each as it would be alone."""
-    kinds = {type(value) for value in values if value is not None}
-    for kind, dtype in ((int, pl.Int64), (float, pl.Float64), (str, pl.String)):
-        if kinds <= {kind}:
-            return pl.Series(name, values, dtype=dtype)
-    texts = [None if v is None else pl.Series([v]).cast(pl.String).item() for v in values]
-    return pl.Series(name, texts, dtype=pl.String)

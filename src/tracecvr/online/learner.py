@@ -5,6 +5,7 @@ It holds the store's `models` alone. Killed at any moment, it goes on from the n
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -39,22 +40,60 @@ _ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vita
 """What a version's manifest has beside what is recorded of its tick."""
 _JUDGED = 4096
 """Clicks by which a tick is judged, and open clicks that are asked about."""
+_FEW = 0.05
+"""The share of clicks whose log-odds may be anything: one strange click must not stop the learner."""
+_GROWTH = 1.1
+"""How much worse than a rate for all clicks predictions may become in a tick that were far worse than it before."""
+_SURE = math.log(1e6)
+"""A sane tick is undone by chance less often than once in a million."""
+LogOdds = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Guard:
-    """When a tick is undone: the newest clicks with final labels are predicted much worse after it than before."""
+    """When a tick is undone: by the newest clicks, with final labels or without, its predictions are not sane, or much
+    worse after it than before. What was as bad before is not held against it, so that a bad model can recover."""
 
     nll: float = 1.5
-    """By how much their NLL may grow."""
+    """By how much the NLL of clicks with final labels may grow."""
     pcoc: float = 3.0
     """How far their mean prediction may be from the rate, either way, unless it was nearly as far before."""
     clicks: int = 500
     conversions: int = 20
-    """Fewer than these tell nothing."""
+    """Fewer than these do not show whether it grew."""
+    base: float = 2.0
+    """How many times the NLL of their own rate, predicted for each, their NLL may be, however few they are."""
+    log_odds: float = 20.0
+    """How far log-odds may be from 0, of all clicks but a few: no number of clicks would justify 20."""
 
-    def verdict(self, label: Labels, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> str:
-        """What is wrong with a tick; nothing, if it is to stay."""
+    def verdict(self, label: Labels, before: LogOdds, after: LogOdds) -> str:
+        """What is wrong with a tick by clicks with final labels; nothing, if it is to stay."""
+        return self._useless(label, before, after) or self._worse(label, before, after)
+
+    def extreme(self, before: LogOdds, after: LogOdds) -> str:
+        """What is wrong with it by the newest clicks, most of which are open."""
+        old, new = (float(np.quantile(np.abs(s), 1 - _FEW, method="lower")) if len(s) else 0.0 for s in (before, after))
+        if new > max(self.log_odds, old):
+            return f"log-odds of the newest {len(after)} clicks: their 95% quantile went from {old:.1f} to {new:.1f}"
+        return ""
+
+    def _useless(self, label: Labels, before: LogOdds, after: LogOdds) -> str:
+        """Whether one rate for all clicks predicts them far better, and not by chance.
+
+        If predictions are right, the likelihood of the best rate exceeds theirs by t nats with a probability of at most
+        exp(-t) times the sum over all counts k of the highest likelihood of k, which is below sqrt(2 n) + 1.
+        """
+        if not len(label) or math.isinf(self.base):
+            return ""
+        old, new = (float(nll(s.astype(np.float64), label).mean()) for s in (before, after))
+        rate = float(label.mean())
+        base = -sum(p * math.log(p) for p in (rate, 1 - rate) if p > 0)
+        chance = _SURE + math.log(math.sqrt(2 * len(label)) + 1)
+        if new > max(self.base * base, _GROWTH * old) and len(label) * (new - base) > chance:
+            return f"NLL of the newest {len(label)} mature clicks is {new:.4f}, that of their rate {base:.4f}"
+        return ""
+
+    def _worse(self, label: Labels, before: LogOdds, after: LogOdds) -> str:
         if len(label) < self.clicks or label.sum() < self.conversions:
             return ""
         old, new = (float(nll(s.astype(np.float64), label).mean()) for s in (before, after))
@@ -199,11 +238,14 @@ def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) ->
     before = {name: value.clone() for name, value in engine.state().items()}
     mature = end - ledger.grid.d_max
     judges = ledger.known_between(mature - MATURE * ledger.grid.interval, mature)[-_JUDGED:]
-    x, label = torch.from_numpy(ledger.table.x[judges]), ledger.converted(judges, end)
-    old = engine.score(x)
+    newest = ledger.known_between(mature - MATURE * ledger.grid.interval, end)[-_JUDGED:]
+    label = ledger.converted(judges, end)
+    asked = [torch.from_numpy(ledger.table.x[rows]) for rows in (judges, newest)]
+    old = [engine.score(x) for x in asked]
     try:
         events = engine.tick(ledger, start, end)
-        undone = guard.verdict(label, old, engine.score(x))
+        new = [engine.score(x) for x in asked]
+        undone = guard.extreme(old[1], new[1]) or guard.verdict(label, old[0], new[0])
     except DivergedError as error:
         events, undone = 0, str(error)
     if undone:
@@ -213,7 +255,8 @@ def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) ->
 
 def guard_of(store: Store) -> Guard:
     """The guard that a store was created with: a replay has to undo the same ticks."""
-    return Guard(store.settings.guard_nll, store.settings.guard_pcoc)
+    settings = store.settings
+    return Guard(settings.guard_nll, settings.guard_pcoc, base=settings.guard_base, log_odds=settings.guard_log_odds)
 
 
 def ledger_of(store: Store, engine: Engine) -> Ledger:

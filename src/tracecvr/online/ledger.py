@@ -22,6 +22,8 @@ from tracecvr.source import TableSource
 _CHUNKS = 64
 """How many sorted pieces an index may have before they are merged into one."""
 
+BAD_VALUES = "bad_values."
+"""What counts of values that could not be read begin with; then comes the column."""
 
 MATURE = 24
 """Intervals for which clicks are kept after their labels have become final: by them a tick is judged."""
@@ -143,7 +145,8 @@ class Ledger(TableSource):
         _, click, ts, seen, bodies = zip(*fresh, strict=True)
         erased, first = np.array([body is None for body in bodies]), len(self._columns)
         x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
-        x[~erased] = self.reader.encoded([body for body in bodies if body is not None])
+        x[~erased], unreadable = self.reader.encoded_counting([body for body in bodies if body is not None])
+        self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
         blank = np.full((len(fresh), len(self.schema.actions)), NEVER)
         self._columns.append(
             {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from tracecvr.online.ledger import BAD_VALUES
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 from tracecvr.online.vitals import Vitals
@@ -30,8 +32,14 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     if sources:
         found["sources"] = sources
     if newest is not None:
-        found["joined"] = newest["counts"]
+        found["joined"] = {name: n for name, n in newest["counts"].items() if not name.startswith(BAD_VALUES)}
+        found["bad_values"] = bad_values(newest["counts"])
         found["mature"] = newest["mature"]
         found["recent"] = newest.get("recent", {})
         found["delay_curve"] = Vitals.of(newest["vitals"]).curve()
     return found
+
+
+def bad_values(counts: Mapping[str, int]) -> dict[str, int]:
+    """Of each column, how many values of clicks could not be read, by a ledger's counts."""
+    return {name.removeprefix(BAD_VALUES): n for name, n in counts.items() if name.startswith(BAD_VALUES)}

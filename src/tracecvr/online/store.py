@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -33,6 +34,8 @@ from tracecvr.spec import dataset_of, owners_of
 
 _FORMAT = 1
 _START = "start.safetensors"
+_OLD_GUARD = {"guard_base": math.inf, "guard_log_odds": math.inf}
+"""Of stores that were created before there were these bounds: without them, their replay gives the same bytes."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Settings:
     """How many versions are kept."""
     guard_nll: float = 1.5
     guard_pcoc: float = 3.0
+    guard_base: float = 2.0
+    guard_log_odds: float = 20.0
     """When a tick is undone: see `Guard`."""
     seed: int = 0
     threads: int = 1
@@ -156,7 +161,7 @@ class Store:
 
     @property
     def settings(self) -> Settings:
-        return Settings(**self.content["settings"])
+        return Settings(**_OLD_GUARD | self.content["settings"])
 
     @cached_property
     def schema(self) -> Schema:

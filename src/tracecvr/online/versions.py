@@ -19,9 +19,15 @@ class Versions:
         self._serving = folder / "serving.json"
 
     def save(self, engine: Engine, number: int, facts: dict[str, Any]) -> None:
-        """Write a version; the oldest beyond those to keep are removed, except one that serves."""
-        pinned = self._pinned()
-        self.checkpoints.save(engine, number, facts, () if pinned is None else (pinned,))
+        """Write a version; the oldest beyond those to keep are removed, except those that are needed."""
+        self.checkpoints.save(engine, number, facts, self._needed())
+
+    def _needed(self) -> set[int]:
+        """Versions that are kept however old they are, and however many ticks were undone since: the one that was
+        chosen to serve, the newest that was published, and of each the one before it, to go back to."""
+        published, pinned = self.published(), self._pinned()
+        chosen = [number for number in published if pinned is not None and number <= pinned]
+        return {*published[-2:], *chosen[-2:]}
 
     def latest(self) -> dict[str, Any] | None:
         """The manifest of the newest version that is whole."""
@@ -36,9 +42,14 @@ class Versions:
         return [manifest["intervals"] for manifest in self.listed() if manifest["published"]]
 
     def serving(self) -> int | None:
-        """The version that serves: the one chosen, or the newest published that is whole; None before there is any."""
-        known = {manifest["intervals"]: manifest for manifest in self.listed() if manifest["published"]}
-        order = [number for number in (self._pinned(), *reversed(known)) if number in known]
+        """The version that serves: the one chosen, or the newest published that is whole; None before there is any.
+
+        If none that was published is left, one whose tick was undone does: its weights are those of the last good one.
+        """
+        known = {manifest["intervals"]: manifest for manifest in self.listed()}
+        published = [number for number, manifest in known.items() if manifest["published"]]
+        order = [number for number in (self._pinned(), *reversed(published)) if number in published]
+        order += [number for number in reversed(known) if number not in published]
         return next((number for number in order if self.checkpoints.whole(known[number])), None)
 
     def promote(self, number: int | None) -> None:

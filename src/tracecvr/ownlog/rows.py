@@ -15,7 +15,6 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.encode import Binned
 from tracecvr.errors import UserError
 from tracecvr.ownlog import files, times
 from tracecvr.ownlog.files import LogFile
@@ -110,15 +109,11 @@ class Rows:
         return [(pl.concat_str(texts, separator="\x1f") if len(texts) > 1 else texts[0]).alias("_id")]
 
     def _features(self, frame: pl.DataFrame) -> list[pl.Expr]:
-        """Raw features: numbers where they are binned, else text."""
+        """Raw features as their kinds read them: numbers where they are binned, else text."""
         found = []
         for column in self.schema.features:
             raw = pl.col(column.raw) if column.raw in frame.columns else pl.lit(None)
-            if isinstance(column, Binned):
-                number = raw.cast(pl.Float64, strict=False)
-                found.append(pl.when(number.is_finite()).then(number).alias(column.raw))
-            else:
-                found.append(raw.cast(pl.String).alias(column.raw))
+            found.append(column.clean(raw, frame.schema.get(column.raw, pl.Null())).alias(column.raw))
         return found
 
     def _seconds(self, file: LogFile, frame: pl.DataFrame, name: str, unit: str | None) -> pl.Series:

@@ -6,14 +6,16 @@ import json
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracecvr.errors import UserError
+from tracecvr.errors import HeldError, UserError
 from tracecvr.online.cli.arguments import AsJson, DataSettings, Source, Store, flat, store_at
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def ingest(
         for number, line in chunk:
             try:
                 rows.append(found.reader.read(json.loads(line)))
-            except (UserError, json.JSONDecodeError) as error:
+            except (UserError, ValueError, RecursionError) as error:  # json has all of them
                 accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
                 raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
         receipt = log.append(rows)
@@ -76,7 +78,7 @@ def learn(
         _end_with_parent()
     from tracecvr.online.learner import opened
 
-    with opened(store_at(store)) as learner:
+    with _reported() if with_parent else nullcontext(), opened(store_at(store)) as learner:
         for done in learner.follow(poll):
             _say(done)
 
@@ -89,11 +91,28 @@ def _say(done: Tick) -> None:
     )
 
 
+@contextmanager
+def _reported() -> Iterator[None]:
+    """For whoever watches this process: its last line says why it ends, its exit code whether another has the store."""
+    try:
+        yield
+    except HeldError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(HeldError.code) from None
+    except (UserError, OSError):  # told on one line as of any command
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        typer.echo("error: " + " ".join(f"{type(error).__name__}: {error}".split()), err=True)
+        raise typer.Exit(1) from None
+
+
 def _end_with_parent() -> None:
     """End when the process that holds the other end of standard input does, however it ends."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # not by sys.stdin: its lock, held here, would abort a process that ends by itself
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from tracecvr.errors import UserError
 from tracecvr.online.committer import Committer
 from tracecvr.online.eventlog import Receipt
 from tracecvr.online.events import CLICK, Event, click_key
-from tracecvr.online.report import status_of
+from tracecvr.online.report import bad_values, status_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.latency import Latency
+from tracecvr.online.service.learning import LearnerState
 from tracecvr.online.service.limits import App, BoundedBodies, Limits, Message, Pace, Receive, Scope, Send
 from tracecvr.online.service.scorer import NotReadyError, Scorer
 from tracecvr.online.store import Store
@@ -44,8 +46,8 @@ _FEW = 50
 class Service:
     """Everything that routes share."""
 
-    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner_runs: Callable[[], bool | None]) -> None:
-        self.store, self.tokens, self.limits, self.learner_runs = store, tokens, limits, learner_runs
+    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
+        self.store, self.tokens, self.limits, self.learner = store, tokens, limits, learner
         self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.rate)
         self.latency = Latency(self.gauges.seconds)
         self.committer = Committer(store.log)
@@ -90,23 +92,26 @@ class Service:
     def _look(self) -> None:
         self.latency.note()
         self.scorer.refresh()
-        runs, model = self.learner_runs(), self.scorer.model
-        self.gauges.learner.set(bool(runs))
+        learner, model = self.learner(), self.scorer.model
+        self.gauges.learner.set(bool(learner.running))
+        self.gauges.restarts.set(learner.restarts)
         self.gauges.tell(self.log.sources())
         if model is not None:
             self.gauges.version.set(model.version)
-            newest = max((m["intervals"] for m in self.scorer.versions.listed()), default=0)
-            self.gauges.lag.set(self.log.closed() - newest)
+            newest = self.scorer.versions.listed()[-1:]
+            self.gauges.lag.set(self.log.closed() - sum(m["intervals"] for m in newest))
+            for column, count in bad_values(newest[0]["counts"] if newest else {}).items():
+                self.gauges.bad_values.labels(column).set(count)
 
 
 def application(
     store: Store,
     tokens: Tokens | None = None,
     limits: Limits | None = None,
-    learner_runs: Callable[[], bool | None] = lambda: None,
+    learner: Callable[[], LearnerState] = LearnerState,
 ) -> FastAPI:
     """The service of one store, as an ASGI application."""
-    service = Service(store, tokens or Tokens(), limits or Limits(), learner_runs)
+    service = Service(store, tokens or Tokens(), limits or Limits(), learner)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -136,12 +141,12 @@ def _routes(app: FastAPI, service: Service) -> None:
 
         return Depends(check)
 
-    @app.post("/v1/clicks", responses=_ERRORS, dependencies=[need("ingest")])
+    @app.post("/v1/clicks", responses=_ERRORS, dependencies=[need("ingest")], response_model_exclude_none=True)
     async def register(batch: bodies.Clicks) -> bodies.Registered:
         """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
         contents = ({"type": "click", **click.given()} for click in batch.clicks)
         events = await service.read(contents, len(batch.clicks), "click")
-        log_odds, version = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
+        log_odds, version, wrong = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
         scored = [e._replace(score=float(s), version=version) for e, s in zip(events, log_odds, strict=True)]
         receipt = await service.commit(scored)
         service.gauges.scored.inc(len(events))
@@ -150,16 +155,18 @@ def _routes(app: FastAPI, service: Service) -> None:
             scores=[bodies.Answered.by(version, score) for score, version in answers],
             accepted=receipt.accepted,
             duplicates=receipt.duplicates,
+            bad_values=wrong or None,
         )
 
-    @app.post("/v1/score", responses=_ERRORS, dependencies=[need("score")])
+    @app.post("/v1/score", responses=_ERRORS, dependencies=[need("score")], response_model_exclude_none=True)
     async def score(batch: bodies.Features) -> bodies.Scores:
         """Score clicks without registering them."""
         contents = ({"type": "click", "click_id": 0, "ts": 0, "features": f} for f in batch.features)
         events = await service.read(contents, len(batch.features), "click")
-        log_odds, version = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
+        log_odds, version, wrong = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
         service.gauges.scored.inc(len(events))
-        return bodies.Scores(version=version, scores=[bodies.Score.of(s) for s in log_odds])
+        scores = [bodies.Score.of(s) for s in log_odds]
+        return bodies.Scores(version=version, scores=scores, bad_values=wrong or None)
 
     @app.post("/v1/events", responses=_ERRORS, dependencies=[need("ingest")])
     async def ingest(batch: bodies.Actions) -> bodies.Receipt:
@@ -212,8 +219,9 @@ def _routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:
-        """Whether there is a version to answer with."""
-        return f"version {service.scorer.ready().version}"
+        """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
+        failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
+        return f"version {service.scorer.ready().version}{failed}"
 
     @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
     async def metrics() -> Response:
@@ -268,7 +276,7 @@ def _status(service: Service) -> dict[str, Any]:
         for m in service.scorer.versions.listed()
     ]
     return status_of(service.store, service.scorer.versions) | {
-        "learner": service.learner_runs(),
+        "learner": asdict(service.learner()),
         "serving": service.scorer.model.version if service.scorer.model else None,
         "interval_s": service.store.grid.interval,
         "latency": service.latency.told(),

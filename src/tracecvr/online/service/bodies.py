@@ -98,7 +98,13 @@ class Score(BaseModel):
         return cls(probability=float(probability(log_odds)), log_odds=float(log_odds))  # type: ignore[arg-type]
 
 
-class Scores(BaseModel):
+class _Told(BaseModel):
+    bad_values: dict[str, int] | None = Field(
+        default=None, description="of each column, how many values could not be read: they count as missing"
+    )
+
+
+class Scores(_Told):
     version: int
     scores: list[Score]
 
@@ -116,7 +122,7 @@ class Answered(Score):
         return cls(**dict(Score.of(log_odds)), version=version)
 
 
-class Registered(Receipt):
+class Registered(Receipt, _Told):
     scores: list[Answered] = Field(description="of a click that was there before: what it was answered then")
 
 

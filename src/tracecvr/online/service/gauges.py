@@ -1,4 +1,4 @@
-"""What Prometheus is told. Labels are routes, statuses and kinds that we name: nothing from a request."""
+"""What Prometheus is told. Labels are routes, statuses, kinds and columns that we name: nothing from a request."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ class Gauges:
             "tracecvr_source_messages", "Messages by what became of them", ["source", "kind"], registry=self.registry
         )
         self.learner = Gauge("tracecvr_learner_up", "Whether the learner runs", registry=self.registry)
+        self.restarts = Gauge("tracecvr_learner_restarts", "How often it ended by itself", registry=self.registry)
+        self.bad_values = Gauge(
+            "tracecvr_bad_values",
+            "Values of clicks learnt so far that could not be read",
+            ["column"],
+            registry=self.registry,
+        )
 
     def tell(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
         """How far brokers were read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,15 @@ class Model:
     version: int
     engine: Engine
     manifest: dict[str, Any]
+
+
+class Scored(NamedTuple):
+    """Answers to one request."""
+
+    log_odds: npt.NDArray[np.float32]
+    version: int
+    unreadable: dict[str, int]
+    """Of each column, how many values could not be read and counted as missing."""
 
 
 class Scorer:
@@ -53,11 +62,11 @@ class Scorer:
         self._seen = state
         return True
 
-    def score(self, bodies: Sequence[str]) -> tuple[npt.NDArray[np.float32], int]:
-        """Log-odds of clicks, and the version that they are by."""
-        model, x = self.ready(), torch.from_numpy(self.store.reader.encoded(bodies))
+    def score(self, bodies: Sequence[str]) -> Scored:
+        """Log-odds of clicks, and what there is to be told of them."""
+        model, (x, unreadable) = self.ready(), self.store.reader.encoded_counting(bodies)
         with self._asking:
-            return model.engine.score(x), model.version
+            return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)
 
     def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
         """Log-odds of a click given what is known of it at a clock, and what that is."""

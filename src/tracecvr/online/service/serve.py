@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import gc
 import ipaddress
-import os
 import socket
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import torch
 import uvicorn
@@ -25,13 +20,11 @@ import uvicorn
 from tracecvr.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.learning import Learning
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.sources import Source
 from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store import Store
-
-_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before the learner is started again, the longer the oftener it has ended at once."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ def serve(
     pumping = Pumping(store, source)
     with _bound(address) as listening, Learning(store.folder, learn) as learning, pumping:
         config = uvicorn.Config(
-            application(store, known, limits, learning.runs),
+            application(store, known, limits, learning.state),
             log_level="warning",
             limit_concurrency=limits.connections,
             timeout_keep_alive=30,
@@ -112,45 +105,6 @@ def _bound(address: Address) -> socket.socket:
         where = f"--host {address.host} --port {address.port}"
         raise UserError(f"{where} cannot be listened at ({error.strerror}): choose others") from None
     return found
-
-
-class Learning:
-    """The learner as a process of its own, of lower priority, watched by a thread."""
-
-    def __init__(self, folder: Path, wanted: bool) -> None:
-        self.folder, self.wanted = folder, wanted
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Learning:
-        if self.wanted:
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        self._ended.set()
-        if self.wanted:
-            self._thread.join()
-
-    def runs(self) -> bool | None:
-        """Whether it does; None if it was not wanted."""
-        return None if not self.wanted else self._process is not None and self._process.poll() is None
-
-    def _watch(self) -> None:
-        failures = 0
-        while not self._ended.is_set():
-            since = time.monotonic()
-            words = [sys.executable, "-m", "tracecvr.cli", "learn", str(self.folder), "--with-parent"]
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, preexec_fn=lambda: os.nice(5))
-            while self._process.poll() is None and not self._ended.wait(0.2):
-                pass
-            if self._ended.is_set():
-                self._process.kill()
-                self._process.wait()
-                return
-            failures = 0 if time.monotonic() - since > 60 else failures + 1
-            self._ended.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
 
 
 def _is_loopback(host: str) -> bool:
