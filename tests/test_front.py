@@ -25,7 +25,7 @@ import pytest
 
 from crashing import free_port
 from livestore import SMALL, Made, learnt, the_events
-from test_service import asked, ready, served, until, without_type
+from test_service import GENEROUS, asked, ready, served, until, without_type
 from tracecvr import files, registry
 from tracecvr.errors import UserError
 from tracecvr.online.client import Client
@@ -173,6 +173,30 @@ def test_who_does_not_read_his_answers_is_dropped(store: Store) -> None:
 
         until(is_cut_off, 15)
         assert asked(url, "GET", "/healthz") == (200, "ok")
+
+
+def test_a_body_that_is_being_sent_does_not_keep_it_from_stopping(store: Store) -> None:
+    with ExitStack() as held:
+        with served(store, limits=replace(GENEROUS, body_seconds=60)) as url:
+            for said in (HALF_A_BODY, HALF_A_HEAD, b""):
+                held.enter_context(connected(url, said))
+            until(lambda: "tracecvr_requests" in asked(url, "GET", "/metrics")[1])
+            since = time.monotonic()
+        assert time.monotonic() < since + 5
+
+
+def test_strangers_write_no_log_lines(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade, close\r\nUpgrade: websocket\r\n\r\n"
+    with served(store) as url:
+        for said, status in ((b"nonsense\r\n\r\n", b" 400 "), (upgrade, b" 200 "), (b"\x16\x03\x01\r\n\r\n", b" 400 ")):
+            with connected(url, said) as connection:
+                assert status in heard(connection).partition(b"\r\n")[0]
+    assert caplog.text == ""
+
+
+def test_a_body_that_nobody_asked_for_is_not_read(store: Store) -> None:
+    with served(store) as url, connected(url, HALF_A_BODY.replace(b"/v1/score", b"/healthz")) as posting:
+        assert b" 405 " in posting.recv(1_000), "at once, though not all of it was sent"
 
 
 def test_of_too_many_connections_of_one_address_the_one_that_waited_longest_gives_way(store: Store) -> None:

@@ -64,7 +64,7 @@ def served(
 ) -> Iterator[str]:
     """The service of a store, in a thread of this process."""
     app = application(store, tokens, limits, names=names)
-    server = Server(Config(app, limits, port=0, log_level="critical"))
+    server = Server(Config(app, limits, port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -31,6 +31,7 @@ class Config(uvicorn.Config):
         super().__init__(
             app,
             http=Guarded,
+            log_level="error",  # what strangers send amiss is no news, and should not fill a disk
             ws="none",
             access_log=False,
             server_header=False,
@@ -146,6 +147,13 @@ class Guarded(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unread.stop()
+
+    def shutdown(self) -> None:
+        """A body that is still being sent is not waited for: nobody was told that it was accepted."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.more_body:
+            super().shutdown()
+        else:
+            self.drop()
 
     def timeout_keep_alive_handler(self) -> None:
         self.drop()

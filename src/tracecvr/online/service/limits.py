@@ -60,14 +60,14 @@ class Pace:
 
 
 class BoundedBodies:
-    """Reads a body before anything else happens, and no more of it than is allowed: nothing of one that declares to be
-    larger, and as for the others, neither that nor the sender's speed is believed."""
+    """Reads a body before anything is done with it, and no more of it than is allowed: nothing of one that declares to
+    be larger, and as for the others, neither that nor the sender's speed is believed. Elsewhere nobody reads bodies."""
 
     def __init__(self, app: App, limits: Limits) -> None:
         self.app, self.limits = app, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
             await self.app(scope, receive, send)
             return
         try:

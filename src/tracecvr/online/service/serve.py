@@ -72,7 +72,6 @@ def serve(
         config = Config(
             application(store, known, limits, learning.runs, names),
             limits,
-            log_level="warning",
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
         )
