@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from http.client import HTTPConnection
 from itertools import product
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -28,6 +29,7 @@ from livestore import SMALL, Made, learnt, the_events
 from test_service import GENEROUS, asked, ready, served, until, without_type
 from tracecvr import files, registry
 from tracecvr.errors import UserError
+from tracecvr.online.archive import erase
 from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.connections import descriptors
@@ -194,6 +196,48 @@ def test_strangers_write_no_log_lines(store: Store, caplog: pytest.LogCaptureFix
     assert caplog.text == ""
 
 
+def test_of_a_failure_of_ours_the_log_tells_where_and_nothing_of_the_request(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: Scorer, bodies: list[str]) -> Any:
+        raise ValueError(f"cannot do {bodies}\nERROR forged line")
+
+    monkeypatch.setattr(Scorer, "score", failing)
+    body = json.dumps({"features": [FEATURES[0] | {"item": "secret"}]}).encode()
+    with served(store) as url:
+        status, told = asked(url, "POST", "/v1/score", body)
+        counted = asked(url, "GET", "/metrics")[1]
+    assert (status, list(told)) == (500, ["error"])
+    assert 'route="/v1/score",status="500"} 1.0' in counted
+    (record,) = caplog.records
+    assert re.fullmatch(r"a request failed: ValueError at (\S+:\d+ > ){3}test_front.py:\d+", record.getMessage())
+    assert record.exc_info is None
+
+
+def test_what_is_sent_is_a_value_and_never_a_statement_a_path_or_a_name_of_ours(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    evil = "x'); DROP TABLE events; --"
+    store = made("vanilla")
+    learnt(store)
+    click = next(without_type(e) for e in the_events() if e["type"] == "click")
+    with served(store) as url, Client(url, retries=0) as client:
+        client.clicks([click | {"click_id": evil, "user": evil}])
+        client.events([{"type": "cart", "click_id": evil, "ts": click["ts"] + 9, "user": evil, "event_id": evil}])
+        assert client.click(evil)["actions"] == {"cart": 9}
+        for path in ("/v1/clicks/../../etc/passwd", "/../../etc/passwd", f"/{quote(evil)}", "/v1/secret"):
+            assert asked(url, "GET", path)[0] == 404
+        counted = asked(url, "GET", "/metrics")[1]
+    assert erase(store, evil) == (1, 1)
+    assert not any(word in counted + caplog.text for word in ("DROP", "passwd", "secret"))
+
+
+def test_the_body_of_a_stranger_is_not_waited_for(store: Store) -> None:
+    tokens = Tokens((Token("me", new_token()[1], frozenset(["score"])),))
+    with served(store, tokens, replace(GENEROUS, body_seconds=60)) as url, connected(url, HALF_A_BODY) as stranger:
+        assert b" 401 " in stranger.recv(1_000)
+
+
 def test_a_body_that_nobody_asked_for_is_not_read(store: Store) -> None:
     with served(store) as url, connected(url, HALF_A_BODY.replace(b"/v1/score", b"/healthz")) as posting:
         assert b" 405 " in posting.recv(1_000), "at once, though not all of it was sent"
@@ -296,14 +340,25 @@ def test_the_limit_of_file_descriptors_is_raised_if_it_may_be() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def certified(room: Path, name: str) -> tuple[Path, Path]:
+    """A certificate that signs itself, and its key."""
+    certificate, key = room / "certificate.pem", room / "key.pem"
+    making = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-days", "2"]
+    subprocess.run([*making, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return certificate, key
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
-def test_a_handshake_that_is_not_finished_is_given_up(store: Store, tmp_path: Path) -> None:
-    pem = {name: str(tmp_path / f"{name}.pem") for name in ("certificate", "key")}
-    making = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
-    subprocess.run([*making, "-keyout", pem["key"], "-out", pem["certificate"]], check=True, capture_output=True)
+def test_it_speaks_tls_and_gives_up_a_handshake_that_is_not_finished(store: Store, tmp_path: Path) -> None:
+    certificate, key = certified(tmp_path, "localhost")
     (tmp_path / "serve.toml").write_text("head_seconds = 1.0")
-    flags = ["--certificate", pem["certificate"], "--key", pem["key"], "--config", str(tmp_path / "serve.toml")]
+    flags = ["--certificate", str(certificate), "--key", str(key), "--config", str(tmp_path / "serve.toml")]
     with served_by_a_process(store, *flags, files_allowed=(1024, 4096)) as url, connected(url) as silent:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        trusting.check_hostname = False  # it is asked at 127.0.0.1
+        with connected(url) as plain, trusting.wrap_socket(plain) as encrypted:
+            encrypted.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert encrypted.recv(100).startswith(b"HTTP/1.1 200 ")
         assert heard(silent) == b""
 
 

@@ -39,6 +39,7 @@ from tracecvr.online.service.connections import Config
 from tracecvr.online.service.gauges import BUCKETS, Gauges
 from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.limits import Limits, Pace
+from tracecvr.online.service.options import Options
 from tracecvr.online.service.serve import Address, Server, _bound, serve
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.versions import Versions
@@ -56,6 +57,7 @@ ROUTES = [
     ("POST", "/v1/promote", "admin"),
     ("GET", "/metrics", "admin"),
 ]
+UNGUARDED = ["/healthz", "/readyz", "/openapi.json", "/"]
 
 
 @contextmanager
@@ -312,7 +314,12 @@ def test_every_route_wants_a_token_of_its_scope(ready: Store) -> None:
                 assert (status == 403) == (other != scope), (path, other, told)
                 assert status not in (401, 500)
         assert asked(url, "POST", "/v1/score", b"{")[0] == 401, "a stranger's body is not even parsed"
-        assert asked(url, "GET", "/healthz")[0] == 200
+        for path in UNGUARDED:
+            assert asked(url, "GET", path)[0] == 200
+        described = asked(url, "GET", "/openapi.json")[1]["paths"]
+        every = {(method.upper(), path) for path, methods in described.items() for method in methods}
+        guarded = {(method, path.replace("/5", "/{click_id}")) for method, path, _ in ROUTES}
+        assert every - guarded <= {("GET", path) for path in UNGUARDED}, "a route that is not tried above"
         with Client(url, made_tokens["score"][0]) as client:
             assert client.model()["method"] == "trace"
 
@@ -341,10 +348,29 @@ def test_a_token_is_made_and_works(tmp_path: Path, call: Call, capsys: pytest.Ca
     found = Tokens.read(tmp_path / "tokens.toml").known(told.err.removeprefix("token: ").strip())
     assert found is not None
     assert found.scopes == {"score", "ingest"}
+    assert len(new_token()[0]) >= 43, "256 bits, six of them in a character"
+    assert told.err.removeprefix("token: ").strip() not in told.out
     assert call("token", "x", "--scope", "all") == 2
 
 
+def test_every_token_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def compare(known: str, given: str) -> bool:
+        compared.append(known)
+        return known == given
+
+    monkeypatch.setattr("tracecvr.online.service.auth.hmac.compare_digest", compare)
+    made_tokens = [new_token() for _ in range(4)]
+    tokens = Tokens(tuple(Token(f"t{n}", digest, frozenset(["score"])) for n, (_, digest) in enumerate(made_tokens)))
+    for sent in ("nobody's", *(token for token, _ in made_tokens)):
+        compared.clear()
+        tokens.known(sent)
+        assert compared == [digest for _, digest in made_tokens]
+
+
 def test_nobody_outside_is_served_without_tokens(ready: Store) -> None:
+    assert Options().host == Address().host == "127.0.0.1"
     with pytest.raises(UserError, match="give --tokens FILE"):
         serve(ready, None, Address("0.0.0.0"), Limits(), learn=False)
     with pytest.raises(UserError, match="check the path given as --tokens"):

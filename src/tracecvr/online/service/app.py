@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,7 +34,18 @@ from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.latency import Latency
-from tracecvr.online.service.limits import App, AtWork, BoundedBodies, Limits, Message, Pace, Receive, Scope, Send
+from tracecvr.online.service.limits import (
+    App,
+    AtWork,
+    BoundedBodies,
+    Limits,
+    Message,
+    Pace,
+    Receive,
+    Scope,
+    Send,
+    refuse,
+)
 from tracecvr.online.service.scorer import NotReadyError, Scorer
 from tracecvr.online.store import Store
 
@@ -396,6 +408,12 @@ def _later(why: str) -> JSONResponse:
     return JSONResponse({"error": why}, 503, {"Retry-After": "5"})
 
 
+def _where(error: Exception) -> str:
+    """The last places of a traceback, on one line. What the error says may hold values of a request: it is left out."""
+    places = traceback.extract_tb(error.__traceback__)[-4:]
+    return " > ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places)
+
+
 class _Observed:
     """Counts and times every answer. Plain ASGI: FastAPI's own way costs a task and a queue for each request."""
 
@@ -406,7 +424,7 @@ class _Observed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        since, status = time.perf_counter(), 500
+        since, status = time.perf_counter(), 0
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -415,6 +433,11 @@ class _Observed:
 
         try:
             await self.app(scope, receive, noted)
+        except Exception as error:
+            _log.error("a request failed: %s at %s", type(error).__name__, _where(error))
+            if status:
+                raise RuntimeError("a request failed while it was answered: see the line before") from None
+            await refuse(noted, 500, "the service failed at this request: its log says where")
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self.gauges.requests.labels(route, str(status)).inc()
