@@ -20,8 +20,8 @@ NOTHING = "\u2013"
 
 
 def serves(page: Any, version: int) -> None:
-    """Wait until the page says so."""
-    page.wait_for_function(f"document.getElementById('what').textContent.includes('version {version} serves')")
+    """Wait until the page says so. A function to wait for would be evaluated in the page, which forbids that."""
+    page.locator("#what", has_text=f"version {version} serves").wait_for()
 
 
 def latencies(page: Any) -> list[list[str]]:

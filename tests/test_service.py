@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import schemathesis
 import torch
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -36,11 +35,13 @@ from tracecvr.online.eventlog import EventLog
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Token, Tokens, new_token
+from tracecvr.online.service.connections import Config
 from tracecvr.online.service.gauges import BUCKETS, Gauges
 from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.learning import LearnerState
 from tracecvr.online.service.limits import Limits, Pace
-from tracecvr.online.service.serve import Address, _bound, serve
+from tracecvr.online.service.options import Options
+from tracecvr.online.service.serve import Address, Server, _bound, serve
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.versions import Versions
 from tracecvr.source import TableSource
@@ -57,6 +58,7 @@ ROUTES = [
     ("POST", "/v1/promote", "admin"),
     ("GET", "/metrics", "admin"),
 ]
+UNGUARDED = ["/healthz", "/readyz", "/openapi.json", "/"]
 
 
 @contextmanager
@@ -64,12 +66,12 @@ def served(
     store: Store,
     tokens: Tokens | None = None,
     limits: Limits = GENEROUS,
+    names: tuple[str, ...] = (),
     learner: Callable[[], LearnerState] = LearnerState,
 ) -> Iterator[str]:
     """The service of a store, in a thread of this process."""
-    server = uvicorn.Server(
-        uvicorn.Config(application(store, tokens, limits, learner), port=0, log_level="critical", limit_concurrency=64)
-    )
+    app = application(store, tokens, limits, learner, names)
+    server = Server(Config(app, limits, port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -317,7 +319,12 @@ def test_every_route_wants_a_token_of_its_scope(ready: Store) -> None:
                 assert (status == 403) == (other != scope), (path, other, told)
                 assert status not in (401, 500)
         assert asked(url, "POST", "/v1/score", b"{")[0] == 401, "a stranger's body is not even parsed"
-        assert asked(url, "GET", "/healthz")[0] == 200
+        for path in UNGUARDED:
+            assert asked(url, "GET", path)[0] == 200
+        described = asked(url, "GET", "/openapi.json")[1]["paths"]
+        every = {(method.upper(), path) for path, methods in described.items() for method in methods}
+        guarded = {(method, path.replace("/5", "/{click_id}")) for method, path, _ in ROUTES}
+        assert every - guarded <= {("GET", path) for path in UNGUARDED}, "a route that is not tried above"
         with Client(url, made_tokens["score"][0]) as client:
             assert client.model()["method"] == "trace"
 
@@ -346,10 +353,29 @@ def test_a_token_is_made_and_works(tmp_path: Path, call: Call, capsys: pytest.Ca
     found = Tokens.read(tmp_path / "tokens.toml").known(told.err.removeprefix("token: ").strip())
     assert found is not None
     assert found.scopes == {"score", "ingest"}
+    assert len(new_token()[0]) >= 43, "256 bits, six of them in a character"
+    assert told.err.removeprefix("token: ").strip() not in told.out
     assert call("token", "x", "--scope", "all") == 2
 
 
+def test_every_token_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def compare(known: str, given: str) -> bool:
+        compared.append(known)
+        return known == given
+
+    monkeypatch.setattr("tracecvr.online.service.auth.hmac.compare_digest", compare)
+    made_tokens = [new_token() for _ in range(4)]
+    tokens = Tokens(tuple(Token(f"t{n}", digest, frozenset(["score"])) for n, (_, digest) in enumerate(made_tokens)))
+    for sent in ("nobody's", *(token for token, _ in made_tokens)):
+        compared.clear()
+        tokens.known(sent)
+        assert compared == [digest for _, digest in made_tokens]
+
+
 def test_nobody_outside_is_served_without_tokens(ready: Store) -> None:
+    assert Options().host == Address().host == "127.0.0.1"
     with pytest.raises(UserError, match="give --tokens FILE"):
         serve(ready, None, Address("0.0.0.0"), Limits(), learn=False)
     with pytest.raises(UserError, match="check the path given as --tokens"):
@@ -383,7 +409,7 @@ def test_too_much_is_refused_and_harms_nobody(ready: Store) -> None:
             client.score([features | {"item": "x" * 51}])
         where = urlsplit(url)
         with socket.create_connection((where.hostname or "", where.port)) as slow:
-            slow.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            slow.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
             assert client.score([features])["scores"]  # others are served meanwhile
             assert b" 408 " in slow.recv(1000)
         chunked = {"Transfer-Encoding": "chunked"}
@@ -397,7 +423,7 @@ def test_a_body_that_declares_to_be_too_large_is_not_waited_for(ready: Store) ->
     with served(ready, limits=Limits(rate=10_000, body_seconds=60)) as url:
         where = urlsplit(url)
         with socket.create_connection((where.hostname or "", where.port), timeout=20) as declared:
-            declared.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 262145\r\n\r\n")
+            declared.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 262145\r\n\r\n")
             assert b" 413 " in declared.recv(1000)
 
 
@@ -426,7 +452,7 @@ def test_who_leaves_in_the_middle_is_counted_and_no_error(ready: Store, caplog: 
     with served(ready) as url:
         where = urlsplit(url)
         with socket.create_connection((where.hostname or "", where.port)) as leaving:
-            leaving.sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            leaving.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         until(lambda: 'requests_total{route="none",status="400"} 1.0' in asked(url, "GET", "/metrics")[1])
         assert asked(url, "GET", "/v1/model")[0] == 200
         counted = asked(url, "GET", "/metrics")[1]
@@ -509,7 +535,7 @@ def test_whatever_is_sent_is_no_servers_error(fuzzed: str, body: bytes) -> None:
 @given(st.text(min_size=1, max_size=30))
 def test_whatever_a_click_is_called_is_no_servers_error(fuzzed: str, name: str) -> None:
     status, _ = asked(fuzzed, "GET", f"/v1/clicks/{quote(name, safe='')}")
-    assert status in (404, 405, 200, 307)
+    assert status in (404, 200)
 
 
 def test_what_it_says_of_itself_is_true_and_no_request_is_its_error(fuzzed: str) -> None:

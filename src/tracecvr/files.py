@@ -8,7 +8,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,33 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         try:
             write(temporary)
             sync(temporary)
+            temporary.chmod(0o644)
+            temporary.rename(path)
+            sync(path.parent)
         except (OSError, pl.exceptions.PolarsError, SafetensorError) as error:
             raise not_written(path, error) from error
-        temporary.chmod(0o644)
-        temporary.rename(path)
-        sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a disk that is read-only even that cannot be removed which is not there
+            temporary.unlink(missing_ok=True)
 
 
-def not_written(path: Path, error: Exception) -> UserError:
+class NotWrittenError(UserError):
+    """A file could not be written: the fault of the disk, not of what was asked for."""
+
+
+def not_written(path: Path, error: Exception) -> NotWrittenError:
     """The error for a file that could not be written: libraries' own seldom name it."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return UserError(f"{path}: could not be written ({reason}); free some space, or write elsewhere")
+    return NotWrittenError(f"{path}: could not be written ({reason}); free some space, or write elsewhere")
+
+
+def make_private(path: Path) -> None:
+    """Let nobody but its owner read a file, if it is ours. A group that may write to it is meant to, and stays."""
+    with suppress(OSError):  # there is no such file, or its owner decides
+        mode = path.stat().st_mode & 0o777
+        kept = mode & (0o770 if mode & 0o020 else 0o700)
+        if kept != mode:
+            path.chmod(kept)
 
 
 def write_json(path: Path, content: Any) -> None:

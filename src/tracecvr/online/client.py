@@ -13,6 +13,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from types import TracebackType
@@ -48,8 +49,9 @@ class Client:
         return self._ask("POST", "/v1/score", {"features": list(features)})
 
     def click(self, click_id: int | str) -> dict[str, Any]:
-        """A click as it is known now."""
-        return self._ask("GET", f"/v1/clicks/{quote(str(click_id), safe='')}")
+        """A click as it is known now. The id 777 and the text "777" are two clicks."""
+        kind = "number" if isinstance(click_id, int) else "text"
+        return self._ask("GET", f"/v1/clicks/{quote(str(click_id), safe='')}?type={kind}")
 
     def model(self) -> dict[str, Any]:
         """The version that serves."""
@@ -97,7 +99,8 @@ class Client:
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        self._connection.request(method, path, text, headers)
+        with suppress(BrokenPipeError, ConnectionResetError):  # it may have been answered before all of it was sent
+            self._connection.request(method, path, text, headers)
         response = self._connection.getresponse()
         content = response.read()
         try:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from tracecvr.errors import UserError
+from tracecvr.files import make_private
 from tracecvr.online.events import CLICK, Event
 
 _SCHEMA = """
@@ -134,6 +135,8 @@ class EventLog:
         self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
         with self._errors("be opened"):
             self._db = apsw.Connection(str(path))
+            for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
+                make_private(path.with_name(path.name + suffix))
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")

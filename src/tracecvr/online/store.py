@@ -101,6 +101,7 @@ class Store:
             content["start"] = asdict(origin.start)
         Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
         with draft(folder) as made:
+            made.chmod(0o700)  # users' events will be in it
             shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_linked)
             (made / "models").mkdir()
             (made / "archive").mkdir()

@@ -44,6 +44,10 @@ def serve(
     host: Annotated[
         str | None, typer.Option(help="Address to listen at, 127.0.0.1 by default; others need --tokens.")
     ] = None,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name by which it is asked, beside localhost and --host; may be repeated."),
+    ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="8000 by default; 0 for a free one.")] = None,
     tokens: Annotated[Path | None, typer.Option(help="TOML file of tokens and scopes: see `tracecvr token`.")] = None,
     certificate: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
@@ -68,10 +72,11 @@ def serve(
     if place is not None and store is not None:
         raise UserError("STORE and --store are the same: give one")
     flags: dict[str, Any] = {"store": place or store, "model": model, "host": host, "port": port, "tokens": tokens}
+    flags |= {"host_names": tuple(host_name) if host_name else None}
     flags |= {"certificate": certificate, "key": key, "learn": learn, "rate": rate, "batch": batch}
     flags |= {"source": source, "start": start, "announce": announce, "source_config": source_config}
     chosen = Options.told(config, flags)
-    address = Address(chosen.host, chosen.port, chosen.path("certificate"), chosen.path("key"))
+    address = Address(chosen.host, chosen.port, chosen.path("certificate"), chosen.path("key"), chosen.host_names)
     found = _opened_or_made(chosen.path("store"), chosen.path("model"))
     answer(found, chosen.path("tokens"), address, chosen, chosen.learn, _pulled(chosen), _say_where)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
@@ -23,16 +25,29 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.clicks import NEVER
 from tracecvr.errors import UserError
+from tracecvr.files import NotWrittenError
 from tracecvr.online.committer import Committer
-from tracecvr.online.eventlog import Receipt
+from tracecvr.online.eventlog import Accepted, Receipt
 from tracecvr.online.events import CLICK, Event, click_key
 from tracecvr.online.report import bad_values, status_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
+from tracecvr.online.service.front import LOOPBACK, Front, page_policy
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.learning import LearnerState
-from tracecvr.online.service.limits import App, BoundedBodies, Limits, Message, Pace, Receive, Scope, Send
+from tracecvr.online.service.limits import (
+    App,
+    AtWork,
+    BoundedBodies,
+    Limits,
+    Message,
+    Pace,
+    Receive,
+    Scope,
+    Send,
+    refuse,
+)
 from tracecvr.online.service.scorer import NotReadyError, Scorer
 from tracecvr.online.store import Store
 
@@ -109,9 +124,12 @@ def application(
     tokens: Tokens | None = None,
     limits: Limits | None = None,
     learner: Callable[[], LearnerState] = LearnerState,
+    names: Sequence[str] = (),
 ) -> FastAPI:
-    """The service of one store, as an ASGI application."""
+    """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost;
+    without any it may be asked by every name if tokens are needed, else by localhost only."""
     service = Service(store, tokens or Tokens(), limits or Limits(), learner)
+    checked = names or not service.tokens.required
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -121,10 +139,12 @@ def application(
             yield
             watching.cancel()
 
-    app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.limits, app.router.route_class = service.limits, _Route
-    app.add_middleware(_Admission, service=service)
+    app.add_middleware(AtWork, most=service.limits.requests)  # the innermost is the last that a request comes to
     app.add_middleware(BoundedBodies, limits=service.limits)
+    app.add_middleware(_Admission, service=service)
+    app.add_middleware(Front, names=(*LOOPBACK, *names) if checked else None)
     app.add_middleware(_Observed, gauges=service.gauges)
     _failures(app)
     _routes(app, service)
@@ -178,9 +198,10 @@ def _routes(app: FastAPI, service: Service) -> None:
         return bodies.Receipt(accepted=receipt.accepted, duplicates=receipt.duplicates)
 
     @app.get("/v1/clicks/{click_id:path}", responses=_ERRORS, dependencies=[need("score")])
-    async def click(click_id: str) -> bodies.Known:
-        """A click as it is known now: what it was answered, what has happened, what is believed by now."""
-        return await run_in_threadpool(_known, service, click_id)
+    async def click(click_id: str, kind: _Kind = None) -> bodies.Known:
+        """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
+        id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
+        return await run_in_threadpool(_known, service, click_id, kind)
 
     @app.get("/v1/model", responses=_ERRORS, dependencies=[need("score")])
     async def model() -> dict[str, Any]:
@@ -202,11 +223,14 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
-    @app.post("/v1/promote", responses=_ERRORS, dependencies=[need("admin")])
-    async def promote(asked: bodies.Promotion) -> dict[str, int | None]:
+    @app.post("/v1/promote", responses=_ERRORS, response_model=dict[str, int | None], dependencies=[need("admin")])
+    async def promote(asked: bodies.Promotion) -> Any:
         """Choose the version that serves. Training goes on as before."""
         try:
-            service.scorer.versions.promote(asked.version)
+            await run_in_threadpool(service.scorer.versions.promote, asked.version)
+        except NotWrittenError as error:
+            _log.error("%s", " ".join(str(error).split()))
+            return _later("the choice could not be written: the disk is full or read-only")
         except UserError as error:
             raise HTTPException(422, str(error)) from None
         await run_in_threadpool(service.scorer.refresh)
@@ -228,23 +252,24 @@ def _routes(app: FastAPI, service: Service) -> None:
         """For Prometheus."""
         return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
 
+    shown = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    policy = {"Content-Security-Policy": page_policy(shown)}
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def page() -> str:
-        return Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    async def page() -> HTMLResponse:
+        return HTMLResponse(shown, headers=policy)
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 422, 429, 503)
+    code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 421, 422, 429, 503)
 }
 
 
-def _known(service: Service, given: str) -> bodies.Known:
-    key = int(given) if given.removeprefix("-").isdecimal() and len(given) < 20 else given
-    rows = service.log.of_click(click_key(key))
-    clicks = [row for row in rows if row.kind == CLICK]
-    if not clicks or clicks[0].body is None:
-        raise HTTPException(404, "no such click in the log: it has not come, is archived, or was erased")
-    found, actions = clicks[0], [row for row in rows if row.kind > CLICK]
+_Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
+
+
+def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
+    key, (found, *actions) = _logged(service, given, kind)
     clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, found.ts)
     now, known = service.scorer.posterior(found, actions, clock)
     names = service.store.schema.actions
@@ -267,6 +292,24 @@ def _known(service: Service, given: str) -> bodies.Known:
         actions={name: age for name, age in ages.items() if age != NEVER},
         windows=windows,
     )
+
+
+def _logged(service: Service, given: str, kind: str | None) -> tuple[int | str, list[Accepted]]:
+    """The id that was meant, and what is in the log of it: the click, then its actions."""
+    ids: list[int | str] = []
+    if kind != "text" and _WHOLE.fullmatch(given) and abs(int(given)) < 1 << 63:
+        ids.append(int(given))
+    if kind != "number" and given:
+        ids.append(given)
+    for key in ids:
+        rows = service.log.of_click(click_key(key))
+        if rows and rows[0].kind == CLICK and rows[0].body is not None:
+            return key, rows
+    raise HTTPException(404, "no such click in the log: it has not come, is archived, or was erased")
+
+
+_WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
+"""A whole number as it is written in JSON: what is written otherwise, such as 007, is text."""
 
 
 def _status(service: Service) -> dict[str, Any]:
@@ -373,6 +416,12 @@ def _later(why: str) -> JSONResponse:
     return JSONResponse({"error": why}, 503, {"Retry-After": "5"})
 
 
+def _where(error: Exception) -> str:
+    """The last places of a traceback, on one line. What the error says may hold values of a request: it is left out."""
+    places = traceback.extract_tb(error.__traceback__)[-4:]
+    return " > ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places)
+
+
 class _Observed:
     """Counts and times every answer. Plain ASGI: FastAPI's own way costs a task and a queue for each request."""
 
@@ -383,7 +432,7 @@ class _Observed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        since, status = time.perf_counter(), 500
+        since, status = time.perf_counter(), 0
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -392,6 +441,11 @@ class _Observed:
 
         try:
             await self.app(scope, receive, noted)
+        except Exception as error:
+            _log.error("a request failed: %s at %s", type(error).__name__, _where(error))
+            if status:
+                raise RuntimeError("a request failed while it was answered: see the line before") from None
+            await refuse(noted, 500, "the service failed at this request: its log says where")
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self.gauges.requests.labels(route, str(status)).inc()

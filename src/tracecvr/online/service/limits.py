@@ -1,10 +1,12 @@
-"""What one sender may ask for: the size of a body, the pace of requests, and how long it may take to send one."""
+"""What one sender may ask for: connections, requests at work, the size of a body, how often, and how slowly."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,13 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+ALWAYS = ("/healthz", "/readyz")
+"""Routes that are answered however much is going on, and whatever name they are asked by."""
+_LINGER_S = 5.0
+_LINGER_BODIES = 32
+"""How long, and how many times the largest body, is read and dropped after a body was refused. Who writes all of it
+before reading an answer would see a reset connection otherwise, and no answer."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,11 @@ class Limits:
     body_bytes: int = option(1 << 18, "bytes of one request", low=1)
     body_seconds: float = option(10.0, "time to send a body: a slow sender gives way to others", above=0)
     text: int = option(1_000, "characters of an id, a user or a text among features", low=1)
-    connections: int = option(256, "requests at work or waiting; beyond, 503 at once", low=1)
+    requests: int = option(256, "requests at work, sent as a whole; beyond, 503 at once", low=1)
+    connections: int = option(4096, "open connections; beyond, the one that has waited longest is closed", low=1)
+    peer_connections: int = option(2048, "the same of one address, or of one IPv6 network of 64 bits", low=1)
+    head_seconds: float = option(10.0, "time to send the head of a request, from its first byte or the start", above=0)
+    idle_seconds: int = option(30, "time that a connection is kept open between requests", low=1)
 
 
 class Pace:
@@ -47,14 +60,14 @@ class Pace:
 
 
 class BoundedBodies:
-    """Reads a body before anything else happens, and no more of it than is allowed: nothing of one that declares to be
-    larger, and as for the others, neither that nor the sender's speed is believed."""
+    """Reads a body before anything is done with it, and no more of it than is allowed: nothing of one that declares to
+    be larger, and as for the others, neither that nor the sender's speed is believed. Elsewhere nobody reads bodies."""
 
     def __init__(self, app: App, limits: Limits) -> None:
         self.app, self.limits = app, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
             await self.app(scope, receive, send)
             return
         try:
@@ -62,13 +75,14 @@ class BoundedBodies:
                 raise _TooLargeError
             body = await asyncio.wait_for(self._body(receive), self.limits.body_seconds)
         except TimeoutError:
-            await _refuse(send, 408, "the body took too long to send")
+            await refuse(send, 408, "the body took too long to send")
             return
         except _TooLargeError:
-            await _refuse(send, 413, f"the body is larger than {self.limits.body_bytes} bytes: send smaller batches")
+            why = f"the body is larger than {self.limits.body_bytes} bytes: send smaller batches"
+            await refuse(send, 413, why, lambda: self._dropped(receive))
             return
         if body is None:
-            await _refuse(send, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
+            await refuse(send, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
             return
         given = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -90,6 +104,39 @@ class BoundedBodies:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
+    async def _dropped(self, receive: Receive) -> None:
+        """Read what is left of a body, up to a point, and keep nothing."""
+        left = _LINGER_BODIES * self.limits.body_bytes
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while left > 0:
+                    message = await receive()
+                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                        return
+                    left -= len(message.get("body", b""))
+
+
+class AtWork:
+    """So many requests at once, and no more. A connection on which nothing is asked is none of them, nor is a body that
+    is still being sent."""
+
+    def __init__(self, app: App, most: int) -> None:
+        self.app, self.most = app, most
+        self._count = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in ALWAYS:
+            await self.app(scope, receive, send)
+            return
+        if self._count >= self.most:
+            await refuse(send, 503, "too many requests at work: try again later", headers=[(b"retry-after", b"1")])
+            return
+        self._count += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self._count -= 1
+
 
 def _declared(scope: Scope) -> int:
     text = dict(scope["headers"]).get(b"content-length", b"0")
@@ -100,7 +147,20 @@ class _TooLargeError(Exception):
     pass
 
 
-async def _refuse(send: Send, status: int, why: str) -> None:
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b'{"error": "' + why.encode() + b'"}'})
+async def refuse(
+    send: Send,
+    status: int,
+    why: str,
+    before_closing: Callable[[], Awaitable[None]] | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
+    """Answer without asking the application, and close the connection. The answer is whole before it is closed."""
+    body = json.dumps({"error": why}).encode()
+    length = (b"content-length", str(len(body)).encode())
+    told = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    if before_closing is not None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await before_closing()
+        body = b""
+    await send({"type": "http.response.body", "body": body})

@@ -20,6 +20,7 @@ class Options(Limits):
     store: str | None = option(None, "directory of the live model")
     model: str | None = option(None, "directory of a finished run that the store goes on from")
     host: str = option("127.0.0.1", "address to listen at")
+    host_names: tuple[str, ...] = option((), "names by which it is asked, beside localhost and the address")
     port: int = option(8000, "port to listen at, 0 for any that is free", low=0, high=65535)
     tokens: str | None = option(None, "TOML file of tokens and scopes")
     certificate: str | None = option(None, "TLS certificate, PEM")

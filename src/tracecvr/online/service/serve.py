@@ -6,12 +6,14 @@ first's holds the store, takes over when that is gone.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import ipaddress
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,11 +22,15 @@ import uvicorn
 from tracecvr.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.connections import Config
 from tracecvr.online.service.learning import Learning
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.sources import Source
 from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store import Store
+
+_QUEUE = 2048
+"""Connections that wait to be accepted. asyncio accepts as many in one turn unless it is told so afterwards."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Address:
     port: int = 8000
     certificate: Path | None = None
     key: Path | None = None
+    names: tuple[str, ...] = ()
+    """By which it is asked, beside localhost and the host."""
 
 
 def serve(
@@ -54,28 +62,37 @@ def serve(
     sys.setswitchinterval(0.001)  # who reads a large batch lets the others go on after a millisecond, not after five
     pumping = Pumping(store, source)
     with _bound(address) as listening, Learning(store.folder, learn) as learning, pumping:
-        config = uvicorn.Config(
-            application(store, known, limits, learning.state),
-            log_level="warning",
-            limit_concurrency=limits.connections,
-            timeout_keep_alive=30,
+        names = (address.host, *address.names) if address.names or not known.required else ()
+        config = Config(
+            application(store, known, limits, learning.state, names),
+            limits,
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
-            server_header=False,
         )
-        _Server(config, lambda: heard(_url(address, listening.getsockname()[1]))).run([listening])
+
+        def listens() -> None:
+            _settle()
+            heard(_url(address, listening.getsockname()[1]))
+
+        Server(config, listens).run([listening])
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Tells when it has begun to listen."""
 
-    def __init__(self, config: uvicorn.Config, listens: Callable[[], None]) -> None:
+    config: Config
+
+    def __init__(self, config: Config, listens: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
         self._listens = listens
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        if self.config.is_ssl:  # who does not finish a handshake is not counted as a connection yet
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=self.config.head_seconds)  # type: ignore[method-assign]
         await super().startup(sockets)
-        _settle()
+        for listening in sockets or ():
+            listening.listen(_QUEUE)
         if self.started:
             self._listens()
 

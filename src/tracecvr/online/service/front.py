@@ -1,0 +1,87 @@
+"""What is looked at before anything else of a request, and the headers of every answer.
+
+A page of anybody's can make a browser ask a service that listens on localhost: under a name of its own that it lets
+point there (DNS rebinding), or by a form. Where no token is needed, the name that is asked for and the page that asks
+are checked instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+
+from tracecvr.online.service.limits import ALWAYS, App, Message, Receive, Scope, Send, refuse
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Front:
+    """Refuses what no good client sends. `names` are those that it may be asked by; None for any."""
+
+    def __init__(self, app: App, names: Iterable[str] | None) -> None:
+        self.app = app
+        self.names = None if names is None else frozenset(name.lower().strip("[]") for name in names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS, *_policy(message)]
+            await send(message)
+
+        wrong = self._wrong(scope)
+        if wrong is not None:
+            await refuse(dressed, *wrong)
+        else:
+            await self.app(scope, receive, dressed)
+
+    def _wrong(self, scope: Scope) -> tuple[int, str] | None:
+        headers = dict(scope["headers"])
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            return 400, "both Content-Length and Transfer-Encoding: send one"
+        if self.names is None or scope["path"] in ALWAYS:
+            return None
+        if name_of(headers.get(b"host", b"").decode("latin-1")) not in self.names:
+            return 421, "not served under this host name: ask for localhost, or name it with --host-name"
+        origin = headers.get(b"origin")
+        if origin is not None and name_of(origin.decode("latin-1").partition("://")[2]) not in self.names:
+            return 403, "pages of other sites may not ask"
+        return None
+
+
+def name_of(host: str) -> str:
+    """The name in a Host header, without a port."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().removesuffix(".")
+
+
+def page_policy(page: str) -> str:
+    """The content security policy of a page: its own script and style by their hashes, and calls to its own origin."""
+    hashed = {name: _hashes(page, name) for name in ("script", "style")}
+    sources = "; ".join(f"{name}-src {found}" for name, found in hashed.items())
+    return f"{_NOTHING}; {sources}; connect-src 'self'; img-src data:"
+
+
+def _hashes(page: str, element: str) -> str:
+    contents = re.findall(f"<{element}>(.*?)</{element}>", page, re.DOTALL)
+    digests = (hashlib.sha256(content.encode()).digest() for content in contents)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+def _policy(message: Message) -> list[tuple[bytes, bytes]]:
+    """Answers are no pages, except the one that says otherwise."""
+    own = any(name == b"content-security-policy" for name, _ in message.get("headers", ()))
+    return [] if own else [(b"content-security-policy", _NOTHING.encode())]
