@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -184,14 +184,18 @@ def test_a_batch_is_in_before_the_intervals_that_it_closes(log: EventLog) -> Non
     assert log.facts().get("late", 0) == 0
 
 
-def test_the_future_moves_nothing_and_a_clock_that_jumps_back_changes_nothing(tmp_path: Path) -> None:
+def test_the_future_moves_nothing_and_is_accepted_when_it_has_come(tmp_path: Path) -> None:
     now = 200.0
-    log = EventLog(tmp_path / "events.db", GRID, lambda: now)
-    assert log.append([click(1, 5_000), click(2, 101)]).counts["future"] == 1
+    log = EventLog(tmp_path / "events.db", replace(GRID, origin=0), lambda: now)
+    assert log.append([click(1, 5_000), click(2, 101), click(3, 262)]).counts["future"] == 2
     assert log.closed() == 0
-    now = 50.0
-    assert log.append([click(3, 131)]).counts["future"] == 0
-    assert log.closed() == 2
+    now = 262.0
+    assert log.append([click(4, 102)]).accepted == 1
+    assert log.closed() == 15
+    assert [row.event for row in log.since(0, 10)] == ["c2", "c3", "c4"]
+    now = 6_000.0
+    log.append([click(5, 103)])
+    assert [e.event for _, e in log.ahead()] == ["c1"], "it was too far ahead: somebody has to say so"
 
 
 def test_batches_that_are_sent_at_once_share_commits_and_have_receipts_of_their_own(tmp_path: Path) -> None:
@@ -333,6 +337,8 @@ class Notebook:
 
 MEMORY_DISK = "/dev/shm" if Path("/dev/shm").is_dir() else None
 MEMORY = D_MAX + 2 * GRID.interval
+CLOCK = 1_000_000
+"""Later than anything honest."""
 
 
 def shown(found: Reveals) -> list[tuple[Any, ...]]:
@@ -341,12 +347,13 @@ def shown(found: Reveals) -> list[tuple[Any, ...]]:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Any batches in any order, late, early and repeated; ledgers that live long and ledgers that are built anew."""
+    """Any batches in any order, late, early and repeated, and dates that nobody believes; ledgers that live long and
+    ledgers that are built anew."""
 
     @initialize()
     def start(self) -> None:
         self.room = TemporaryDirectory(dir=MEMORY_DISK)  # a thousand commits: a disk would take minutes
-        self.log = EventLog(Path(self.room.name) / "events.db", GRID)
+        self.log = EventLog(Path(self.room.name) / "events.db", replace(GRID, origin=0), lambda: CLOCK)
         self.ledger = Ledger(base(), GRID, READER, self.log, MEMORY)
         self.notebook, self.sent = Notebook(), [click(1, 100)]
 
@@ -376,6 +383,13 @@ class Interleavings(RuleBasedStateMachine):
             self.time_passes(wait)
         self.learn()
         self.accept(self.sent[-1:])
+
+    @rule(beyond=st.integers(GRID.skew + 1, 1 << 40), key=st.integers(-3, 12), kind=st.sampled_from((0, 1, 3)))
+    def send_the_future(self, beyond: int, key: int, kind: int) -> None:
+        ts = CLOCK + beyond
+        wrong = click(key, ts) if kind == 0 else action(key, ts, ("", "conversion", "", "refund")[kind])
+        receipt = self.log.append([wrong])
+        assert (receipt.accepted, receipt.duplicates + receipt.counts["future"]) == (0, 1)
 
     @rule(data=st.data())
     def send_again(self, data: st.DataObject) -> None:

@@ -198,6 +198,34 @@ def test_a_click_that_is_sent_again_is_answered_as_it_was(ready: Store) -> None:
     assert (facts["duplicates"], facts["conflicts"]) == (5, 1)
 
 
+def test_a_receipt_says_what_became_of_each_event(ready: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracecvr.online.eventlog.MOST_AHEAD", 2)
+    old, new = the_events()[0], next(without_type(e) for e in the_events()[600:] if e["type"] == "click")
+    with served(ready) as url, Client(url) as client:
+        told = client.model()["time"]
+        assert told["unit"] == "log"
+        assert told["ts"] == "whole seconds since the log's origin, or ISO 8601 text with a zone"
+        assert told["example"] == client.status()["time"]["example"]
+        assert ready.times.read(told["example"]["means"]) == told["example"]["ts"]
+        late = client.clicks([new | {"click_id": "late", "ts": ready.grid.split}])
+        assert (late["accepted"], late["late"], late["set_aside"], late.get("note")) == (1, 1, 0, None)
+        assert client.clicks([without_type(old) | {"ts": new["ts"]}])["conflicts"] == 1
+        assert client.clicks([new | {"ts": ready.times.iso(new["ts"])}])["accepted"] == 1, "text is a time in any store"
+        found = client.click(new["click_id"])
+        assert (found["ts"], found["time"]) == (new["ts"], ready.times.iso(new["ts"]))
+        closed = client.status()["intervals"]["closed"]
+        wrong = [new | {"click_id": f"wrong {n}", "ts": int(time.time()) + n} for n in range(3)]
+        answer = client.clicks(wrong)
+        assert (answer["accepted"], answer["set_aside"], answer["not_kept"], len(answer["scores"])) == (0, 3, 1, 3)
+        assert "not believed; /v1/model says how ts is read" in answer["note"]
+        assert client.events([{"type": "cart", "click_id": 1, "ts": 1 << 40}])["not_kept"] == 1
+        assert client.status()["intervals"]["closed"] == closed
+        assert client.status()["events"]["future"] == 4
+        assert client.clicks([wrong[0] | {"ts": new["ts"]}])["accepted"] == 1, "sent again with the right date"
+        with pytest.raises(UserError, match="422: click 0: ts is 'soon': expected ISO 8601"):
+            client.clicks([new | {"ts": "soon"}])
+
+
 def test_another_version_serves_from_the_next_request_on(ready: Store) -> None:
     features = [the_events()[0]["features"]]
     with served(ready) as url, Client(url) as client:

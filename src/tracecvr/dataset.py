@@ -97,6 +97,10 @@ class Dataset:
         """Every file that a log is made from: a run is another one if they change."""
         return () if source is None else (source,)
 
+    def origin(self) -> int | None:
+        """The Unix time of the log's second 0; None if its times are not those of a calendar."""
+        return None
+
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
         """What the log consists of and how it is to be replayed."""
         return Schema(

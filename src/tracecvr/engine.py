@@ -161,6 +161,10 @@ class Engine:
         self.reveals += len(events)
         return len(events)
 
+    def is_quiet(self, source: Source, start: int, end: int) -> bool:
+        """Whether an interval has nothing to learn from: a tick of it would leave what is served as it is."""
+        return not self._refreshed(start, end) and not len(self.events(source, start, end))
+
     def events(self, source: Source, start: int, end: int) -> Reveals:
         """What an interval has to show: the method's schedule and what plugins repeat of it."""
         found = source.reveals(self.schedule, start, end, truth=self.method.privileged)
@@ -331,17 +335,19 @@ class Engine:
 
         Their history is as long as the warm-up part, or d_max if that is longer, and ends where the interval starts.
         """
-        if not self.steps:
-            return  # fresh from warm-up
-        for part in self._parts.values():
-            for name, helper in part.helpers().items():
-                if helper.refresh is not None and start % helper.refresh < end - start:
-                    history = source.history(start, "censored", max(0, start - self._back))
-                    fit = Fit(f"{name} at {start}", part, name, partial(part.helper_loss, name), epochs=1)
-                    thaw(fit.net)
-                    self._fit(fit, history, self._batch_size(history))
-                    freeze(fit.net)
-                    self._answers.clear()
+        for part, name in self._refreshed(start, end):
+            history = source.history(start, "censored", max(0, start - self._back))
+            fit = Fit(f"{name} at {start}", part, name, partial(part.helper_loss, name), epochs=1)
+            thaw(fit.net)
+            self._fit(fit, history, self._batch_size(history))
+            freeze(fit.net)
+            self._answers.clear()
+
+    def _refreshed(self, start: int, end: int) -> list[tuple[Part, str]]:
+        """The helpers whose time has come, and whose they are; none fresh from warm-up."""
+        helpers = [(part, *named) for part in self._parts.values() for named in part.helpers().items()]
+        due = [(part, name) for part, name, h in helpers if h.refresh is not None and start % h.refresh < end - start]
+        return due if self.steps else []
 
     def _answered(self, events: Reveals, source: Source, start: int, end: int) -> Reveals:
         """The events with what frozen nets say of their clicks, asked once per click."""

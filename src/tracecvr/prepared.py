@@ -44,7 +44,8 @@ def save(prepared: Prepared, dataset: Dataset, path: Path) -> None:
 
 def _describe(prepared: Prepared, dataset: Dataset, folder: Path) -> None:
     prepared.encoder.save(folder / "encoder.json")
-    prepared.table.describe(folder, {"options": values(dataset)})
+    origin = dataset.origin()
+    prepared.table.describe(folder, {"options": values(dataset)} | ({} if origin is None else {"origin": origin}))
 
 
 def load(path: Path) -> Prepared:

@@ -16,6 +16,7 @@ from tracecvr.ownlog import schema as schemas
 from tracecvr.ownlog.clean import COUNTED, DROPPED, Cleaner
 from tracecvr.ownlog.rows import Rows
 from tracecvr.ownlog.schema import LogSchema
+from tracecvr.ownlog.times import origin_of
 from tracecvr.scratch import Scratch
 
 
@@ -64,6 +65,10 @@ class Logs(Dataset):
 
     def columns(self) -> tuple[Column, ...]:
         return self.described.features
+
+    def origin(self) -> int | None:
+        second_0, since_1970 = origin_of(self.described.times)
+        return second_0 if since_1970 else None
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
         described = self.described

@@ -68,6 +68,9 @@ class Taobao(Dataset):
         choices=("causal", "reference"),
     )
 
+    def origin(self) -> int | None:
+        return START
+
     def columns(self) -> tuple[Column, ...]:
         slots = [
             column

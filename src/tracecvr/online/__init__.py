@@ -3,7 +3,8 @@
 A *store* is a directory with everything that one live model is:
 
 ```
-STORE/store.json        what it learns with and from: method, options, schema, intervals, allowed lateness
+STORE/store.json        what it learns with and from: method, options, schema, intervals, allowed lateness, how events
+                        tell the time
 STORE/base/             the prepared log that it starts from: clicks before the split are its warm-up
 STORE/start.safetensors the state in which a run ended, of a store that goes on from there instead
 STORE/events.db         the event log (SQLite): an event is accepted once it is in here, on disk
@@ -20,9 +21,12 @@ that comes later becomes known at the start of the first interval that is still 
 the one rule from which everything about lateness follows, and it is written beside the event, so that a replay of the
 log needs no clock.
 
-Rooms: `events` (from JSON to rows), `eventlog` (the database), `committer` (group commit), `inbox` (how far brokers
-were read), `sources` (brokers, and the pump), `ledger` (the live twin of `TableSource`), `learner` (ticks and their
-guard), `versions` (snapshots, what serves), `vitals` (live metrics), `archive` (compaction and erasure), `relive`
-(replay of what ran), `store` (the directory), `origin` (the run that a store may go on from), `feed` (a dataset as
-events), `report` (what there is to be told).
+An event that is dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
+
+Rooms: `times` (how events tell the time), `events` (from JSON to rows), `eventlog` (the database), `committer` (group
+commit), `inbox` (how far brokers were read), `sources` (brokers, and the pump), `ledger` (the live twin of
+`TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `vitals` (live metrics),
+`archive` (compaction and erasure), `reopening` (closings undone), `relive` (replay of what ran), `store` (the
+directory), `origin` (the run that a store may go on from), `feed` (a dataset as events), `report` (what there is to be
+told).
 """

@@ -5,7 +5,6 @@ An archive is a long event log: a row per event, with its type, click, times and
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import polars as pl
 
 from tracecvr.files import write_parquet
 from tracecvr.online.eventlog import Accepted, EventLog
-from tracecvr.online.events import CLICK
+from tracecvr.online.events import CLICK, body_of
 from tracecvr.online.ledger import first_needed, memory_of
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -47,9 +46,32 @@ def compact(store: Store, memory: int) -> int:
     before = store.grid.bounds(last)[0]
     rows = log.before(before)
     if rows:
-        first = min((row.seen - store.grid.split) // store.grid.interval for row in rows)
+        first = min(store.grid.number(row.seen) for row in rows)
         write_parquet(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
     return log.prune(before)
+
+
+def restore(store: Store, number: int) -> None:
+    """Put archived events of the intervals from `number` on back into the log.
+
+    They are in the log before a file is renamed, and a file has its new name before it is made smaller: killed
+    anywhere, each event is in one place that counts.
+    """
+    start = store.grid.bounds(number)[0]
+    log = store.log()
+    for path in _files(store):
+        first, last = _intervals(path)
+        if last <= number:
+            continue
+        frame = pl.read_parquet(path)
+        log.put_back(_rows(store, frame.filter(pl.col("seen") >= start)))
+        if first >= number:
+            path.unlink()
+            continue
+        shorter = path.with_name(f"{first:09d}-{number:09d}.parquet")
+        path.rename(shorter)
+        write_parquet(shorter, frame.filter(pl.col("seen") < start))
+    log.close()
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
@@ -78,7 +100,7 @@ class WholeLog(EventLog):
         self.store = store
 
     def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
-        number = (start - self.grid.split) // self.grid.interval
+        number = self.grid.number(start)
         found: list[tuple[Any, ...]] = []
         for path in _files(self.store):
             first, last = _intervals(path)
@@ -86,12 +108,20 @@ class WholeLog(EventLog):
                 found += self._archived(path, start, end)
         return sorted(found, key=_order) if found else super().between(start, end)
 
+    def next_known(self, time: int) -> int | None:
+        for path in _files(self.store):  # in order of time, and before what is in the database
+            if self.grid.bounds(_intervals(path)[1])[0] > time:
+                seen = pl.scan_parquet(path).filter(pl.col("seen") >= time).select(pl.col("seen").min()).collect()
+                if (first := seen.item()) is not None:
+                    return int(first)
+        return super().next_known(time)
+
     def _archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
         reader = self.store.reader
         frame = pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
         rows = frame.select("type", "click_id", "ts", "seen", *_columns(store=self.store)).rows()
         return [
-            (reader.kinds[kind], click, ts, seen, json.dumps(features) if kind == "click" else None)
+            (reader.kinds[kind], click, ts, seen, body_of(features) if kind == "click" else None)
             for kind, click, ts, seen, *features in rows
         ]
 
@@ -121,3 +151,23 @@ def _frame(store: Store, rows: list[Accepted]) -> pl.DataFrame:
     features = store.reader.frame([store.reader.blank if row.body is None else row.body for row in rows])
     named = features.rename(lambda name: f"feature.{name}")
     return pl.concat([pl.DataFrame(facts, schema=_FACTS, orient="row"), named], how="horizontal")
+
+
+def _rows(store: Store, frame: pl.DataFrame) -> list[Accepted]:
+    """Archived events as the log had them."""
+    features = frame.select(_columns(store)).rows()
+    return [
+        Accepted(
+            fact["pos"],
+            fact["event_id"],
+            store.reader.kinds[fact["type"]],
+            fact["click_id"],
+            fact["ts"],
+            fact["seen"],
+            fact["user"],
+            body_of(values) if fact["type"] == "click" else None,
+            fact["score"],
+            fact["version"],
+        )
+        for fact, values in zip(frame.select(list(_FACTS)).iter_rows(named=True), features, strict=True)
+    ]

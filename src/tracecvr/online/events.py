@@ -22,15 +22,13 @@ from tracecvr.clicks import Ids, Schema
 from tracecvr.config import nearest
 from tracecvr.encode import Encoder, Hashed, is_huge, rounded
 from tracecvr.errors import UserError
+from tracecvr.online.times import Times
 
 CLICK = 0
 """The kind of a click; action k is k + 1, and a refund one more than the last of them."""
 
 _KEYS = {"type", "click_id", "ts", "features", "user", "event_id"}
 _VALUES = (str, int, float, type(None))
-_LIMIT = 1 << 53
-"""Times beyond this are no seconds: some parsers of JSON would round them, too."""
-
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -63,6 +61,7 @@ class Reader:
 
     schema: Schema
     encoder: Encoder
+    times: Times = Times()
 
     @cached_property
     def kinds(self) -> dict[str, int]:
@@ -103,7 +102,8 @@ class Reader:
         if unknown := set(content) - _KEYS:
             name = min(unknown)
             raise UserError(f"unknown key {name!r}{nearest(name, _KEYS)}; known: {', '.join(sorted(_KEYS))}")
-        kind, click, ts = self._kind(content.get("type")), click_key(content.get("click_id")), _time(content.get("ts"))
+        kind, click = self._kind(content.get("type")), click_key(content.get("click_id"))
+        ts = self.times.read(content.get("ts"))
         user = content.get("user")
         if user is not None and not isinstance(user, str):
             raise UserError(f"user is {user!r}: expected text")
@@ -162,10 +162,10 @@ class Reader:
         values = [features[name] for name in self.features]
         try:
             if all(isinstance(v, _VALUES) and not (isinstance(v, int) and is_huge(v)) for v in values):
-                return _encoder.encode(values)
+                return body_of(values)
         except ValueError:  # a number is not finite
             pass
-        return _encoder.encode([self._kept(name, features[name]) for name in self.features])
+        return body_of([self._kept(name, features[name]) for name in self.features])
 
     def _kept(self, name: str, value: object) -> str | float | None:
         """A value as the log can keep it. Where only numbers are read, one that is none counts as missing: a text that
@@ -183,7 +183,6 @@ class Reader:
         return text
 
 
-def _time(ts: object) -> int:
-    if not isinstance(ts, int) or isinstance(ts, bool) or not 0 <= ts < _LIMIT:
-        raise UserError(f"ts is {ts!r}: expected whole seconds since the log's origin")
-    return ts
+def body_of(values: Sequence[Any]) -> str:
+    """Raw features as the log keeps them."""
+    return _encoder.encode(values)

@@ -9,12 +9,14 @@ from typing import Any
 import polars as pl
 
 from tracecvr.dataset import Dataset
+from tracecvr.encode import Encoder
 from tracecvr.scratch import Scratch
 
 
 def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> Iterator[dict[str, Any]]:
     """Clicks and actions of [start, end) as JSON-ready objects. The log has to fit in memory."""
     features = list(dict.fromkeys(column.raw for column in dataset.columns()))
+    actions = dataset.table_schema(Encoder(dataset.columns())).actions  # of a log of your own: its schema's
     with Scratch() as scratch:
         frames, rows = [], 0
         for part in dataset.parts(source, scratch):
@@ -22,9 +24,9 @@ def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> It
             if "click_id" not in frame.columns:
                 frame = frame.with_row_index("click_id", rows)
             rows += part.rows
-            frames.append(frame.select("click_id", "click_ts", *dataset.actions, *features))
-    log = pl.concat(frames).filter(~(pl.col(dataset.actions[0]) < pl.col("click_ts")).fill_null(False))
-    yield from _in_order(log, dataset.actions, features, start, end)
+            frames.append(frame.select("click_id", "click_ts", *actions, *features))
+    log = pl.concat(frames).filter(~(pl.col(actions[0]) < pl.col("click_ts")).fill_null(False))
+    yield from _in_order(log, actions, features, start, end)
 
 
 def _in_order(

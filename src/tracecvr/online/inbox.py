@@ -82,11 +82,10 @@ class Inbox(EventLog):
         messages left, time goes no further than its newest event, or the others would make it late.
         """
         with self._transaction():
-            ahead = self._ahead()
             fresh, repeated = _sorted_out(parsed, self.positions())
-            ((receipt, _),) = self._put([[event for p in fresh for event in p.events]], ahead)
+            *_, (receipt, _) = self._put([[event for p in fresh for event in p.events]])
             for partition in {p.message.partition for p in parsed}:
-                self._move(partition, _of(partition, fresh), len(_of(partition, repeated)), ahead)
+                self._move(partition, _of(partition, fresh), len(_of(partition, repeated)), receipt.limit)
             aside = [p for p in fresh if p.reason]
             self._refuse_a_flood(len(aside))
             rows = [(*p.message, p.reason, int(self.clock())) for p in aside]
@@ -106,10 +105,10 @@ class Inbox(EventLog):
                 "see `tracecvr sources aside`; when the cause is mended, `sources replay` or `sources drop` makes room"
             )
 
-    def _move(self, partition: str, fresh: Sequence[Parsed], repeated: int, ahead: int) -> None:
+    def _move(self, partition: str, fresh: Sequence[Parsed], repeated: int, limit: int) -> None:
         values = (
             max((p.message.position for p in fresh), default=-1),
-            max((event.ts for p in fresh for event in p.events if event.ts <= ahead), default=None),
+            max((event.ts for p in fresh for event in p.events if event.ts <= limit), default=None),
             len(fresh),
             repeated,
             sum(bool(p.reason) for p in fresh),

@@ -38,6 +38,8 @@ _WORSE = 1.5
 """How much farther off a calibration is that was off before, to be held against a tick."""
 _ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals"}
 """What a version's manifest has beside what is recorded of its tick."""
+_RUN = 10_000
+"""Intervals without anything to learn from that are learnt one by one before a version is written."""
 _JUDGED = 4096
 """Clicks by which a tick is judged, and open clicks that are asked about."""
 _FEW = 0.05
@@ -115,6 +117,8 @@ class Tick:
     seconds: float
     undone: str
     """Why it was undone; empty if it was not."""
+    intervals: int = 1
+    """How many intervals were learnt: those before the last had nothing to learn from."""
 
 
 class Learner:
@@ -138,21 +142,32 @@ class Learner:
             self._restore(manifest)
 
     def tick(self) -> Tick | None:
-        """Learn the next interval that is closed, and publish what came of it; None if there is none."""
+        """Learn the next interval that is closed, and publish what came of it; None if there is none.
+
+        Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end.
+        """
         self._heed_erasures()
-        if self.log.closed() <= self.ledger.done:
+        closed, first, since = self.log.closed(), self.ledger.done, time.monotonic()
+        if closed <= first:
             return None
-        since = time.monotonic()
+        clicks, events, undone = 0, 0, ""
+        while self.ledger.done < closed and not (clicks or events or undone) and self.ledger.done < first + _RUN:
+            if not skip(self.ledger, closed):
+                clicks, events, undone = self._learn_one()
         number = self.ledger.done
-        start, end = self.store.grid.bounds(number)
+        tick = Tick(number - 1, clicks, events, time.monotonic() - since, undone, number - first)
+        self._save(number, tick, {"recent": self._recent(self.store.grid.bounds(number)[0])})
+        return tick
+
+    def _learn_one(self) -> tuple[int, int, str]:
+        """Learn one interval: how many clicks and events it had, and why it was undone."""
+        start, end = self.store.grid.bounds(self.ledger.done)
         self.ledger.advance()
         clicks = self.ledger.clicks(start, end)
         self.served.append(self.engine.score(clicks.x))
         events, undone = learn(self.engine, self.ledger, self.guard, start, end)
-        told = self._observed(start, end)
-        tick = Tick(number, len(clicks), events, time.monotonic() - since, undone)
-        self._save(number + 1, tick, told)
-        return tick
+        self._observe(start, end)
+        return len(clicks), events, undone
 
     def follow(self, poll: float = 1.0) -> Iterator[Tick]:
         """Tick after tick, for ever."""
@@ -165,14 +180,14 @@ class Learner:
 
     # A tick.
 
-    def _observed(self, start: int, end: int) -> dict[str, Any]:
-        """Count the clicks whose labels became final in an interval; what is to be told of recent ones."""
+    def _observe(self, start: int, end: int) -> None:
+        """Count the clicks whose labels became final in an interval."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
         row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
         self.vitals.add(self.served.of(row), mature.converted.numpy(), delay)
-        return {"recent": self._recent(end)}
 
     def _recent(self, end: int) -> dict[str, Any]:
+        """What is to be told of recent clicks."""
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
         events = self.ledger.at(rows, end - 1)
@@ -200,7 +215,12 @@ class Learner:
             "served": self.served.count,
             "counts": dict(self.ledger.counts),
             "weights": self.engine.fingerprint(),
-            "tick": {"clicks": tick.clicks, "events": tick.events, "seconds": tick.seconds},
+            "tick": {
+                "clicks": tick.clicks,
+                "events": tick.events,
+                "seconds": tick.seconds,
+                "intervals": tick.intervals,
+            },
             "mature": self.vitals.scores.summary(),
         }
         features = [column.raw for column in self.store.reader.encoder.columns]
@@ -235,6 +255,8 @@ def opened(store: Store, progress: Progress = silent) -> Iterator[Learner]:
 
 def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) -> tuple[int, str]:
     """Train on an interval; if that did harm, take it back. Returns the number of events and what was wrong."""
+    if not len(ledger.clicks(start, end)) and engine.is_quiet(ledger, start, end):
+        return engine.tick(ledger, start, end), ""  # nothing to judge; it forgets what is over
     before = {name: value.clone() for name, value in engine.state().items()}
     mature = end - ledger.grid.d_max
     judges = ledger.known_between(mature - MATURE * ledger.grid.interval, mature)[-_JUDGED:]
@@ -251,6 +273,15 @@ def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) ->
     if undone:
         engine.load_state(before)
     return events, undone
+
+
+def skip(ledger: Ledger, closed: int) -> bool:
+    """Pass over a run of intervals that leave an engine as it is: nothing becomes known in them, and nothing that is
+    known is young enough to be learnt from. Whether there was one."""
+    before = ledger.done
+    if ledger.idle:
+        ledger.pass_over(closed)
+    return ledger.done > before
 
 
 def guard_of(store: Store) -> Guard:

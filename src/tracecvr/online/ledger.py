@@ -80,6 +80,22 @@ class Ledger(TableSource):
         self.done += 1
         self._drop(end - self.memory)
 
+    def pass_over(self, closed: int) -> None:
+        """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
+        if self._pending:  # their time runs out with each interval
+            return
+        known = self.log.next_known(self.grid.bounds(self.done)[0])
+        until = closed if known is None else min(closed, self.grid.number(known))
+        if until > self.done:
+            self.done = until
+            self._drop(self.grid.bounds(until)[0] - self.memory)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody can ask for a click any more, nor could in the last interval: all are too long ago."""
+        newest = self.table.came_ts[-1:]
+        return not len(newest) or newest[0] < self.grid.bounds(self.done - 1)[0] - self.memory
+
     @property
     def rows(self) -> int:
         """How many clicks there have been, the base's included."""

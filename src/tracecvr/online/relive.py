@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from tracecvr.clicks import NEVER, ClickTable, draft
+from tracecvr.files import read_json
 from tracecvr.online.archive import WholeLog
-from tracecvr.online.learner import guard_of, learn, ledger_of, warm_up
+from tracecvr.online.learner import guard_of, learn, ledger_of, skip, warm_up
 from tracecvr.online.ledger import Ledger
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -60,15 +61,17 @@ def relive(store: Store, progress: Progress = silent) -> Relived:
     warm_up(engine, store, progress)
     facts = log.facts()
     found = Relived(erased_clicks=facts.get("erased_clicks", 0), erased_actions=facts.get("erased_actions", 0))
-    for number in range(last + 1):
+    while (number := ledger.done) <= last:
         if number in versions:
             same = versions[number] == engine.fingerprint()
             (found.identical if same else found.different).append(number)
-        if number < last:
+        if number == last:
+            break
+        if not skip(ledger, min(n for n in (*versions, last) if n > number)):
             ledger.advance()
             _, undone = learn(engine, ledger, guard, *store.grid.bounds(number))
             found.undone += [number] if undone else []
-            progress("replay", number + 1, last)
+        progress("replay", ledger.done, last)
     found.intervals, found.weights = last, engine.fingerprint()
     return found
 
@@ -78,7 +81,9 @@ def as_table(store: Store, out: Path) -> ClickTable:
     log = WholeLog(store)
     ledger = Ledger(store.base, store.grid, store.reader, log, _ALWAYS)
     while ledger.done < log.closed():
-        ledger.advance()
+        ledger.pass_over(log.closed())
+        if ledger.done < log.closed():
+            ledger.advance()
     t, kept = ledger.table, ledger.known_between(0, _ALWAYS)
     notes = (*t.schema.notes, "kept live: clicks and actions are known since they came, not since they happened")
     assert t.undone_ts is not None
@@ -97,5 +102,7 @@ def as_table(store: Store, out: Path) -> ClickTable:
     with draft(out) as folder:
         table.write_columns(folder)
         store.reader.encoder.save(folder / "encoder.json")
-        table.describe(folder, {"options": store.content["options"]})
+        described = read_json(store.folder / "base" / "table.json")
+        origin = {"origin": described["origin"]} if "origin" in described else {}
+        table.describe(folder, {"options": store.content["options"]} | origin)
     return table

@@ -10,6 +10,13 @@ from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 from tracecvr.online.vitals import Vitals
 
+_NO_COUNTS = ("watermark", "clock", "newest", "newest_at", "announced", "reader")
+
+
+def newest_time(store: Store, facts: dict[str, int]) -> int:
+    """The newest time in a store's log, or the start of its stream."""
+    return max(facts.get("newest", 0), store.grid.split)
+
 
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     """Events by kind, progress and lag, versions, and live metrics as of the newest version. Who asks often gives the
@@ -24,8 +31,9 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     newest = listed[-1] if listed else None
     found: dict[str, Any] = {
         "method": "+".join([store.content["method"], *store.content["plugins"]]),
-        "events": {name: n for name, n in facts.items() if name not in ("watermark", "clock", "announced", "reader")},
+        "events": {name: n for name, n in facts.items() if name not in _NO_COUNTS},
         "watermark": facts.get("watermark"),
+        "time": store.times.facts(newest_time(store, facts)),
         "intervals": {"closed": closed, "learnt": newest["intervals"] if newest else 0},
         "versions": {"kept": len(listed), "serving": versions.serving()},
     }

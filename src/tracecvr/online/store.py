@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tracecvr import config, prepared
+from tracecvr import config, prepared, registry
 from tracecvr.clicks import ClickTable, Schema, draft
-from tracecvr.config import values
+from tracecvr.config import DAY, values
 from tracecvr.dataset import Dataset
 from tracecvr.encode import Encoder
 from tracecvr.engine import Engine
@@ -29,6 +29,7 @@ from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Reader
 from tracecvr.online.inbox import Inbox
 from tracecvr.online.origin import Origin, Start
+from tracecvr.online.times import AskedTimes, Times
 from tracecvr.run import parts
 from tracecvr.spec import dataset_of, owners_of
 
@@ -55,6 +56,9 @@ class Settings:
     """When a tick is undone: see `Guard`."""
     seed: int = 0
     threads: int = 1
+    max_advance: int | None = None
+    """Of a log whose time is its own: how many seconds ahead of its newest event, beside the time that has passed
+    since, the next one may be dated; d_max by default, and a day at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +78,7 @@ class Store:
         settings: Settings,
         origin: Origin | None = None,
         stream: StreamLearning = AS_WARM_UP,
+        times: AskedTimes | None = None,
     ) -> Store:
         """A new store that starts where the prepared log `base` is split, or where a run over it ended."""
         _refuse_privileged(method)
@@ -99,6 +104,10 @@ class Store:
             if manifest["fingerprint"] != origin.recorded["fingerprint"]:
                 raise UserError(f"{base}: not the log that {origin.folder} was run over")
             content["start"] = asdict(origin.start)
+        start = schema.split if origin is None else origin.start.time
+        kind: type[Dataset] = registry.found("dataset").get(schema.dataset, Dataset)
+        dated = kind.origin is not Dataset.origin
+        content["times"] = asdict((times or AskedTimes()).settled(manifest.get("origin"), None if dated else start))
         Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
         with draft(folder) as made:
             made.chmod(0o700)  # users' events will be in it
@@ -121,6 +130,7 @@ class Store:
         plugins: Sequence[str],
         options: Mapping[str, str],
         settings: Settings,
+        times: AskedTimes | None = None,
     ) -> Store:
         """A new store from names and options, and from a log that is prepared first if it is not yet."""
         owners = owners_of(method, plugins)
@@ -132,10 +142,19 @@ class Store:
         if source is not None and ClickTable.exists(source):
             prepared.options_of(source, dataset, bool(data_settings))
         with _prepared(folder, dataset, source) as base:
-            return cls.create(folder, base, *chosen, settings, stream=owners["stream"])
+            return cls.create(folder, base, *chosen, settings, stream=owners["stream"], times=times)
 
     @classmethod
-    def from_run(cls, folder: Path, run: Path, source: Path | None, lateness: int, keep: int) -> Store:
+    def from_run(
+        cls,
+        folder: Path,
+        run: Path,
+        source: Path | None,
+        lateness: int,
+        keep: int,
+        max_advance: int | None = None,
+        times: AskedTimes | None = None,
+    ) -> Store:
         """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
         origin = Origin.of(run)
         recorded, plan = origin.recorded, origin.plan
@@ -145,10 +164,11 @@ class Store:
             keep=keep,
             seed=recorded["seed"],
             threads=recorded["threads"],
+            max_advance=max_advance,
         )
         method, plugins, stream = parts(recorded)
         with _prepared(folder, origin.dataset, origin.log() if source is None else source) as base:
-            return cls.create(folder, base, method, plugins, settings, origin, stream)
+            return cls.create(folder, base, method, plugins, settings, origin, stream, times)
 
     @classmethod
     def open(cls, folder: Path) -> Store:
@@ -170,7 +190,12 @@ class Store:
 
     @cached_property
     def reader(self) -> Reader:
-        return Reader(self.schema, Encoder.load(self.folder / "base" / "encoder.json"))
+        return Reader(self.schema, Encoder.load(self.folder / "base" / "encoder.json"), self.times)
+
+    @property
+    def times(self) -> Times:
+        """How events tell the time; a store of an earlier version counts from an origin that it does not know."""
+        return Times(**self.content.get("times", {}))
 
     @cached_property
     def base(self) -> ClickTable:
@@ -184,7 +209,10 @@ class Store:
     def grid(self) -> Grid:
         s, start = self.schema, self.start
         first, interval = (s.split, s.interval) if start is None else (start.time, start.interval)
-        return Grid(first, interval, self.settings.lateness, s.d_max)
+        advance = None
+        if self.times.unit == "log":
+            advance = max(s.d_max, DAY) if self.settings.max_advance is None else self.settings.max_advance
+        return Grid(first, interval, self.settings.lateness, s.d_max, origin=self.times.origin, advance=advance)
 
     @property
     def start(self) -> Start | None:

@@ -67,6 +67,12 @@ class Versions:
         self.promote(earlier[-1])
         return earlier[-1]
 
+    def forget_after(self, number: int) -> None:
+        """Remove versions of more intervals than that, and let none of them serve."""
+        if (self._pinned() or 0) > number:
+            self.promote(None)
+        self.checkpoints.remove_after(number)
+
     def load(self, engine: Engine, manifest: dict[str, Any]) -> None:
         """Put an engine where a version was taken."""
         self.checkpoints.restore(engine, manifest)

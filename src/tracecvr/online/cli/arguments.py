@@ -37,3 +37,11 @@ def flat(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from flat(value, f"{prefix}{name}.")
         elif not isinstance(value, list):
             yield f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else value
+
+
+def time_of(store: LiveStore, text: str, option: str) -> int:
+    """Seconds since a store's origin, of a time that is written as its events' are."""
+    try:
+        return store.times.read(int(text) if text.lstrip("-").isdecimal() else text)
+    except UserError as error:
+        raise UserError(f"{option}: {str(error).removeprefix('ts is ')}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from tracecvr.online.cli.arguments import DataSettings, Source, Store
 
 if TYPE_CHECKING:
     from tracecvr.online.store import Store as LiveStore
+    from tracecvr.online.times import AskedTimes
 
 
 def init(
@@ -33,15 +35,35 @@ def init(
     keep: Annotated[int, typer.Option(min=2, help="Versions to keep.")] = 48,
     seed: int = 0,
     threads: Annotated[int, typer.Option(min=1)] = 1,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="How events tell the time: unix or unix-ms (seconds or milliseconds since 1970), iso (text), or log "
+            "(seconds since the log's origin). By default unix if the log has a calendar, else log.",
+        ),
+    ] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option(help="When second 0 of the log is, such as 2026-01-31T12:00:00Z, if the log does not say."),
+    ] = None,
+    max_advance: Annotated[
+        str | None,
+        typer.Option(
+            help="With --time log: how far ahead of the newest event another may be dated; d_max by default, and a day "
+            "at least.",
+        ),
+    ] = None,
 ) -> None:
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr import config
     from tracecvr.online.store import Settings, Store
 
     waits = config.duration(lateness, "--lateness")
+    most = None if max_advance is None else config.duration(max_advance, "--max-advance")
+    times = _times(time, origin)
     if model is not None:
         _refuse_beside_model(told)
-        made_of_run(store, model, source, waits, keep)
+        made_of_run(store, model, source, waits, keep, most, times)
         return
     if data is None:
         raise UserError("--data is missing: name the dataset of a log, or give a finished run as --model")
@@ -59,7 +81,9 @@ def init(
             keep=keep,
             seed=seed,
             threads=threads,
+            max_advance=most,
         ),
+        times,
     )
     _say_made(found)
 
@@ -72,17 +96,37 @@ def _refuse_beside_model(told: typer.Context) -> None:
             raise UserError(f"--{flag} is the run's: leave it out beside --model")
 
 
-def made_of_run(store: Path, run: Path, source: Path | None, lateness: int, keep: int) -> LiveStore:
+def _times(unit: str | None, origin: str | None) -> AskedTimes:
+    from tracecvr import config
+    from tracecvr.online.times import UNITS, AskedTimes, unix_time
+
+    return AskedTimes(
+        None if unit is None else config.chosen(unit, tuple(UNITS), "--time"),
+        None if origin is None else unix_time(origin, "--origin"),
+    )
+
+
+def made_of_run(
+    store: Path,
+    run: Path,
+    source: Path | None,
+    lateness: int,
+    keep: int,
+    max_advance: int | None = None,
+    times: AskedTimes | None = None,
+) -> LiveStore:
     """A store that goes on where a run ended, with a version to serve at once."""
     from tracecvr.online.learner import opened
     from tracecvr.online.store import Store
 
-    made = Store.from_run(store, run, source, lateness, keep)
+    made = Store.from_run(store, run, source, lateness, keep, max_advance, times)
     with opened(made):
         _say_made(made)
     return made
 
 
 def _say_made(store: LiveStore) -> None:
-    typer.echo(f"store: {store.folder}; its stream starts at {store.grid.split} s")
+    start = store.times.facts(store.grid.split)
+    typer.echo(f"store: {store.folder}; its stream starts at {store.grid.split} s, {start['example']['means']}")
+    typer.echo(f"events: ts is {start['ts']}; for example {json.dumps(start['example']['ts'])}")
     typer.echo(f"next: tracecvr ingest {store.folder} EVENTS, and tracecvr learn {store.folder}")

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.errors import HeldError, UserError
-from tracecvr.online.cli.arguments import AsJson, DataSettings, Source, Store, flat, store_at
+from tracecvr.online.cli.arguments import AsJson, DataSettings, Source, Store, flat, store_at, time_of
+from tracecvr.online.cli.aside import set_aside
 
 if TYPE_CHECKING:
     from tracecvr.online.learner import Tick
+    from tracecvr.online.store import Store as LiveStore
 
 
 def ingest(
@@ -43,6 +45,8 @@ def ingest(
         for name, n in {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts}.items():
             totals[name] = totals.get(name, 0) + n
     typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
+    if totals.get("future"):
+        typer.echo(set_aside(found.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
@@ -55,14 +59,17 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 def tick(
     store: Store,
-    to: Annotated[int | None, typer.Option("--to", help="Close every interval that ends by this time first.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Close every interval that ends by this time first; written as the events' times."),
+    ] = None,
 ) -> None:
     """Learn every interval that is closed, then end."""
     from tracecvr.online.learner import opened
 
     found = store_at(store)
     if to is not None:
-        found.log().close_until(to)
+        found.log().close_until(time_of(found, to, "--to"))
     with opened(found) as learner:
         while (done := learner.tick()) is not None:
             _say(done)
@@ -85,10 +92,10 @@ def learn(
 
 def _say(done: Tick) -> None:
     word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
-    typer.echo(
-        f"interval {done.number}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}",
-        err=True,
-    )
+    which = f"interval {done.number}"
+    if done.intervals > 1:
+        which = f"intervals {done.number - done.intervals + 1} to {done.number}"
+    typer.echo(f"{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
 
 
 @contextmanager
@@ -150,6 +157,33 @@ def replay_log(
         raise typer.Exit(1)
 
 
+def reopen(
+    store: Store,
+    at: Annotated[int | None, typer.Option("--at", min=0, help="The first interval that should not be closed.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="Set events aside that are dated later; by default by the store's rule."),
+    ] = None,
+) -> None:
+    """Undo closings that should not have been, such as those of an event with a wrong date. Nothing is lost: what came
+    since gets its place, and the learner goes on from the last good version. Stop the learner first."""
+    from tracecvr.online.reopening import reopen
+
+    found = store_at(store)
+    if at is None:
+        raise UserError(f"--at is missing: the first interval that should not be closed{_runs(found)}")
+    last = None if until is None else time_of(found, until, "--until")
+    done = reopen(found, at, last)
+    typer.echo(f"closed: {done.closed:,} intervals; moved: {done.moved:,} events; set aside: {done.set_aside:,} events")
+
+
+def _runs(store: LiveStore) -> str:
+    """The longest runs of intervals that were closed at once: most likely one of them is meant."""
+    runs = sorted(store.log().runs(), key=lambda run: run[0] - run[1])[:3]
+    words = [f"{first} to {after - 1}" for first, after in runs if after - first > 1]
+    return f"; closed at once were {', '.join(words)}" if words else ""
+
+
 def compact(store: Store) -> None:
     """Move events that no horizon needs any more from the database to Parquet."""
     from tracecvr.online.archive import compact
@@ -173,12 +207,16 @@ def events(
     start: Annotated[str | None, typer.Option("--start", help="From this time on; the split by default.")] = None,
     end: Annotated[str, typer.Option("--end", help="Up to this time.")] = "36500d",
 ) -> None:
-    """Print a log as the events that a live system would have been sent, one JSON object per line."""
+    """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
+    text if the log has a calendar, else seconds since its origin."""
     from tracecvr import config
     from tracecvr.online.feed import events_of
+    from tracecvr.online.times import Times
     from tracecvr.spec import dataset_of
 
     dataset = dataset_of(data, data_set or ())
     first = dataset.split if start is None else config.duration(start, "--start")
+    times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
     for event in events_of(dataset, source, first, config.duration(end, "--end")):
+        event["ts"] = times.shown(event["ts"])
         sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")

@@ -29,7 +29,7 @@ from tracecvr.files import NotWrittenError
 from tracecvr.online.committer import Committer
 from tracecvr.online.eventlog import Accepted, Receipt
 from tracecvr.online.events import CLICK, Event, click_key
-from tracecvr.online.report import bad_values, status_of
+from tracecvr.online.report import bad_values, newest_time, status_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy
@@ -71,7 +71,8 @@ class Service:
     async def commit(self, events: list[Event]) -> Receipt:
         """On disk when this returns."""
         receipt = await asyncio.wrap_future(self.committer.submit(events))
-        for kind, n in (("accepted", receipt.accepted), ("duplicate", receipt.duplicates)):
+        counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
+        for kind, n in counts.items():
             self.gauges.events.labels(kind).inc(n)
         return receipt
 
@@ -173,15 +174,15 @@ def _routes(app: FastAPI, service: Service) -> None:
         answers = [receipt.answers.get(e.event, (s, version)) for e, s in zip(events, log_odds, strict=True)]
         return bodies.Registered(
             scores=[bodies.Answered.by(version, score) for score, version in answers],
-            accepted=receipt.accepted,
-            duplicates=receipt.duplicates,
+            **bodies.Receipt.facts(receipt, service.store.times),
             bad_values=wrong or None,
         )
 
     @app.post("/v1/score", responses=_ERRORS, dependencies=[need("score")], response_model_exclude_none=True)
     async def score(batch: bodies.Features) -> bodies.Scores:
         """Score clicks without registering them."""
-        contents = ({"type": "click", "click_id": 0, "ts": 0, "features": f} for f in batch.features)
+        ts = service.store.times.readable  # nobody says when a click happened that is only scored
+        contents = ({"type": "click", "click_id": 0, "ts": ts, "features": f} for f in batch.features)
         events = await service.read(contents, len(batch.features), "click")
         log_odds, version, wrong = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
         service.gauges.scored.inc(len(events))
@@ -195,7 +196,7 @@ def _routes(app: FastAPI, service: Service) -> None:
             raise HTTPException(422, "clicks go to /v1/clicks")
         contents = (action.given() for action in batch.events)
         receipt = await service.commit(await service.read(contents, len(batch.events), "event"))
-        return bodies.Receipt(accepted=receipt.accepted, duplicates=receipt.duplicates)
+        return bodies.Receipt(**bodies.Receipt.facts(receipt, service.store.times))
 
     @app.get("/v1/clicks/{click_id:path}", responses=_ERRORS, dependencies=[need("score")])
     async def click(click_id: str, kind: _Kind = None) -> bodies.Known:
@@ -206,7 +207,7 @@ def _routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/model", responses=_ERRORS, dependencies=[need("score")])
     async def model() -> dict[str, Any]:
         """The version that serves, and what it expects."""
-        found = service.scorer.ready()
+        found, facts = service.scorer.ready(), await run_in_threadpool(service.log.facts)
         return {
             "version": found.version,
             "weights": found.manifest["weights"],
@@ -216,6 +217,7 @@ def _routes(app: FastAPI, service: Service) -> None:
             "actions": list(service.store.schema.actions),
             "horizons": list(service.store.schema.horizons),
             "d_max": service.store.schema.d_max,
+            "time": service.store.times.facts(newest_time(service.store, facts)),
         }
 
     @app.get("/v1/status", responses=_ERRORS, dependencies=[need("admin")])
@@ -281,7 +283,8 @@ def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
     ]
     return bodies.Known(
         click_id=key,
-        ts=found.ts,
+        ts=service.store.times.shown(found.ts),
+        time=service.store.times.iso(found.ts),
         at_click=None if found.score is None else bodies.Score.of(found.score),
         version_at_click=found.version,
         now=bodies.Score.of(now),

@@ -20,6 +20,8 @@ from pydantic import (
 )
 
 from tracecvr.metrics import probability
+from tracecvr.online.eventlog import Receipt as Committed
+from tracecvr.online.times import Times
 
 
 class _Strict(BaseModel):
@@ -54,11 +56,15 @@ Raw = Annotated[dict[str, Any], BeforeValidator(_plain), WithJsonSchema(TypeAdap
 """Raw values by name, looked at once: to try each type for each of them takes longer than to parse them."""
 
 
+Time = int | float | str
+_TIME = "when it happened: a number as `/v1/model` says, or ISO 8601 text with a zone"
+
+
 class Click(_Strict):
     """A click to be registered and scored."""
 
     click_id: ClickId
-    ts: int = Field(ge=0, description="whole seconds since the log's origin")
+    ts: Time = Field(description=_TIME)
     features: Raw = Field(description="raw values, exactly the model's columns")
     user: str | None = None
 
@@ -72,7 +78,7 @@ class Action(_Strict):
 
     type: str
     click_id: ClickId
-    ts: int = Field(ge=0)
+    ts: Time = Field(description=_TIME)
     event_id: str | None = None
     user: str | None = None
 
@@ -110,8 +116,28 @@ class Scores(_Told):
 
 
 class Receipt(BaseModel):
+    """What became of a batch. All of it is on disk, but for what `not_kept` counts."""
+
     accepted: int
-    duplicates: int
+    duplicates: int = Field(description="were there before")
+    late: int = Field(description="of the accepted: their interval was closed")
+    out_of_window: int = Field(description="of the accepted: clicks that came more than d_max too late")
+    conflicts: int = Field(description="of the duplicates: they contradict the first one, which counts")
+    set_aside: int = Field(description="dated too far ahead: neither accepted nor joined until somebody says so")
+    not_kept: int = Field(description="of `set_aside` and `conflicts`: there were too many already")
+    note: str | None = Field(None, description="if some are set aside: why")
+
+    @classmethod
+    def facts(cls, receipt: Committed, times: Times) -> dict[str, Any]:
+        """The fields of an answer."""
+        ahead, latest = receipt.counts["future"], times.iso(receipt.limit) or f"second {receipt.limit}"
+        note = f"dated later than {latest}, which is not believed; /v1/model says how ts is read" if ahead else None
+        names = ("late", "out_of_window", "conflicts", "not_kept")
+        counts = {name: receipt.counts[name] for name in names}
+        return {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **counts} | {
+            "set_aside": ahead,
+            "note": note,
+        }
 
 
 class Answered(Score):
@@ -130,7 +156,8 @@ class Known(BaseModel):
     """A click as it is known now."""
 
     click_id: ClickId
-    ts: int
+    ts: int | str
+    time: str | None = Field(description="the same as ISO 8601 text, if the log's origin is known")
     at_click: Score | None = Field(description="what it was answered with, if it was")
     version_at_click: int | None
     now: Score = Field(description="given what has happened since")

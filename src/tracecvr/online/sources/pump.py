@@ -144,13 +144,16 @@ class Pump:
         self._lag = {}
 
     def _tell(self, taken: Taken) -> None:
-        """That messages were set aside; not what was in them."""
+        """That messages or events were set aside; not what was in them."""
         if taken.set_aside:
             first, *others = taken.set_aside
             more = f" and {len(others)} others" if others else ""
             _log.warning(
                 "%s: message %d%s set aside: see `tracecvr sources aside`", first.partition, first.position, more
             )
+
+        if future := taken.receipt.counts["future"]:
+            _log.warning("%s: %d events dated too far ahead set aside: see `tracecvr aside list`", self.source, future)
 
     def _lament(self, error: Exception) -> None:
         problem = " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,140 @@
+"""Times: as events tell them, and as the log keeps them, in whole seconds since its origin.
+
+How a number is to be read is declared when a store is made, never guessed. Text is ISO 8601 with a zone, which means
+one moment whatever was declared.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tracecvr.errors import UserError
+from tracecvr.ownlog.times import FIRST, LAST
+
+UNITS = {
+    "log": "whole seconds since the log's origin",
+    "unix": "Unix seconds",
+    "unix-ms": "Unix milliseconds",
+    "iso": "ISO 8601 text with a zone",
+}
+"""How a store may declare its events' times."""
+_EPOCH, _SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
+_LIMIT = 1 << 53
+"""Numbers beyond this are no times: some parsers of JSON would round them, too."""
+_EXAMPLE = "2026-01-31T12:00:00Z"
+
+
+@dataclass(frozen=True)
+class Times:
+    """How the times of a store's events are written, and when its log begins."""
+
+    unit: str = "log"
+    """One of `UNITS`."""
+    origin: int | None = None
+    """The Unix time of the log's second 0; None if that is unknown: a store of an earlier version, say."""
+
+    def read(self, ts: object) -> int:
+        """Seconds since the origin, or an error that says what was expected."""
+        if self.unit == "log" and type(ts) is int and 0 <= ts < _LIMIT:
+            return ts
+        if isinstance(ts, str) and self.origin is not None:
+            return self._since_origin(ts, unix_time(ts, "ts"))
+        if not isinstance(ts, int | float) or isinstance(ts, bool) or self.unit in ("log", "iso"):
+            raise self._wrong(ts)
+        if abs(ts) >= _LIMIT or math.isnan(ts):
+            raise self._wrong(ts)
+        return self._since_origin(ts, math.floor(ts) // (1000 if self.unit == "unix-ms" else 1))
+
+    def iso(self, seconds: int) -> str | None:
+        """Seconds since the origin as text; None if the origin is unknown or the time is beyond what text can tell."""
+        unix = None if self.origin is None else self.origin + seconds
+        return iso_text(unix) if unix is not None and 0 <= unix < LAST else None
+
+    def shown(self, seconds: int) -> int | str:
+        """Seconds since the origin as the store's events would have them."""
+        if self.origin is None or self.unit == "log":
+            return seconds
+        if self.unit == "iso":
+            return self.iso(seconds) or seconds
+        return (self.origin + seconds) * (1000 if self.unit == "unix-ms" else 1)
+
+    @property
+    def readable(self) -> int | str:
+        """Some time that `read` takes."""
+        return self.shown(0 if self.origin is None else max(0, FIRST - self.origin))
+
+    def facts(self, seconds: int) -> dict[str, Any]:
+        """What a client has to know: the unit, the origin, and one moment as an example."""
+        return {
+            "unit": self.unit,
+            "ts": UNITS[self.unit] + ("" if self.unit == "iso" or self.origin is None else f", or {UNITS['iso']}"),
+            "origin": self.iso(0),
+            "origin_unix": self.origin,
+            "example": {"ts": self.shown(seconds), "means": self.iso(seconds)},
+        }
+
+    def _since_origin(self, ts: object, unix: int) -> int:
+        assert self.origin is not None
+        if not FIRST <= unix < LAST:
+            raise UserError(
+                f"ts is {_quoted(ts)}: expected {UNITS[self.unit]}, and that is before 1990 or after 2100; "
+                "is it in another unit?"
+            )
+        if unix < self.origin:
+            raise UserError(f"ts is {_quoted(ts)}: that is before the log's origin, {self.iso(0)}")
+        return unix - self.origin
+
+    def _wrong(self, ts: object) -> UserError:
+        text = "" if self.origin is None or self.unit == "iso" else f", or {UNITS['iso']}"
+        example = "" if self.origin is None else f", such as {_EXAMPLE}"
+        return UserError(f"ts is {_quoted(ts)}: expected {UNITS[self.unit]}{text}{example}")
+
+
+@dataclass(frozen=True)
+class AskedTimes:
+    """How times are to be written, as far as somebody said so."""
+
+    unit: str | None = None
+    origin: int | None = None
+
+    def settled(self, origin: int | None, start: int | None) -> Times:
+        """With the origin of a log that has a calendar, its events' times are Unix seconds by default. A log without
+        one keeps its own time; its stream, which starts at second `start`, is taken to start now. If `start` is None,
+        that cannot be: the log has a calendar and does not say which."""
+        unit = self.unit or ("log" if origin is None else "unix")
+        first = origin if self.origin is None else self.origin
+        if first is None and start is not None:
+            first = int(time.time()) - start
+        if first is None and unit != "log":
+            raise UserError(
+                f"--time {unit}: the log does not say when its second 0 is; prepare it again or give --origin"
+            )
+        return Times(unit, first)
+
+
+def unix_time(text: str, name: str) -> int:
+    """Unix seconds of an ISO 8601 text with a zone; a fraction is rounded down."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"{name} is {_quoted(text)}: expected {UNITS['iso']}, such as {_EXAMPLE}") from None
+    if moment.tzinfo is None:
+        raise UserError(f"{name} is {_quoted(text)}: it has no zone; add one, such as Z or +01:00")
+    return (moment - _EPOCH) // _SECOND
+
+
+def iso_text(unix: int) -> str:
+    """Unix seconds as ISO 8601 text, in UTC."""
+    return (_EPOCH + unix * _SECOND).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _quoted(value: object) -> str:
+    """A value as a message may show it: Python refuses to print numbers of many thousand digits."""
+    if isinstance(value, int) and abs(value) >> 64:
+        return "a number of more than 64 bits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
