@@ -176,9 +176,10 @@ def events(
     """Print a log as the events that a live system would have been sent, one JSON object per line."""
     from tracecvr import config
     from tracecvr.online.feed import events_of
+    from tracecvr.registry import Given
     from tracecvr.spec import dataset_of
 
-    dataset = dataset_of(data, data_set or ())
+    dataset = dataset_of(Given(data), data_set or ())
     first = dataset.split if start is None else config.duration(start, "--start")
     for event in events_of(dataset, source, first, config.duration(end, "--end")):
         sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
