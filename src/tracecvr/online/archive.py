@@ -1,6 +1,7 @@
 """Events that no horizon needs any more, moved from the database to Parquet; and the erasure of a user's events.
 
-An archive is a long event log: a row per event, with its type, click, times and, of clicks, the raw features.
+An archive is a long event log: a row per event, with its type, click, times and, of clicks, the raw features. The
+hash of `archive/NAME.parquet` is in `archive.sha256/NAME`; a file without one is older than these, or being written.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from tracecvr.files import write_parquet
+from tracecvr.errors import UserError
+from tracecvr.files import sha256, write_parquet, write_text
 from tracecvr.online.eventlog import Accepted, EventLog
 from tracecvr.online.events import CLICK
 from tracecvr.online.ledger import first_needed, memory_of
@@ -38,7 +40,7 @@ def compact(store: Store, memory: int) -> int:
     The file is whole before anything is deleted, and named by its intervals: a compaction that is killed is repeated.
     """
     log, versions = store.log(), Versions(store.folder, store.settings.keep).listed()
-    for path in _files(store):  # of a compaction that was killed before it deleted
+    for path in archived(store):  # of a compaction that was killed before it deleted
         log.prune(store.grid.bounds(_intervals(path)[1])[0])
     oldest = min((manifest["intervals"] for manifest in versions), default=0)
     last = first_needed(store.grid, memory_of(store.grid, memory), oldest)
@@ -48,7 +50,7 @@ def compact(store: Store, memory: int) -> int:
     rows = log.before(before)
     if rows:
         first = min((row.seen - store.grid.split) // store.grid.interval for row in rows)
-        write_parquet(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
+        _write(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
     return log.prune(before)
 
 
@@ -58,7 +60,7 @@ def erase(store: Store, user: str) -> tuple[int, int]:
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
     clicks, actions = store.log().erase(user)
-    for path in _files(store):
+    for path in archived(store):
         frame = pl.read_parquet(path)
         theirs = frame.filter((pl.col("user") == user) & (pl.col("type") == "click"))["click_id"]
         gone = (pl.col("user") == user).fill_null(False) | pl.col("click_id").is_in(theirs.implode())
@@ -66,8 +68,38 @@ def erase(store: Store, user: str) -> tuple[int, int]:
         if len(left) < len(frame):
             clicks += len(theirs)
             actions += len(frame) - len(left) - len(theirs)
-            write_parquet(path, left)
+            _write(path, left)
     return clicks, actions
+
+
+def archived(store: Store) -> list[Path]:
+    """The files of a store's archive, oldest first."""
+    return sorted((store.folder / "archive").glob("*.parquet"))
+
+
+def problem(path: Path) -> str | None:
+    """What is wrong with a file of an archive: nothing, or None if that is not known."""
+    recorded = _hash_of(path)
+    if not recorded.is_file():
+        return None
+    return "" if recorded.read_text(encoding="utf-8").split()[:1] == [sha256(path)] else f"{path} is damaged"
+
+
+def record(path: Path) -> None:
+    """Write the hash of a file as it is now, in the form of `sha256sum`."""
+    _hash_of(path).parent.mkdir(exist_ok=True)
+    write_text(_hash_of(path), f"{sha256(path)}  {path.name}\n")
+
+
+def _write(path: Path, frame: pl.DataFrame) -> None:
+    _hash_of(path).unlink(missing_ok=True)  # killed before the new one is written, the file has none
+    write_parquet(path, frame)
+    record(path)
+
+
+def _hash_of(path: Path) -> Path:
+    """Not beside it: who reads the directory as one table would stumble over it."""
+    return path.parent.with_name("archive.sha256") / path.stem
 
 
 class WholeLog(EventLog):
@@ -76,17 +108,21 @@ class WholeLog(EventLog):
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder / "events.db", store.grid)
         self.store = store
+        self._checked: set[Path] = set()
 
     def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
         number = (start - self.grid.split) // self.grid.interval
         found: list[tuple[Any, ...]] = []
-        for path in _files(self.store):
+        for path in archived(self.store):
             first, last = _intervals(path)
             if first <= number < last:
                 found += self._archived(path, start, end)
         return sorted(found, key=_order) if found else super().between(start, end)
 
     def _archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
+        if path not in self._checked and problem(path):
+            raise UserError(f"{path} is damaged: copy it from where the store is whole")
+        self._checked.add(path)
         reader = self.store.reader
         frame = pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
         rows = frame.select("type", "click_id", "ts", "seen", *_columns(store=self.store)).rows()
@@ -99,10 +135,6 @@ class WholeLog(EventLog):
 def _order(row: tuple[Any, ...]) -> tuple[bool, int, int, int]:
     kind, click, ts, seen, _ = row
     return kind > CLICK, seen, ts, click
-
-
-def _files(store: Store) -> list[Path]:
-    return sorted((store.folder / "archive").glob("*.parquet"))
 
 
 def _intervals(path: Path) -> tuple[int, int]:

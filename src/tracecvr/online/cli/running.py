@@ -150,6 +150,38 @@ def replay_log(
         raise typer.Exit(1)
 
 
+def verify(
+    store: Store,
+    replay: Annotated[bool, typer.Option("--replay", help="Learn everything again and compare, too.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record hashes and checksums that an older store does not have.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a live model as a whole: files, log, versions, archive. Nothing else may learn in it meanwhile."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from tracecvr.online import verify as checking
+    from tracecvr.progress import Display
+
+    found = store_at(store, check=False)
+    if record:
+        checking.record(found)
+    report = checking.verified(found)
+    if replay and all(finding.fine for finding in report):
+        with Display(Console(stderr=True)) as progress:
+            report.append(checking.replayed(found, progress))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in report], indent=2))
+    else:
+        for finding in report:
+            typer.echo(f"{finding.part}: {finding.text}" if finding.fine else f"{finding.part}: WRONG: {finding.text}")
+    if not all(finding.fine for finding in report):
+        raise typer.Exit(1)
+
+
 def compact(store: Store) -> None:
     """Move events that no horizon needs any more from the database to Parquet."""
     from tracecvr.online.archive import compact
