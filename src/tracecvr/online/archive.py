@@ -119,17 +119,31 @@ class WholeLog(EventLog):
                 found += self._archived(path, start, end)
         return sorted(found, key=_order) if found else super().between(start, end)
 
+    def answers(self, start: int, end: int) -> list[tuple[int, float, int]]:
+        number = (start - self.grid.split) // self.grid.interval
+        answered = pl.col("score").is_not_null() & pl.col("version").is_not_null() & (pl.col("type") == "click")
+        found: list[tuple[int, float, int]] = super().answers(start, end)
+        for path in archived(self.store):
+            first, last = _intervals(path)
+            if first <= number < last:
+                rows = self._read(path, start, end).filter(answered)
+                found += rows.select("click_id", "score", "version").rows()
+        return found
+
     def _archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
-        if path not in self._checked and problem(path):
-            raise UserError(f"{path} is damaged: copy it from where the store is whole")
-        self._checked.add(path)
-        reader = self.store.reader
-        frame = pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+        reader, frame = self.store.reader, self._read(path, start, end)
         rows = frame.select("type", "click_id", "ts", "seen", *_columns(store=self.store)).rows()
         return [
             (reader.kinds[kind], click, ts, seen, json.dumps(features) if kind == "click" else None)
             for kind, click, ts, seen, *features in rows
         ]
+
+    def _read(self, path: Path, start: int, end: int) -> pl.DataFrame:
+        """Archived events that became known in an interval."""
+        if path not in self._checked and problem(path):
+            raise UserError(f"{path} is damaged: copy it from where the store is whole")
+        self._checked.add(path)
+        return pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
 
 
 def _order(row: tuple[Any, ...]) -> tuple[bool, int, int, int]:

@@ -75,6 +75,8 @@ _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, sc
 _ALL = "SELECT pos, event, kind, click, ts, seen, user, body, score, version FROM events"
 _CLICKS_FIRST = "FROM events WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
 _BETWEEN = f"SELECT kind, click, ts, seen, body {_CLICKS_FIRST}"
+_ANSWERS = """SELECT click, score, version FROM events
+  WHERE seen >= ? AND seen < ? AND kind = 0 AND score IS NOT NULL AND version IS NOT NULL"""
 _ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
 _COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
 _RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
@@ -268,6 +270,10 @@ class EventLog:
         for seen, ts, place in self._rows(f"SELECT * {_ERASED}", (start, end)):
             found.insert(place, (CLICK, -1, ts, seen, None))
         return found
+
+    def answers(self, start: int, end: int) -> list[tuple[int, float, int]]:
+        """(click, log-odds, version) as they were answered, of clicks that became known in an interval and were."""
+        return self._rows(_ANSWERS, (start, end))
 
     def since(self, position: int, count: int) -> list[Accepted]:
         """Accepted events after a position, in their order."""

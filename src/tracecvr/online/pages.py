@@ -108,7 +108,7 @@ class Acknowledged:
     def note(self, position: int) -> None:
         """A disk that is full is no reason to refuse what has been accepted."""
         with suppress(OSError):
-            file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+            file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.pwrite(file, f"{position:020d}\n".encode(), 0)
             finally:
