@@ -57,7 +57,7 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
         assert page.evaluate("document.documentElement.scrollWidth") == width
         served_by_nobody, of_serving, prequential = figures(page)
         assert served_by_nobody[0] == of_serving[0] == "0"  # they were ingested
-        assert served_by_nobody[1] == "–"
+        assert served_by_nobody[1] == NOTHING
         assert int(prequential[0].replace(",", "")) > 500
         assert 0 < float(prequential[1]) < 1
         page.click(f"button[aria-label='let version {intervals - 1} serve']")
