@@ -285,7 +285,7 @@ def same_in_the_end(store: Store, calm: Store) -> None:
     assert other is not None
     for name in ("intervals", "weights", "sha256", "rows", "served", "counts", "mature", "recent", "vitals"):
         assert one[name] == other[name], name
-    assert (store.folder / "served.f32").read_bytes() == (calm.folder / "served.f32").read_bytes()
+    assert (store.folder / "prequential.f32").read_bytes() == (calm.folder / "prequential.f32").read_bytes()
     ticks, others = (s.log().ticks() for s in (store, calm))
     assert [number for number, _ in ticks] == list(range(one["intervals"]))
     assert [told["weights"] for _, told in ticks] == [told["weights"] for _, told in others]
