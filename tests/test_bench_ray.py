@@ -180,7 +180,8 @@ def test_a_cell_that_kills_its_workers_is_given_up(folder: Path, alone: dict[str
     (folder / "deadly.toml").write_text(SUITE.split("[[row]]")[0] + '[[row]]\nmethod = ["vanilla", "deadly.py"]\n')
     starts = folder / "starts"
     env = alone | {"STARTS": str(starts)}
-    told = ended(folder, "deadly", "--engine", "ray", env=env, code=1, suite="deadly.toml")
+    methods = ("--methods", "vanilla,deadly.py")  # a suite alone does not get a file executed
+    told = ended(folder, "deadly", *methods, "--engine", "ray", env=env, code=1, suite="deadly.toml")
     assert "deadly~seed0: its worker was lost 6 times (WorkerCrashedError); out of memory, perhaps" in told
     assert "vanilla~seed0: done" in told
     assert starts.read_text() == "." * 6

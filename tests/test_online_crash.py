@@ -183,11 +183,11 @@ def test_a_learner_on_a_full_disk_says_so_and_goes_on_where_it_was(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
-def test_served_scores_that_find_no_space_are_served_again(tmp_path: Path, learnt: Store) -> None:
+def test_scores_that_find_no_space_are_made_again(tmp_path: Path, learnt: Store) -> None:
     store = filled(tmp_path)
     with opened(store) as learner:
         learner.tick()
-        learner.served.path = Path("/dev/full")
+        learner.prequential.path = Path("/dev/full")
         with pytest.raises(UserError, match=r"/dev/full: could not be written .*free some space"):
             learner.tick()
     learn_all(store)

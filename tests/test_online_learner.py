@@ -357,13 +357,14 @@ def test_the_delay_curve_is_the_share_of_conversions_known_by_an_age() -> None:
     vitals, delay = Vitals(DAY), np.array([HOUR, 2 * HOUR, 6 * HOUR, DAY])
     assert vitals.known_by(np.array([HOUR])) is None
     assert vitals.curve() == {"age_s": [], "share": []}
-    vitals.add(np.full(4, np.nan, np.float32), np.ones(4, bool), delay)
+    nobody = np.full(4, np.nan, np.float32)
+    vitals.add(nobody, nobody, np.ones(4, bool), delay)
     known = vitals.known_by(np.array([0, 90 * 60, 4 * HOUR, DAY]))
     assert known is not None
     assert known[[0, 3]].tolist() == [0, 1]
     assert known[1] == pytest.approx(0.25, abs=0.1)
     assert known[2] == pytest.approx(0.5, abs=0.05)
-    assert vitals.scores.summary()["clicks"] == 0  # none of them was served
+    assert vitals.prequential.summary()["clicks"] == vitals.as_served.summary()["clicks"] == 0  # none was scored
 
 
 def test_what_is_told_of_a_stream_is_what_happened_in_it(made: Made) -> None:
@@ -375,15 +376,17 @@ def test_what_is_told_of_a_stream_is_what_happened_in_it(made: Made) -> None:
             pass
         done, table = learner.ledger.done, store.base
         told = learner.log.ticks(1)[0][1]
-        served = np.fromfile(store.folder / "served.f32", np.float32)
+        served = np.fromfile(store.folder / "prequential.f32", np.float32)
     end = store.grid.bounds(done)[0]
     first, last = np.searchsorted(table.click_ts, (store.schema.split, end - store.schema.d_max))
     exact = metrics.evaluate(served[: last - first], table.label[first:last])
-    assert told["mature"]["clicks"] == last - first
-    assert told["mature"]["conversions"] == table.label[first:last].sum()
-    assert told["mature"]["nll"] == pytest.approx(exact.nll)
-    assert told["mature"]["auc"] == pytest.approx(exact.auc, abs=0.003)
-    recent = told["recent"]
+    mature = told["mature"]["prequential"]
+    assert mature["clicks"] == last - first
+    assert mature["conversions"] == table.label[first:last].sum()
+    assert mature["nll"] == pytest.approx(exact.nll)
+    assert mature["auc"] == pytest.approx(exact.auc, abs=0.003)
+    assert told["mature"]["as_served"]["clicks"] == told["recent"]["as_served"]["clicks"] == 0  # they were ingested
+    recent = told["recent"]["prequential"]
     newest = table.click_ts >= end - 24 * store.schema.interval
     assert recent["clicks"] == (newest & (table.click_ts < end)).sum()
     assert recent["so_far"] < recent["provisional"] < 1

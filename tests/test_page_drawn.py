@@ -30,6 +30,11 @@ def latencies(page: Any) -> list[list[str]]:
     return [row.locator("td.n").all_text_contents() for row in rows]
 
 
+def figures(page: Any) -> list[list[str]]:
+    """Clicks and metrics: as served, of the version that serves, prequential."""
+    return [row.locator("td.n").all_text_contents() for row in page.locator("#figures tr:has(td)").all()]
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1440, "light"), (1440, "dark")])
 def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width: int, scheme: str) -> None:
     store = made("trace")
@@ -50,6 +55,11 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
             assert drawn.get_attribute("aria-label")
             assert drawn.query_selector("path").bounding_box()["width"] > 50
         assert page.evaluate("document.documentElement.scrollWidth") == width
+        served_by_nobody, of_serving, prequential = figures(page)
+        assert served_by_nobody[0] == of_serving[0] == "0"  # they were ingested
+        assert served_by_nobody[1] == NOTHING
+        assert int(prequential[0].replace(",", "")) > 500
+        assert 0 < float(prequential[1]) < 1
         page.click(f"button[aria-label='let version {intervals - 1} serve']")
         serves(page, intervals - 1)
         page.click("#back")

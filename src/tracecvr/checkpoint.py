@@ -29,7 +29,7 @@ class Checkpoints:
         manifest.unlink(missing_ok=True)
         engine.snapshot(weights)
         content = {"format": 1, "intervals": number, "sha256": sha256(weights)} | facts
-        write_json(manifest, content | {"manifest": _digest(content)})
+        write_json(manifest, content | {"manifest": digest(content)})
         newest = sorted({path.stem for path in self.folder.glob("*.json")}, reverse=True)[: self.keep]
         kept = {weights.stem, *newest, *(self._paths(n)[0].stem for n in pinned)}
         for path in self.folder.iterdir():
@@ -42,6 +42,11 @@ class Checkpoints:
             if path.stem.isdecimal() and int(path.stem) > number:
                 path.unlink()
                 path.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def newest(self) -> dict[str, Any] | None:
+        """The newest manifest that is whole, without a look at the others."""
+        manifests = (self._manifest(path)[1] for path in sorted(self.folder.glob("*.json"), reverse=True))
+        return next((manifest for manifest in manifests if manifest is not None), None)
 
     def latest(self) -> dict[str, Any] | None:
         """The manifest of the newest checkpoint that is whole."""
@@ -61,7 +66,7 @@ class Checkpoints:
             if path in self._known and self._known[path][0] == written:
                 return self._known[path]
             manifest: dict[str, Any] = read_json(path)
-            whole = manifest.pop("manifest") == _digest(manifest) and "intervals" in manifest
+            whole = manifest.pop("manifest") == digest(manifest) and "intervals" in manifest
         except (OSError, UserError, KeyError):
             return (), None
         return written, manifest if whole else None
@@ -82,6 +87,6 @@ class Checkpoints:
         return self.folder / f"{number:09d}.safetensors", self.folder / f"{number:09d}.json"
 
 
-def _digest(content: dict[str, Any]) -> str:
+def digest(content: Any) -> str:
     """A hash of a manifest's content: a flipped bit in it may well leave it readable."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

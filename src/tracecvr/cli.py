@@ -125,9 +125,10 @@ def prepare(
 
     from tracecvr import prepared
     from tracecvr.progress import Display
+    from tracecvr.registry import Given
     from tracecvr.spec import dataset_of
 
-    dataset = dataset_of(data, _with_schema(data_set, schema))
+    dataset = dataset_of(Given(data), _with_schema(data_set, schema))
     with Display(Console(stderr=True)) as progress:
         made = prepared.prepare_to(out, dataset, source, progress)
     for name, count in made.table.counts.items():
@@ -167,6 +168,7 @@ def run(
 
     from tracecvr import config, show
     from tracecvr.progress import Display
+    from tracecvr.registry import Given
     from tracecvr.spec import spec_of
     from tracecvr.workers import run_by
 
@@ -174,7 +176,7 @@ def run(
     chosen = _with_schema(data_set, schema)
     make = partial(
         spec_of,
-        *(method, plugin or [], data, source, given, chosen, seed),
+        *(Given(method), [Given(name) for name in plugin or ()], Given(data), source, given, chosen, seed),
         threads=threads or max(1, _cores() // workers),
         workers=workers,
     )
@@ -229,15 +231,16 @@ def bench(
     from tracecvr.bench import suite as suites
     from tracecvr.bench import tuned as tuning
     from tracecvr.bench.runner import Request
+    from tracecvr.registry import Given
 
     chosen, given = engines.chosen(engine, _cores(), workers, address), tuning.load(tuned)
     request = Request(
         suite=suites.load(suite),
-        data=data,
+        data=Given(data),
         source=source,
         data_settings=tuple(_with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
-        methods=tuple(name for name in methods.split(",") if name),
+        methods=tuple(Given(name) for name in methods.split(",") if name),
         seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
         tuned=given,
     )
@@ -291,9 +294,10 @@ def check(
     if method in registry.found("plugin"):
         report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
     else:
-        if method is not None:
-            registry.get("method", method)
-        report = checks.run(None if method is None else [method])
+        named = None if method is None else [registry.Given(method)]
+        for name in named or ():
+            registry.get("method", name)
+        report = checks.run(named)
     if as_json:
         typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
     elif everything:

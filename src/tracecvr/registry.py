@@ -2,10 +2,14 @@
 
 A kind of thing is a package of one-subject files (`tracecvr.methods`, ...) and an entry-point group of the same
 name. Whatever class there has a `name` is found; nothing is registered by hand.
+
+A class may also come from a Python file, and then the file is executed. So a file is named by the command line of this
+very call or not at all: `Given` marks such names. A name that was read from a store, a run or a suite is plain text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -27,6 +31,17 @@ _HOMES = {
 }
 
 
+class Given(str):
+    """A name as the command line of this call gives it: only such a name may be that of a file. It can be pickled, for
+    worker processes; written as JSON and read again, it is plain text."""
+
+    __slots__ = ()
+
+
+_HASH = "__tracecvr_sha256__"
+"""The attribute of a module that was loaded from a file."""
+
+
 @cache
 def found(kind: str) -> dict[str, type]:
     """Every class of a kind by name, sorted; two of one name are an error."""
@@ -42,13 +57,29 @@ def found(kind: str) -> dict[str, type]:
 
 
 def get(kind: str, name: str) -> type:
-    """The class of that name, or of that Python file; else an error that lists what there is."""
+    """The class of that name, or of the Python file that is `Given`; else an error that lists what there is."""
     if name.endswith(".py"):
+        if not isinstance(name, Given):
+            raise UserError(
+                f"{name}: a {kind} is loaded from a file only if the command line names the file; "
+                f"{as_entry_point(kind)}"
+            )
         return _in_file(kind, Path(name))
     known = found(kind)
     if name not in known:
         raise UserError(f"unknown {kind} {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
     return known[name]
+
+
+def as_entry_point(kind: str) -> str:
+    """What to do with a file whose class is to be known by its name."""
+    return f"make it an entry point of the group {_HOMES[kind]!r} in a package of yours, install that, and use its name"
+
+
+def file_hash(owner: object) -> str | None:
+    """The SHA-256 of the file that an object's class was loaded from; None of a class that is installed."""
+    found: str | None = getattr(sys.modules.get(type(owner).__module__), _HASH, None)
+    return found
 
 
 def _walk(home: str) -> list[type]:
@@ -76,8 +107,10 @@ def _in_file(kind: str, path: Path) -> type:
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules[path.stem] = module  # dataclasses look their module up
+    code = path.read_bytes()
+    setattr(module, _HASH, hashlib.sha256(code).hexdigest())
     try:
-        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
+        exec(compile(code, str(path), "exec"), vars(module))
     except Exception as error:
         raise UserError(f"{path}: could not be loaded: {type(error).__name__}: {error}") from error
     classes = _named(module)

@@ -64,8 +64,12 @@ class Spec:
     """Processes that share each batch (see `ranks`), of so many threads each."""
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run. One worker goes without saying: runs of old do not say it."""
-        return ({} if self.workers == 1 else {"workers": self.workers}) | {
+        """What makes two runs the same run. One worker goes without saying: runs of old do not say it. `code` has the
+        hashes of files that methods and plugins were loaded from."""
+        files = {part.name: registry.file_hash(part) for part in (self.method, *self.plugins)}
+        code = {name: digest for name, digest in files.items() if digest is not None}
+        rare = ({} if self.workers == 1 else {"workers": self.workers}) | ({"code": code} if code else {})
+        return rare | {
             "method": self.method.name,
             "plugins": [plugin.name for plugin in self.plugins],
             "data": self.data,
@@ -131,8 +135,15 @@ def load(out: Path) -> Engine:
 
 
 def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], StreamLearning]:
-    """The method, the plugins and the stream's learning that were recorded by name and options."""
+    """The method, the plugins and the stream's learning that were recorded by name and options. What was loaded from a
+    file is not loaded again: a record names no file that may be executed."""
     options = recorded["config"]
+    for name in recorded.get("code", ()):
+        kind = "method" if name == recorded["method"] else "plugin"
+        if name not in registry.found(kind):
+            raise UserError(
+                f"{kind} {name!r} was loaded from a file, which is not done again: {registry.as_entry_point(kind)}"
+            )
     method: Method = restored(registry.get("method", recorded["method"]), options["method"])
     plugins: tuple[Plugin, ...] = tuple(
         restored(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
@@ -398,6 +409,7 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
 def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
     alone, recorded = {"workers": 1}, read_json(out / "run.json")
     recorded["config"] = _with_stream(recorded["config"])
+    identity = {key: value for key, value in identity.items() if key != "code" or key in recorded}  # older runs: none
     refuse_if_other(alone | identity, alone | recorded, str(out))
 
 

@@ -249,7 +249,11 @@ def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
     named = raw["method"]
     if named == "all":
         return [name for name in asked or registry.found("method") if name not in raw.get("except", ())]
-    return [name for name in ([named] if isinstance(named, str) else named) if not asked or name in asked]
+    names = [named] if isinstance(named, str) else named
+    if not asked:
+        return list(names)
+    given = {name: name for name in asked}  # the command line's own: it may name files, a suite may not
+    return [given[name] for name in names if name in given]
 
 
 def _sweep(raw: Mapping[str, Any], schema: Schema) -> list[tuple[dict[str, str], str]]:

@@ -5,13 +5,16 @@ A *store* is a directory with everything that one live model is:
 ```
 STORE/store.json        what it learns with and from: method, options, schema, intervals, allowed lateness, how events
                         tell the time
+STORE/files.json        sizes and hashes of the files that never change
 STORE/base/             the prepared log that it starts from: clicks before the split are its warm-up
 STORE/start.safetensors the state in which a run ended, of a store that goes on from there instead
 STORE/events.db         the event log (SQLite): an event is accepted once it is in here, on disk
+STORE/events.position   how far the log had come when somebody was last told so
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
 STORE/serving.json      which version serves
-STORE/served.f32        log-odds that clicks of the stream were served, by row
+STORE/prequential.f32   log-odds that the learner gave clicks of the stream before it learnt them, by row
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
+STORE/archive.sha256/*  the hashes of these files
 ```
 
 Whoever ingests and whoever learns are different processes that share nothing but the store. Time is the events' own.
@@ -27,6 +30,6 @@ Rooms: `times` (how events tell the time), `events` (from JSON to rows), `eventl
 commit), `inbox` (how far brokers were read), `sources` (brokers, and the pump), `ledger` (the live twin of
 `TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `vitals` (live metrics),
 `archive` (compaction and erasure), `reopening` (closings undone), `relive` (replay of what ran), `store` (the
-directory), `origin` (the run that a store may go on from), `feed` (a dataset as events), `report` (what there is to be
-told).
+directory), `manifest` (hashes of its files), `pages` (checksums of the log), `verify` (a store checked as a whole),
+`origin` (the run that a store may go on from), `feed` (a dataset as events), `report` (what status shows).
 """

@@ -1,6 +1,7 @@
 """Events that no horizon needs any more, moved from the database to Parquet; and the erasure of a user's events.
 
-An archive is a long event log: a row per event, with its type, click, times and, of clicks, the raw features.
+An archive is a long event log: a row per event, with its type, click, times and, of clicks, the raw features. The
+hash of `archive/NAME.parquet` is in `archive.sha256/NAME`; a file without one is older than these, or being written.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from tracecvr.files import write_parquet
+from tracecvr.errors import UserError
+from tracecvr.files import sha256, write_parquet, write_text
 from tracecvr.online.eventlog import Accepted, EventLog
 from tracecvr.online.events import CLICK, body_of
 from tracecvr.online.ledger import first_needed, memory_of
@@ -37,7 +39,7 @@ def compact(store: Store, memory: int) -> int:
     The file is whole before anything is deleted, and named by its intervals: a compaction that is killed is repeated.
     """
     log, versions = store.log(), Versions(store.folder, store.settings.keep).listed()
-    for path in _files(store):  # of a compaction that was killed before it deleted
+    for path in archived(store):  # of a compaction that was killed before it deleted
         log.prune(store.grid.bounds(_intervals(path)[1])[0])
     oldest = min((manifest["intervals"] for manifest in versions), default=0)
     last = first_needed(store.grid, memory_of(store.grid, memory), oldest)
@@ -47,7 +49,7 @@ def compact(store: Store, memory: int) -> int:
     rows = log.before(before)
     if rows:
         first = min(store.grid.number(row.seen) for row in rows)
-        write_parquet(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
+        _write(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
     return log.prune(before)
 
 
@@ -59,18 +61,19 @@ def restore(store: Store, number: int) -> None:
     """
     start = store.grid.bounds(number)[0]
     log = store.log()
-    for path in _files(store):
+    for path in archived(store):
         first, last = _intervals(path)
         if last <= number:
             continue
         frame = pl.read_parquet(path)
         log.put_back(_rows(store, frame.filter(pl.col("seen") >= start)))
+        _hash_of(path).unlink(missing_ok=True)
         if first >= number:
             path.unlink()
             continue
         shorter = path.with_name(f"{first:09d}-{number:09d}.parquet")
         path.rename(shorter)
-        write_parquet(shorter, frame.filter(pl.col("seen") < start))
+        _write(shorter, frame.filter(pl.col("seen") < start))
     log.close()
 
 
@@ -80,7 +83,7 @@ def erase(store: Store, user: str) -> tuple[int, int]:
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
     clicks, actions = store.log().erase(user)
-    for path in _files(store):
+    for path in archived(store):
         frame = pl.read_parquet(path)
         theirs = frame.filter((pl.col("user") == user) & (pl.col("type") == "click"))["click_id"]
         gone = (pl.col("user") == user).fill_null(False) | pl.col("click_id").is_in(theirs.implode())
@@ -88,8 +91,38 @@ def erase(store: Store, user: str) -> tuple[int, int]:
         if len(left) < len(frame):
             clicks += len(theirs)
             actions += len(frame) - len(left) - len(theirs)
-            write_parquet(path, left)
+            _write(path, left)
     return clicks, actions
+
+
+def archived(store: Store) -> list[Path]:
+    """The files of a store's archive, oldest first."""
+    return sorted((store.folder / "archive").glob("*.parquet"))
+
+
+def problem(path: Path) -> str | None:
+    """What is wrong with a file of an archive: nothing, or None if that is not known."""
+    recorded = _hash_of(path)
+    if not recorded.is_file():
+        return None
+    return "" if recorded.read_text(encoding="utf-8").split()[:1] == [sha256(path)] else f"{path} is damaged"
+
+
+def record(path: Path) -> None:
+    """Write the hash of a file as it is now, in the form of `sha256sum`."""
+    _hash_of(path).parent.mkdir(exist_ok=True)
+    write_text(_hash_of(path), f"{sha256(path)}  {path.name}\n")
+
+
+def _write(path: Path, frame: pl.DataFrame) -> None:
+    _hash_of(path).unlink(missing_ok=True)  # killed before the new one is written, the file has none
+    write_parquet(path, frame)
+    record(path)
+
+
+def _hash_of(path: Path) -> Path:
+    """Not beside it: who reads the directory as one table would stumble over it."""
+    return path.parent.with_name("archive.sha256") / path.stem
 
 
 class WholeLog(EventLog):
@@ -98,41 +131,55 @@ class WholeLog(EventLog):
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder / "events.db", store.grid)
         self.store = store
+        self._checked: set[Path] = set()
 
     def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
         number = self.grid.number(start)
         found: list[tuple[Any, ...]] = []
-        for path in _files(self.store):
+        for path in archived(self.store):
             first, last = _intervals(path)
             if first <= number < last:
                 found += self._archived(path, start, end)
         return sorted(found, key=_order) if found else super().between(start, end)
 
     def next_known(self, time: int) -> int | None:
-        for path in _files(self.store):  # in order of time, and before what is in the database
+        for path in archived(self.store):  # in order of time, and before what is in the database
             if self.grid.bounds(_intervals(path)[1])[0] > time:
                 seen = pl.scan_parquet(path).filter(pl.col("seen") >= time).select(pl.col("seen").min()).collect()
                 if (first := seen.item()) is not None:
                     return int(first)
         return super().next_known(time)
 
+    def answers(self, start: int, end: int) -> list[tuple[int, float, int]]:
+        number = self.grid.number(start)
+        answered = pl.col("score").is_not_null() & pl.col("version").is_not_null() & (pl.col("type") == "click")
+        rows: list[tuple[int, float, int]] = super().answers(start, end)
+        for path in archived(self.store):
+            first, last = _intervals(path)
+            if first <= number < last:
+                kept = self._read(path, start, end).filter(answered)
+                rows += kept.select("click_id", "score", "version").rows()
+        return rows
+
     def _archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
-        reader = self.store.reader
-        frame = pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+        reader, frame = self.store.reader, self._read(path, start, end)
         rows = frame.select("type", "click_id", "ts", "seen", *_columns(store=self.store)).rows()
         return [
             (reader.kinds[kind], click, ts, seen, body_of(features) if kind == "click" else None)
             for kind, click, ts, seen, *features in rows
         ]
 
+    def _read(self, path: Path, start: int, end: int) -> pl.DataFrame:
+        """Archived events that became known in an interval."""
+        if path not in self._checked and problem(path):
+            raise UserError(f"{path} is damaged: copy it from where the store is whole")
+        self._checked.add(path)
+        return pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+
 
 def _order(row: tuple[Any, ...]) -> tuple[bool, int, int, int]:
     kind, click, ts, seen, _ = row
     return kind > CLICK, seen, ts, click
-
-
-def _files(store: Store) -> list[Path]:
-    return sorted((store.folder / "archive").glob("*.parquet"))
 
 
 def _intervals(path: Path) -> tuple[int, int]:

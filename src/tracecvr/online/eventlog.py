@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ import apsw
 
 from tracecvr.errors import UserError
 from tracecvr.files import make_private
+from tracecvr.online import pages
 from tracecvr.online.events import CLICK, Event
 
 _SCHEMA = """
@@ -98,6 +99,8 @@ _PUT_BACK = """INSERT OR IGNORE INTO events(pos, event, kind, click, ts, seen, u
 _ALL = "SELECT pos, event, kind, click, ts, seen, user, body, score, version FROM events"
 _CLICKS_FIRST = "FROM events WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
 _BETWEEN = f"SELECT kind, click, ts, seen, body {_CLICKS_FIRST}"
+_ANSWERS = """SELECT click, score, version FROM events
+  WHERE seen >= ? AND seen < ? AND kind = 0 AND score IS NOT NULL AND version IS NOT NULL"""
 _ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
 _COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
 _KEEP_AHEAD = "INSERT OR REPLACE INTO ahead(event, click, ts, user, due, content) VALUES(?, ?, ?, ?, ?, ?)"
@@ -232,8 +235,10 @@ class EventLog:
     def __init__(self, path: Path, grid: Grid, clock: Callable[[], float] = time.time) -> None:
         self.path, self.grid, self.clock = path, grid, clock
         self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
+        self.acknowledged = pages.Acknowledged(path.with_suffix(".position"))
+        self._noted = int(self.acknowledged)
         with self._errors("be opened"):
-            self._db = apsw.Connection(str(path))
+            self._db = pages.connected(path)
             for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
                 make_private(path.with_name(path.name + suffix))
             self._db.set_busy_timeout(60_000)
@@ -546,6 +551,10 @@ class EventLog:
         times = [self._one(f"SELECT min(seen) FROM {table} WHERE seen >= ?", (time,)) for table in ("events", "erased")]
         return min((seen for seen in times if seen is not None), default=None)
 
+    def answers(self, start: int, end: int) -> list[tuple[int, float, int]]:
+        """(click, log-odds, version) as they were answered, of clicks that became known in an interval and were."""
+        return self._rows(_ANSWERS, (start, end))
+
     def since(self, position: int, count: int) -> list[Accepted]:
         """Accepted events after a position, in their order."""
         return self._accepted_rows("WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
@@ -616,6 +625,32 @@ class EventLog:
         """Counts of what was accepted, the watermark, and the newest event with the clock when it was accepted."""
         return dict(self._rows("SELECT name, value FROM facts"))
 
+    # Checking.
+
+    def damage(self) -> list[str]:
+        """What SQLite finds wrong with the whole database: pages, tables, indexes."""
+        try:
+            with self._turn:
+                found = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
+        except apsw.Error as error:
+            found = [pages.reason(error)]
+        return [*found, f"events up to {self._readable()} can be read"] if found else []
+
+    def _readable(self) -> int:
+        """The position of the last event before the first that cannot be read."""
+        last = 0
+        with suppress(apsw.Error), self._turn:
+            for row in self._db.execute(f"{_ALL} ORDER BY pos"):
+                last = row[0]
+        return last
+
+    def add_checksums(self) -> bool:
+        """Give the pages of an older log checksums; whether it has them now. Takes as long as to copy it."""
+        if not pages.checked(self.path) and pages.available():
+            with self._turn, self._errors("be written"):
+                pages.add(self._db)
+        return pages.checked(self.path)
+
     # Inside.
 
     def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
@@ -639,24 +674,24 @@ class EventLog:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+            position = self.position()
             self._db.execute("COMMIT")
+        if position > self._noted:
+            self.acknowledged.note(position)
+            self._noted = position
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except apsw.Error as error:
-            if self._db_broken(error):
-                advice = "restore the store from a copy"
+            if pages.damaged(error):
+                advice = f"`tracecvr verify {self.path.parent}` says where; restore the store from a copy"
             else:
                 advice = (
                     "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
                 )
-            raise UserError(f"{self.path}: could not {what} ({error}); {advice}") from error
-
-    @staticmethod
-    def _db_broken(error: apsw.Error) -> bool:
-        return isinstance(error, apsw.CorruptError | apsw.NotADBError)
+            raise UserError(f"{self.path}: could not {what} ({pages.reason(error)}); {advice}") from error
 
 
 def _event(row: Accepted) -> Event:

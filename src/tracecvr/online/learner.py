@@ -27,7 +27,7 @@ from tracecvr.online.archive import WholeLog
 from tracecvr.online.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
-from tracecvr.online.vitals import Vitals, recent
+from tracecvr.online.vitals import Vitals, by_version, recent
 from tracecvr.reveal import After
 from tracecvr.scratch import Progress, silent
 from tracecvr.source import TableSource
@@ -36,7 +36,7 @@ _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
 """How much farther off a calibration is that was off before, to be held against a tick."""
-_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals"}
+_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version"}
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
@@ -132,11 +132,11 @@ class Learner:
         self.ledger = ledger_of(store, self.engine)
         self.vitals = Vitals(store.schema.d_max)
         self._erasures = self.log.facts().get("erasures", 0)
-        self.served = Served(store.folder / "served.f32", self.ledger.rows)
+        self.prequential = Prequential(store.folder / "prequential.f32", self.ledger.rows)
         manifest = self.versions.latest()
         if manifest is None:
             warm_up(self.engine, store, progress)
-            self.served.keep(0)
+            self.prequential.keep(0)
             self._save(0, Tick(-1, 0, 0, 0.0, ""), {})
         else:
             self._restore(manifest)
@@ -164,7 +164,7 @@ class Learner:
         start, end = self.store.grid.bounds(self.ledger.done)
         self.ledger.advance()
         clicks = self.ledger.clicks(start, end)
-        self.served.append(self.engine.score(clicks.x))
+        self.prequential.append(self.engine.score(clicks.x))
         events, undone = learn(self.engine, self.ledger, self.guard, start, end)
         self._observe(start, end)
         return len(clicks), events, undone
@@ -184,7 +184,8 @@ class Learner:
         """Count the clicks whose labels became final in an interval."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
         row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
-        self.vitals.add(self.served.of(row), mature.converted.numpy(), delay)
+        served, _ = self.ledger.served(row - self.ledger.first_row)
+        self.vitals.add(self.prequential.of(row), served, mature.converted.numpy(), delay)
 
     def _recent(self, end: int) -> dict[str, Any]:
         """What is to be told of recent clicks."""
@@ -193,8 +194,21 @@ class Learner:
         events = self.ledger.at(rows, end - 1)
         converted = events.converted.numpy()
         posterior = np.where(converted, 1.0, self.engine.posterior(events))
-        log_odds = self.served.of(rows + self.ledger.first_row)
-        return recent(log_odds, converted, events.elapsed.numpy(), posterior, self.vitals)
+        age, served = events.elapsed.numpy(), self.ledger.served(rows)[0]
+        ours = ~np.isnan(served)
+        return {
+            "as_served": recent(served[ours], converted[ours], age[ours], posterior[ours], self.vitals),
+            "prequential": recent(
+                self.prequential.of(rows + self.ledger.first_row), converted, age, posterior, self.vitals
+            ),
+        }
+
+    def _by_version(self) -> dict[str, Any]:
+        """Figures as served of each version, by its clicks whose labels became final in the last intervals."""
+        end = self.store.grid.bounds(self.ledger.done)[0]
+        mature = end - self.store.grid.d_max
+        rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
+        return by_version(*self.ledger.served(rows), self.ledger.converted(rows, end))
 
     def _heed_erasures(self) -> None:
         """Forget what was erased since: it is in the ledger's memory, too."""
@@ -206,13 +220,13 @@ class Learner:
     # State.
 
     def _save(self, number: int, tick: Tick, told: dict[str, Any]) -> None:
-        self.served.sync()
+        self.prequential.sync()
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
             "position": self.log.position(number - 1) if number else 0,
             "rows": self.ledger.rows,
-            "served": self.served.count,
+            "scored": self.prequential.count,
             "counts": dict(self.ledger.counts),
             "weights": self.engine.fingerprint(),
             "tick": {
@@ -221,10 +235,11 @@ class Learner:
                 "seconds": tick.seconds,
                 "intervals": tick.intervals,
             },
-            "mature": self.vitals.scores.summary(),
+            "mature": self.vitals.summary(),
         }
         features = [column.raw for column in self.store.reader.encoder.columns]
         facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
+        facts["by_version"] = self._by_version()
         self.versions.save(self.engine, number, summary | told | facts)
         if number:
             self.log.record(number - 1, summary | told)
@@ -233,7 +248,7 @@ class Learner:
         self.versions.load(self.engine, manifest)
         self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
         self.vitals = Vitals.of(manifest["vitals"])
-        self.served.keep(manifest["served"])
+        self.prequential.keep(manifest["scored"] if "scored" in manifest else manifest["served"])
         if manifest["intervals"]:  # killed when the version was whole and its tick not yet recorded
             told = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
             self.log.record(manifest["intervals"] - 1, told)
@@ -304,11 +319,15 @@ def warm_up(engine: Engine, store: Store, progress: Progress = silent) -> None:
     engine.warm_up(history, progress)
 
 
-class Served:
-    """The log-odds that clicks of the stream, which starts at row `first`, were served: a file that only grows."""
+class Prequential:
+    """The log-odds that the learner gave clicks of the stream before it learnt them: a file that only grows. The stream
+    starts at row `first`. What clicks were served is in the log."""
 
     def __init__(self, path: Path, first: int) -> None:
         self.path, self.first, self.count = path, first, 0
+        older = path.with_name("served.f32")  # what it was called when it was taken for what was served
+        if older.exists() and not path.exists():
+            older.rename(path)
 
     def keep(self, count: int) -> None:
         """Go on after so many; of scores that were lost, the place is kept."""
@@ -329,7 +348,7 @@ class Served:
         self.count += len(log_odds)
 
     def of(self, row: Ints) -> npt.NDArray[np.float32]:
-        """Of clicks by row; NaN of those that were not served, as the base's."""
+        """Of clicks by row; NaN of those that were not scored, as the base's."""
         found = np.full(len(row), np.nan, np.float32)
         ours = row >= self.first
         if ours.any():

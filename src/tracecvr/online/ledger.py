@@ -73,7 +73,9 @@ class Ledger(TableSource):
         """Take in the next interval."""
         start, end = self.grid.bounds(self.done)
         found = self.log.between(start, end)
+        first = len(self._columns)
         fresh = self._add([row for row in found if row[0] == CLICK])
+        self._answer(first, self.log.answers(start, end))
         actions = [Action(seen, ts, kind, click) for kind, click, ts, seen, _ in found if kind > CLICK]
         self._join(actions + [action for click in fresh for action in self._pending.pop(click, ())])
         self._expire(end)
@@ -121,6 +123,11 @@ class Ledger(TableSource):
         """Clicks as they are known at a clock."""
         return self._reveal(position, np.full(len(position), clock))
 
+    def served(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
+        """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
+        not: clicks of the base, and those that came by `ingest` or from a broker."""
+        return self._columns["score"][position], self._columns["version"][position]
+
     # Taking in.
 
     def _start(self, first: int) -> None:
@@ -141,6 +148,8 @@ class Ledger(TableSource):
                 "came_ts": np.array(t.came_ts[begin:end]),
                 "undone_ts": np.where(undone < split, undone, NEVER),
                 "erased": np.zeros(end - begin, np.bool_),
+                "score": np.full(end - begin, np.nan, np.float32),
+                "version": np.full(end - begin, -1),
             }
         )
         self._index = _Index()
@@ -174,6 +183,8 @@ class Ledger(TableSource):
                 "came_ts": np.array(seen, np.int64),
                 "undone_ts": blank[:, 0],
                 "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
+                "score": np.full(len(fresh), np.nan, np.float32),
+                "version": np.full(len(fresh), -1),
             }
         )
         rows = np.arange(first, len(self._columns))
@@ -181,6 +192,13 @@ class Ledger(TableSource):
         self.table = self._view()
         self.late = np.concatenate([self.late, rows[np.array(ts) != np.array(seen)]])
         return click
+
+    def _answer(self, first: int, answers: list[tuple[int, float, int]]) -> None:
+        """Note what clicks were answered, of those in the rows from `first` on."""
+        known = {click: (score, version) for click, score, version in answers}
+        for row, click in enumerate(self._columns["click_id"][first:].tolist() if known else (), start=first):
+            if click in known:
+                self._columns["score"][row], self._columns["version"][row] = known[click]
 
     def _join(self, actions: list[Action]) -> None:
         """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tracecvr.online.eventlog import EventLog
 from tracecvr.online.ledger import BAD_VALUES
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
-from tracecvr.online.vitals import Vitals
+from tracecvr.online.vitals import Vitals, named
 
 _NO_COUNTS = ("watermark", "clock", "newest", "newest_at", "announced", "reader")
 
@@ -42,8 +43,8 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     if newest is not None:
         found["joined"] = {name: n for name, n in newest["counts"].items() if not name.startswith(BAD_VALUES)}
         found["bad_values"] = bad_values(newest["counts"])
-        found["mature"] = newest["mature"]
-        found["recent"] = newest.get("recent", {})
+        found["mature"] = figures_of(newest, versions.serving())
+        found["recent"] = named(newest.get("recent", {}))
         found["delay_curve"] = Vitals.of(newest["vitals"]).curve()
     return found
 
@@ -51,3 +52,18 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
 def bad_values(counts: Mapping[str, int]) -> dict[str, int]:
     """Of each column, how many values of clicks could not be read, by a ledger's counts."""
     return {name.removeprefix(BAD_VALUES): n for name, n in counts.items() if name.startswith(BAD_VALUES)}
+
+
+def ticks_of(log: EventLog, last: int) -> list[dict[str, Any]]:
+    """What came of the last ticks, oldest first."""
+    return [
+        {"interval": number, **told, "mature": named(told["mature"]), "recent": named(told.get("recent", {}))}
+        for number, told in log.ticks(last)
+    ]
+
+
+def figures_of(manifest: dict[str, Any], serving: int | None) -> dict[str, Any]:
+    """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
+    served in the last intervals, so that after a roll back they are those of the version that was gone back to."""
+    of_serving = manifest.get("by_version", {}).get(str(serving), {"clicks": 0})
+    return {**named(manifest["mature"]), "serving": {"version": serving, **of_serving}}

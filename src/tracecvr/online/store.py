@@ -25,11 +25,14 @@ from tracecvr.errors import UserError
 from tracecvr.files import read_json, sha256, write_json
 from tracecvr.learning import AS_WARM_UP, StreamLearning
 from tracecvr.method import Method, Plugin
+from tracecvr.online import manifest as files
 from tracecvr.online.eventlog import EventLog, Grid
 from tracecvr.online.events import Reader
 from tracecvr.online.inbox import Inbox
 from tracecvr.online.origin import Origin, Start
+from tracecvr.online.pages import Acknowledged
 from tracecvr.online.times import AskedTimes, Times
+from tracecvr.online.versions import Versions
 from tracecvr.run import parts
 from tracecvr.spec import dataset_of, owners_of
 
@@ -99,6 +102,7 @@ class Store:
             "fingerprint": manifest["fingerprint"],
             "options": manifest.get("options", {}),
             "tracecvr": version("tracecvr"),
+            "files": files.NAME,
         }
         if origin is not None:
             if manifest["fingerprint"] != origin.recorded["fingerprint"]:
@@ -117,6 +121,7 @@ class Store:
             if origin is not None:
                 shutil.copyfile(origin.state, made / _START)
             write_json(made / "store.json", content)
+            files.write(made)
         return cls(folder, content)
 
     @classmethod
@@ -171,14 +176,45 @@ class Store:
             return cls.create(folder, base, method, plugins, settings, origin, stream, times)
 
     @classmethod
-    def open(cls, folder: Path) -> Store:
-        """An existing store."""
+    def open(cls, folder: Path, check: bool = True) -> Store:
+        """An existing store, unless something is wrong with it that would not be noticed later."""
         if not (folder / "store.json").is_file():
             raise UserError(f"{folder}: not a store; create one with `tracecvr init`")
         content = read_json(folder / "store.json")
         if content.get("format") != _FORMAT:
             raise UserError(f"{folder}: not a store of format {_FORMAT}: another version of tracecvr made it")
-        return cls(folder, content)
+        found = cls(folder, content)
+        if check:
+            files.refuse_if_changed(folder)
+            if os.access(folder, os.W_OK):  # a copy to look at has no log that could be opened
+                found.refuse_lost_log()
+        return found
+
+    def refuse_lost_log(self) -> None:
+        """Stop if the log ends before what was learnt from it, or before what was acknowledged."""
+        newest, path = Versions(self.folder, self.settings.keep).newest(), self.folder / "events.db"
+        acknowledged = int(Acknowledged(path.with_suffix(".position")))
+        learnt, position = (newest["intervals"], newest["position"]) if newest else (0, 0)
+        if not path.is_file():
+            if newest is None and not acknowledged:
+                return
+            raise UserError(f"{path} is missing: {_log_advice(path)} create another store")
+        log = self.log()
+        try:
+            closed, reached = log.closed(), log.position()
+        finally:
+            log.close()
+        if closed < learnt or reached < position:
+            raise UserError(
+                f"{path} has lost events: it ends at event {reached} and interval {closed}, and version {learnt} has "
+                f"learnt up to event {position} and interval {learnt}; {_log_advice(path)} delete {path.stem}.position "
+                f"and the versions after {min(closed, learnt - 1)} in {self.folder / 'models'}"
+            )
+        if reached < acknowledged:
+            raise UserError(
+                f"{path} has lost events: it ends at event {reached}, and {acknowledged} were acknowledged; "
+                f"{_log_advice(path)} delete {path.stem}.position"
+            )
 
     @property
     def settings(self) -> Settings:
@@ -241,6 +277,10 @@ class Store:
         return Engine(method, self.schema, self.settings.seed, plugins, stream=stream)
 
 
+def _log_advice(path: Path) -> str:
+    return f"copy {path.name} and {path.name}-wal from where the store is whole; or, to go on without these events,"
+
+
 def _refuse_privileged(method: Method) -> None:
     if method.privileged:
         raise UserError(f"{method.name!r} learns from labels before anybody knows them: never live; choose another")
@@ -259,7 +299,11 @@ def _prepared(folder: Path, dataset: Dataset, source: Path | None) -> Iterator[P
 
 
 def _linked(source: str, target: str) -> None:
-    """The same file once more, where the file system can: prepared logs are never written to again."""
+    """The same file once more, where the file system can: prepared logs are never written to again. Small ones are
+    copied: somebody may edit them where they came from."""
+    if source.endswith(".json"):
+        shutil.copyfile(source, target)
+        return
     try:
         os.link(source, target)
     except OSError:

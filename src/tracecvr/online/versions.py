@@ -33,6 +33,10 @@ class Versions:
         """The manifest of the newest version that is whole."""
         return self.checkpoints.latest()
 
+    def newest(self) -> dict[str, Any] | None:
+        """The manifest of the newest version, whole or not: where the learner has been."""
+        return self.checkpoints.newest()
+
     def listed(self) -> list[dict[str, Any]]:
         """The manifests of all versions, oldest first."""
         return self.checkpoints.manifests()

@@ -1,5 +1,9 @@
 """Live metrics: of clicks whose labels are final, sums that merge and never grow; of open clicks, two estimates.
 
+Predictions are judged *as served*, by the scores that clicks were answered with, whichever version did; and
+*prequential*, by those of the learner's newest version just before it learnt the clicks' interval. The latter exist for
+all clicks, the former only for those that were registered over HTTP.
+
 *Mature* is what happened. *Provisional* is what the model thinks of clicks that are still open, given what it has seen
 of them. *Projected* divides the conversions so far by the share that the delay curve expects at their ages.
 """
@@ -27,7 +31,7 @@ def ages(d_max: int) -> Floats:
 
 @dataclass
 class Scores:
-    """Sums over served clicks with final labels."""
+    """Sums over scored clicks with final labels."""
 
     positive: Floats = field(default_factory=lambda: np.zeros(len(_EDGES) + 1))
     negative: Floats = field(default_factory=lambda: np.zeros(len(_EDGES) + 1))
@@ -81,10 +85,11 @@ class Scores:
 
 @dataclass
 class Vitals:
-    """All that is kept of the past: what was served and what became of it, and how long it took."""
+    """All that is kept of the past: what was predicted and what became of it, and how long it took."""
 
     d_max: int
-    scores: Scores = field(default_factory=Scores)
+    prequential: Scores = field(default_factory=Scores)
+    as_served: Scores = field(default_factory=Scores)
     delays: Floats = field(default_factory=lambda: np.zeros(0))
     """Conversions of mature clicks by age: those up to each of `ages`."""
 
@@ -92,10 +97,17 @@ class Vitals:
         if not len(self.delays):
             self.delays = np.zeros(len(ages(self.d_max)))
 
-    def add(self, log_odds: npt.NDArray[np.floating[Any]], label: Labels, delay: npt.NDArray[np.int64]) -> None:
-        """Clicks whose labels have become final; those that were not served by us have NaN as their score."""
-        served = ~np.isnan(log_odds)
-        self.scores.add(log_odds[served], label[served])
+    def add(
+        self,
+        prequential: npt.NDArray[np.floating[Any]],
+        as_served: npt.NDArray[np.floating[Any]],
+        label: Labels,
+        delay: npt.NDArray[np.int64],
+    ) -> None:
+        """Clicks whose labels have become final; those that were not scored have NaN as their score."""
+        for sums, log_odds in ((self.prequential, prequential), (self.as_served, as_served)):
+            scored = ~np.isnan(log_odds)
+            sums.add(log_odds[scored], label[scored])
         self.delays += np.searchsorted(np.sort(delay[label]), ages(self.d_max), side="right")
 
     def known_by(self, age: npt.NDArray[np.int64]) -> Floats | None:
@@ -110,14 +122,43 @@ class Vitals:
         return {"age_s": [0.0, *ages(self.d_max).tolist()] if shares else [], "share": shares}
 
     def state(self) -> dict[str, Any]:
-        return {"d_max": self.d_max, "scores": self.scores.state(), "delays": self.delays.tolist()}
+        return {
+            "d_max": self.d_max,
+            "prequential": self.prequential.state(),
+            "as_served": self.as_served.state(),
+            "delays": self.delays.tolist(),
+        }
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Vitals:
-        return cls(state["d_max"], Scores.of(state["scores"]), np.array(state["delays"], np.float64))
+        """From its state. Older ones had no scores as served, and called the others `scores`."""
+        served = Scores.of(state["as_served"]) if "as_served" in state else Scores()
+        prequential = Scores.of(state["prequential"] if "prequential" in state else state["scores"])
+        return cls(state["d_max"], prequential, served, np.array(state["delays"], np.float64))
+
+    def summary(self) -> dict[str, Any]:
+        """Both figures of mature clicks."""
+        return {"as_served": self.as_served.summary(), "prequential": self.prequential.summary()}
 
     def _curve(self) -> Floats:
         return np.concatenate([[0.0], self.delays / self.delays[-1]])
+
+
+def by_version(
+    log_odds: npt.NDArray[np.floating[Any]], version: npt.NDArray[np.int64], label: Labels
+) -> dict[str, dict[str, float | None]]:
+    """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
+    told = {}
+    for number in np.unique(version[version >= 0]).tolist():
+        sums, ours = Scores(), version == number
+        sums.add(log_odds[ours], label[ours])
+        told[str(number)] = sums.summary()
+    return told
+
+
+def named(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures by how predictions were judged. Older records have prequential ones alone, without a name."""
+    return figures if "prequential" in figures else {"as_served": {"clicks": 0}, "prequential": figures}
 
 
 def recent(

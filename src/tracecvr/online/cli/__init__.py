@@ -6,13 +6,13 @@ import typer
 
 from tracecvr.online.cli import aside, models, sources
 from tracecvr.online.cli.making import init
-from tracecvr.online.cli.running import compact, erase, events, ingest, learn, reopen, replay_log, status, tick
+from tracecvr.online.cli.running import compact, erase, events, ingest, learn, reopen, replay_log, status, tick, verify
 from tracecvr.online.cli.serving import pull, serve, token
 
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line the commands of this room."""
-    for command in (init, ingest, tick, learn, serve, pull, token, status, reopen, compact, erase):
+    for command in (init, ingest, tick, learn, serve, pull, token, status, reopen, compact, erase, verify):
         app.command()(command)
     app.command("replay-log")(replay_log)
     app.command("events")(events)

@@ -21,13 +21,13 @@ DataSettings = Annotated[
 ]
 
 
-def store_at(folder: Path) -> LiveStore:
+def store_at(folder: Path, check: bool = True) -> LiveStore:
     """Open a store."""
     try:
         from tracecvr.online.store import Store
     except ImportError:
         raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
-    return Store.open(folder)
+    return Store.open(folder, check)
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -57,6 +57,7 @@ def init(
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr import config
     from tracecvr.online.store import Settings, Store
+    from tracecvr.registry import Given
 
     waits = config.duration(lateness, "--lateness")
     most = None if max_advance is None else config.duration(max_advance, "--max-advance")
@@ -67,9 +68,11 @@ def init(
         return
     if data is None:
         raise UserError("--data is missing: name the dataset of a log, or give a finished run as --model")
+    for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
+        _refuse_file(kind, name)
     found = Store.from_log(
         store,
-        data,
+        Given(data),
         source,
         data_set or (),
         method,
@@ -86,6 +89,14 @@ def init(
         times,
     )
     _say_made(found)
+
+
+def _refuse_file(kind: str, name: str) -> None:
+    """Whoever opens a store later names no file, and a store must not name one for him."""
+    from tracecvr.registry import as_entry_point
+
+    if name.endswith(".py"):
+        raise UserError(f"--{kind} {name}: a live model cannot be made of a file; {as_entry_point(kind)}")
 
 
 def _refuse_beside_model(told: typer.Context) -> None:

@@ -184,6 +184,38 @@ def _runs(store: LiveStore) -> str:
     return f"; closed at once were {', '.join(words)}" if words else ""
 
 
+def verify(
+    store: Store,
+    replay: Annotated[bool, typer.Option("--replay", help="Learn everything again and compare, too.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record hashes and checksums that an older store does not have.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a live model as a whole: files, log, versions, archive. Nothing else may learn in it meanwhile."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from tracecvr.online import verify as checking
+    from tracecvr.progress import Display
+
+    found = store_at(store, check=False)
+    if record:
+        checking.record(found)
+    report = checking.verified(found)
+    if replay and all(finding.fine for finding in report):
+        with Display(Console(stderr=True)) as progress:
+            report.append(checking.replayed(found, progress))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in report], indent=2))
+    else:
+        for finding in report:
+            typer.echo(f"{finding.part}: {finding.text}" if finding.fine else f"{finding.part}: WRONG: {finding.text}")
+    if not all(finding.fine for finding in report):
+        raise typer.Exit(1)
+
+
 def compact(store: Store) -> None:
     """Move events that no horizon needs any more from the database to Parquet."""
     from tracecvr.online.archive import compact
@@ -212,9 +244,10 @@ def events(
     from tracecvr import config
     from tracecvr.online.feed import events_of
     from tracecvr.online.times import Times
+    from tracecvr.registry import Given
     from tracecvr.spec import dataset_of
 
-    dataset = dataset_of(data, data_set or ())
+    dataset = dataset_of(Given(data), data_set or ())
     first = dataset.split if start is None else config.duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
     for event in events_of(dataset, source, first, config.duration(end, "--end")):

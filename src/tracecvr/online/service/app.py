@@ -29,7 +29,7 @@ from tracecvr.files import NotWrittenError
 from tracecvr.online.committer import Committer
 from tracecvr.online.eventlog import Accepted, Receipt
 from tracecvr.online.events import CLICK, Event, click_key
-from tracecvr.online.report import bad_values, newest_time, status_of
+from tracecvr.online.report import bad_values, figures_of, newest_time, status_of, ticks_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy
@@ -114,10 +114,11 @@ class Service:
         self.gauges.tell(self.log.sources())
         if model is not None:
             self.gauges.version.set(model.version)
-            newest = self.scorer.versions.listed()[-1:]
-            self.gauges.lag.set(self.log.closed() - sum(m["intervals"] for m in newest))
-            for column, count in bad_values(newest[0]["counts"] if newest else {}).items():
-                self.gauges.bad_values.labels(column).set(count)
+            for newest in self.scorer.versions.listed()[-1:]:
+                self.gauges.lag.set(self.log.closed() - newest["intervals"])
+                self.gauges.judge(figures_of(newest, model.version))
+                for column, count in bad_values(newest["counts"]).items():
+                    self.gauges.bad_values.labels(column).set(count)
 
 
 def application(
@@ -316,7 +317,6 @@ _WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def _status(service: Service) -> dict[str, Any]:
-    ticks = [{"interval": number, **told} for number, told in service.log.ticks(200)]
     versions = [
         {"version": m["intervals"], "published": m["published"], "undone": m["undone"]}
         for m in service.scorer.versions.listed()
@@ -326,7 +326,7 @@ def _status(service: Service) -> dict[str, Any]:
         "serving": service.scorer.model.version if service.scorer.model else None,
         "interval_s": service.store.grid.interval,
         "latency": service.latency.told(),
-        "ticks": ticks,
+        "ticks": ticks_of(service.log, 200),
         "all_versions": versions,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,9 @@ class Gauges:
         self.source_messages = Gauge(
             "tracecvr_source_messages", "Messages by what became of them", ["source", "kind"], registry=self.registry
         )
+        self.figures = Gauge(
+            "tracecvr_mature", "Live metrics of clicks with final labels", ["scores", "metric"], registry=self.registry
+        )
         self.learner = Gauge("tracecvr_learner_up", "Whether the learner runs", registry=self.registry)
         self.restarts = Gauge("tracecvr_learner_restarts", "How often it ended by itself", registry=self.registry)
         self.bad_values = Gauge(
@@ -49,6 +53,13 @@ class Gauges:
             self.source_up.labels(source).set(told["problem"] is None)
             for kind in ("messages", "repeated", "set_aside", "lost", "waiting"):
                 self.source_messages.labels(source, kind).set(told[kind])
+
+    def judge(self, figures: Mapping[str, Mapping[str, float | None]]) -> None:
+        """How good predictions were: as served, prequential, and of the version that serves. Unknown is NaN."""
+        for scores, told in figures.items():
+            for metric in ("clicks", "conversions", "cvr", "auc", "nll", "ece", "pcoc"):
+                value = told.get(metric)
+                self.figures.labels(scores, metric).set(math.nan if value is None else value)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
