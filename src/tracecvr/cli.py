@@ -14,7 +14,7 @@ from tracecvr.errors import UserError
 from tracecvr.online import cli as live
 
 if TYPE_CHECKING:
-    from tracecvr.workers import Launch
+    from tracecvr.run import Launch
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -161,26 +161,20 @@ def run(
     ] = None,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
-    from functools import partial
-
     from rich.console import Console
 
     from tracecvr import config, show
     from tracecvr.progress import Display
+    from tracecvr.run import run as carried_out
     from tracecvr.spec import spec_of
-    from tracecvr.workers import run_by
 
-    given = config.pairs(settings or [], "--set")
-    chosen = _with_schema(data_set, schema)
-    make = partial(
-        spec_of,
-        *(method, plugin or [], data, source, given, chosen, seed),
-        threads=threads or max(1, _cores() // workers),
-        workers=workers,
-    )
-    where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
-    with Display(Console(stderr=True), f"{make().method.name} · ") as progress:
-        result = run_by(_launch(engine, address, workers), make, where, resume, progress, checkpoint_every)
+    added, given, chosen = plugin or [], config.pairs(settings or [], "--set"), _with_schema(data_set, schema)
+    each = threads or max(1, _cores() // workers)
+    spec = spec_of(method, added, data, source, given, chosen, seed, each, workers)
+    where = out or Path("runs") / f"{data}-{'+'.join([method, *added])}-seed{seed}"
+    launch = _launch(engine, address, workers)
+    with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
+        result = carried_out(spec, where, resume, progress, checkpoint_every, launch=launch)
     show.result(result)
     typer.echo(f"result: {where / 'result.json'}")
 
