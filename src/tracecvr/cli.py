@@ -153,7 +153,10 @@ def run(
         int | None, typer.Option("--threads", min=1, help="Threads, of each worker; all cores by default.")
     ] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that share each batch.")] = 1,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=1, help="Processes that share each batch; on one machine, --threads is faster."),
+    ] = 1,
     engine: Annotated[str, typer.Option("--engine", help="Where workers run: local, or ray (an extra).")] = "local",
     address: Annotated[
         str | None,
