@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tracecvr.bench import stats
-from tracecvr.bench.live import duration
 from tracecvr.config import DAY, HOUR
+from tracecvr.durations import duration
 from tracecvr.engine import Engine
 from tracecvr.metrics import Metrics, evaluate
 from tracecvr.replay import replay

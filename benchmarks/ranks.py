@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from measure import machine, paper
 from tracecvr import ranks
@@ -33,7 +33,6 @@ BATCHES = (4_096, 16_384)
 ALONE, SHARED, THREADS, APART = "1 worker x 1 thread", "2 workers x 1 thread", "1 worker x 2 threads", "2 runs at once"
 WAYS = {ALONE: (1, 1), SHARED: (2, 1), THREADS: (1, 2), APART: (1, 1)}
 """Workers and threads of each. Two runs at once, one thread each, show what the machine's second core is worth."""
-_PLAIN = nn.Module.__call__
 
 
 def main() -> None:
@@ -82,13 +81,13 @@ def _hour(stream: paper.Stream, hour: int, workers: int, threads: int) -> tuple[
 def _working(workers: int, threads: int) -> Iterator[None]:
     """Work by so many threads, and alone if there is one worker."""
     torch.set_num_threads(threads)
-    joined = ranks._joined, nn.Module.__call__
+    joined = ranks._joined
     if workers == 1:
-        ranks._joined, nn.Module.__call__ = None, _PLAIN  # type: ignore[method-assign]
+        ranks._joined = None
     try:
         yield
     finally:
-        ranks._joined, nn.Module.__call__ = joined  # type: ignore[method-assign]
+        ranks._joined = joined
 
 
 @contextmanager

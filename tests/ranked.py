@@ -21,10 +21,9 @@ from tracecvr.config import DAY, HOUR, MINUTE
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
-from tracecvr.run import Spec
+from tracecvr.run import Spec, work
 from tracecvr.scratch import Progress
 from tracecvr.source import TableSource
-from tracecvr.workers import job_of_run
 
 Case = tuple[str, tuple[str, ...]]
 Floats = npt.NDArray[Any]
@@ -144,7 +143,9 @@ def odd_nets() -> list[Floats]:
         found = []
         for rows in (2, 3, 7, 40):
             torch.manual_seed(0)
-            parts = nn.ModuleDict({"in": nn.Linear(3, 5), "norm": nn.BatchNorm1d(5), "out": nn.Linear(5, 2)})
+            nets = {"in": nn.Linear(3, 5), "norm": nn.BatchNorm1d(5), "out": nn.Linear(5, 2)}
+            parts = ranks.shared(nn.ModuleDict(nets))
+            parts["every"] = nn.Linear(2, 2)  # not shared: each rank has all rows
             x = torch.randn(rows, 3)
             loss = _odd(parts, x)
             loss.backward()
@@ -157,11 +158,11 @@ def odd_nets() -> list[Floats]:
 
 
 def _odd(parts: nn.ModuleDict, x: Tensor) -> Tensor:
-    """One net after the other, a normalisation called alone, twice, a loss that is a module, a normaliser over the
-    batch, arguments by name, and parameters that no net is asked for."""
+    """One net after the other, the last not shared, a normalisation called alone, twice, a loss that is a module, a
+    normaliser over the batch, arguments by name, and parameters that no net is asked for."""
     h = parts["norm"](input=parts["in"](x))
     h = parts["norm"](h + h.mean(0))
-    out = parts["out"](h)
+    out = parts["every"](parts["out"](h))
     share = torch.softmax(out[:, 0], 0)
     decay = torch.stack([p.square().sum() for p in parts.parameters()]).sum()
     total: Tensor = nn.BCEWithLogitsLoss()(out[:, 1], x[:, 0].sigmoid()) + (share * out[:, 1]).sum() + 0.1 * decay
@@ -180,13 +181,13 @@ def refused() -> list[str]:
     told = []
     for net in (Mean(3, 1), nn.BatchNorm1d(3, momentum=None)):
         try:
-            net(torch.ones(8, 3))
+            ranks.shared(net)(torch.ones(8, 3))
         except UserError as error:
             told.append(str(error))
     return told
 
 
-def dying(make: Callable[[], Spec], out: Path, after: int, progress: Progress) -> None:
+def dying(spec: Spec, out: Path, after: int, progress: Progress) -> None:
     """A run whose second worker is killed once it has learnt from so many intervals."""
     done, tick = 0, Engine.tick
 
@@ -198,10 +199,10 @@ def dying(make: Callable[[], Spec], out: Path, after: int, progress: Progress) -
         return tick(self, *args)
 
     Engine.tick = counted  # type: ignore[assignment,method-assign]
-    job_of_run(make, out, 0.0, progress)
+    work(spec, out, progress, 0.0)
 
 
-def straying(make: Callable[[], Spec], out: Path, progress: Progress) -> None:
+def straying(spec: Spec, out: Path, progress: Progress) -> None:
     """A run whose second worker has a bit of a weight flipped, once."""
     tick, done = Engine.tick, False
 
@@ -214,4 +215,4 @@ def straying(make: Callable[[], Spec], out: Path, progress: Progress) -> None:
         return tick(self, *args)
 
     Engine.tick = flipped  # type: ignore[assignment,method-assign]
-    job_of_run(make, out, 0.0, progress)
+    work(spec, out, progress, 0.0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from tracecvr import checks, registry
 from tracecvr.checks import stream
 from tracecvr.checks.subject import Subject
+from tracecvr.clicks import ClickTable
 from tracecvr.errors import UserError
 from tracecvr.method import Helper, Method, cross_entropy
 from tracecvr.methods.pretrain import Pretrain
@@ -240,8 +241,8 @@ def test_a_source_that_differs_from_the_live_one_is_caught(monkeypatch: pytest.M
 
 
 def test_a_source_that_repeats_events_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = TableSource._between
-    monkeypatch.setattr(TableSource, "_between", lambda self, start, end: honest(self, start, end + 3600))
+    honest = ClickTable.rows_between
+    monkeypatch.setattr(ClickTable, "rows_between", lambda self, start, end: honest(self, start, end + 3600))
     assert checks.run_one(Subject("vanilla"), "every_event_once").status == "failed"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -248,5 +249,5 @@ def test_what_means_nothing_is_no_time() -> None:
 def test_the_example_in_the_schema_is_one(tmp_path: Path) -> None:
     assert schemas.__doc__ is not None
     text = schemas.__doc__.split("```toml")[1].split("```")[0]
-    found = schemas.parsed(tmp_path / "s.toml", text)
+    found = schemas.parsed(tmp_path / "s.toml", tomllib.loads(text))
     assert (found.names, found.labels.d_max, len(found.features)) == (("purchase",), 7 * DAY, 2)

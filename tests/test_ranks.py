@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -19,16 +20,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import ranked
 from conftest import Call
 from ranked import Case, Taken
 from tracecvr import registry
 from tracecvr.errors import UserError
-from tracecvr.run import run
+from tracecvr.ranks import Ranks, joined, shared
+from tracecvr.run import Job, Launch, Spec, run
 from tracecvr.scratch import silent
 from tracecvr.spec import spec_of
-from tracecvr.workers import Make, run_by, together
+from tracecvr.workers import together
 
 METHODS: dict[str, Any] = dict(registry.found("method"))
 EVERY: list[Case] = [(name, () if method.contains else ("completer", "rehearsal")) for name, method in METHODS.items()]
@@ -157,6 +160,34 @@ def test_batches_may_be_of_two(alone: dict[Any, Any], two: list[dict[Any, Any]],
         assert_gradients_close(rank[2, FOUR[0]], alone[2, FOUR[0]], 1e-8)
 
 
+def test_only_nets_that_are_shared_are_touched_and_so_are_their_copies() -> None:
+    shares: list[int] = []
+
+    class Alone(Ranks):
+        def __init__(self) -> None:
+            self.rank, self.size = 0, 1
+
+        def gathered(self, value: Tensor) -> Tensor:
+            shares.append(len(value))
+            return value[None]
+
+    plain, before, x = nn.Module.__call__, nn.Linear(2, 1), torch.ones(3, 2)
+    with joined(Alone()):
+        net, other = shared(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))), nn.Linear(2, 1)
+        names = list(net.state_dict())
+        assert nn.Module.__call__ is plain
+        for one, calls in ((net, 1), (net[0], 1), (deepcopy(net), 1), (other, 0), (before, 0)):
+            shares.clear()
+            one(x)
+            assert shares == [3] * calls
+        assert names == list(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)).state_dict())
+        assert shared(net) is net
+    shares.clear()
+    net(x)
+    assert shares == []
+    assert type(shared(other)) is nn.Linear  # alone, nothing is shared
+
+
 @pytest.mark.scale
 def test_nets_may_be_used_in_odd_ways(
     alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]
@@ -180,8 +211,13 @@ WORDS = ("run", "--method", "trace", "--data", "synthetic", "--data-set", "click
 SETTINGS = {"hidden": "16,8", "completer_hidden": "16,8", "batch_size": "512", "interval": "6h"}
 
 
-def made(workers: int, seed: int = 0) -> Make:
-    return partial(spec_of, "trace", (), "synthetic", None, SETTINGS, ("clicks=3000",), seed, 1, workers)
+def made(workers: int, seed: int = 0) -> Spec:
+    return spec_of("trace", (), "synthetic", None, SETTINGS, ("clicks=3000",), seed, 1, workers)
+
+
+def instead(launch: Launch, job: Job) -> Launch:
+    """Has workers do this job in place of their own."""
+    return lambda _, *how: launch(job, *how)
 
 
 def written(out: Path) -> dict[str, bytes]:
@@ -198,14 +234,14 @@ def nll(result: dict[str, Any]) -> float:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    result = run_by(together, made(2), out)
+    result = run(made(2), out, launch=together)
     assert (result["workers"], result["threads"]) == (2, 1)
     return out
 
 
 @pytest.mark.slow
 def test_a_whole_run_differs_by_less_than_seeds_do(undisturbed: Path, tmp_path: Path) -> None:
-    alone = [nll(run(made(1, seed)(), tmp_path / str(seed))) for seed in range(3)]
+    alone = [nll(run(made(1, seed), tmp_path / str(seed))) for seed in range(3)]
     ours = nll(json.loads((undisturbed / "result.json").read_text()))
     assert abs(ours - alone[0]) < np.std(alone)
 
@@ -214,30 +250,31 @@ def test_a_whole_run_differs_by_less_than_seeds_do(undisturbed: Path, tmp_path: 
 def test_a_worker_that_is_killed_stops_the_run_which_goes_on_to_the_same_bytes(
     undisturbed: Path, tmp_path: Path
 ) -> None:
-    out, make, clock = tmp_path / "run", made(2), time.monotonic()
+    out, spec, clock = tmp_path / "run", made(2), time.monotonic()
     with pytest.raises(UserError, match=r"worker 1 of 2 was killed by SIGKILL.* continue it with --resume"):
-        run(make(), out, launch=partial(together, partial(ranked.dying, make, out, 5), 2))
+        run(spec, out, launch=instead(together, partial(ranked.dying, spec, out, 5)))
     assert time.monotonic() - clock < 100  # and not after the patience of those who wait
     assert not (out / "result.json").exists()
     before = next((out / "checkpoint").glob("*.json")).stem
     assert int(before) == 5
-    run_by(together, make, out, resume=True)
+    run(spec, out, resume=True, launch=together)
     assert written(out) == written(undisturbed)
 
 
 def test_workers_that_do_not_agree_stop_the_run(tmp_path: Path) -> None:
-    out, make = tmp_path / "run", made(2)
+    out, spec = tmp_path / "run", made(2)
     with pytest.raises(UserError, match="after 1 intervals: the state of worker 1 is not that of worker 0"):
-        run(make(), out, launch=partial(together, partial(ranked.straying, make, out), 2))
+        run(spec, out, launch=instead(together, partial(ranked.straying, spec, out)))
 
 
 @pytest.mark.slow
 def test_a_users_mistake_is_told_as_by_one_process(tmp_path: Path) -> None:
-    make = partial(spec_of, "vanilla", (), "synthetic", None, {"split": "90d"}, ("clicks=500",), workers=2)
+    spec = spec_of("vanilla", (), "synthetic", None, {"split": "90d"}, ("clicks=500",), workers=2)
     told = []
-    for launch in (together, None):
+    launches: tuple[Launch | None, ...] = (together, None)
+    for launch in launches:
         with pytest.raises(UserError) as error:
-            run_by(launch, make, tmp_path / "run")
+            run(spec, tmp_path / "run", launch=launch)
         told.append(str(error.value))
     assert told[0] == told[1]
     assert not (tmp_path / "run").exists()
@@ -246,10 +283,10 @@ def test_a_users_mistake_is_told_as_by_one_process(tmp_path: Path) -> None:
 @pytest.mark.scale
 def test_the_number_of_workers_is_part_of_a_run(undisturbed: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="workers is 2 there, 1 here"):
-        run_by(None, made(1), undisturbed, resume=True)
+        run(made(1), undisturbed, resume=True)
     with pytest.raises(UserError, match="workers is 2 there, 3 here"):
-        run_by(together, made(3), undisturbed, resume=True)
-    assert run_by(together, made(2), undisturbed, resume=True)["workers"] == 2
+        run(made(3), undisturbed, resume=True, launch=together)
+    assert run(made(2), undisturbed, resume=True, launch=together)["workers"] == 2
 
 
 def test_the_command_line(call: Call, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -298,12 +335,12 @@ def test_under_ray_train_the_run_is_the_same(
     from tracecvr.raytrain import together_on
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # Ray's workers import what we import
-    out, make = tmp_path / "run", made(2)
+    out, spec = tmp_path / "run", made(2)
     with connected(cpus=2):
         with pytest.raises(UserError, match=r"worker 1 of 2 is gone.* continue it with --resume"):
-            run(make(), out, launch=partial(together_on(None), partial(ranked.dying, make, out, 5), 2, 1, silent))
+            run(spec, out, launch=instead(together_on(None), partial(ranked.dying, spec, out, 5)))
         assert not (out / "result.json").exists()
-        run_by(together_on(None), make, out, resume=True)
+        run(spec, out, resume=True, launch=together_on(None))
         with pytest.raises(UserError, match="the Ray cluster has 2 cores, but 3 workers of 1 threads need 3"):
-            run_by(together_on(None), made(3), tmp_path / "three")
+            run(made(3), tmp_path / "three", launch=together_on(None))
     assert written(out) == written(undisturbed)

@@ -14,7 +14,7 @@ from tracecvr.errors import UserError
 from tracecvr.online import cli as live
 
 if TYPE_CHECKING:
-    from tracecvr.workers import Launch
+    from tracecvr.run import Launch
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -154,7 +154,10 @@ def run(
         int | None, typer.Option("--threads", min=1, help="Threads, of each worker; all cores by default.")
     ] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that share each batch.")] = 1,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=1, help="Processes that share each batch; on one machine, --threads is faster."),
+    ] = 1,
     engine: Annotated[str, typer.Option("--engine", help="Where workers run: local, or ray (an extra).")] = "local",
     address: Annotated[
         str | None,
@@ -162,27 +165,23 @@ def run(
     ] = None,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
-    from functools import partial
-
     from rich.console import Console
 
     from tracecvr import config, show
     from tracecvr.progress import Display
     from tracecvr.registry import Given
+    from tracecvr.run import run as carried_out
     from tracecvr.spec import spec_of
-    from tracecvr.workers import run_by
 
-    given = config.pairs(settings or [], "--set")
-    chosen = _with_schema(data_set, schema)
-    make = partial(
-        spec_of,
-        *(Given(method), [Given(name) for name in plugin or ()], Given(data), source, given, chosen, seed),
-        threads=threads or max(1, _cores() // workers),
-        workers=workers,
+    added, given, chosen = plugin or [], config.pairs(settings or [], "--set"), _with_schema(data_set, schema)
+    each = threads or max(1, _cores() // workers)
+    spec = spec_of(
+        Given(method), [Given(name) for name in added], Given(data), source, given, chosen, seed, each, workers
     )
-    where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
-    with Display(Console(stderr=True), f"{make().method.name} · ") as progress:
-        result = run_by(_launch(engine, address, workers), make, where, resume, progress, checkpoint_every)
+    where = out or Path("runs") / f"{data}-{'+'.join([method, *added])}-seed{seed}"
+    launch = _launch(engine, address, workers)
+    with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
+        result = carried_out(spec, where, resume, progress, checkpoint_every, launch=launch)
     show.result(result)
     typer.echo(f"result: {where / 'result.json'}")
 

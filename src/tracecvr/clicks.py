@@ -147,6 +147,11 @@ class ClickTable:
         """When each click became known."""
         return self.click_ts if self.late_came_ts is None else self.late_came_ts
 
+    def rows_between(self, start: int, end: int) -> tuple[int, int]:
+        """First and last row (exclusive) of the clicks that became known in [start, end)."""
+        first, last = np.searchsorted(self.came_ts, (start, end))
+        return int(first), int(last)
+
     @cached_property
     def label(self) -> npt.NDArray[np.bool_]:
         """The final label of each click: converted within d_max, and not taken back within it."""

@@ -155,7 +155,6 @@ class _Preparation:
         total, done, clicks = self.sorter.rows, 0, 0
         in_memory = folder is None and self.scratch.fits(total)
         columns: Columns = InMemory(total) if in_memory else InFiles(self.scratch, folder)
-        self.bad = dict.fromkeys(self.bad, 0)  # counted again, now that a click that is there twice is seen to be
         for rows in self.sorter.slices():
             sound = self._cleaned(rows)
             columns.append(self._block(sound))
@@ -197,7 +196,6 @@ class _Preparation:
         return block | {f"{TRUTH}{name}": rows[name].to_numpy() for name in self.log.truth}
 
     def _check_times(self, clicks: pl.DataFrame) -> None:
-        self.bad["conversion_before_click"] += clicks.select(self.early.sum()).item()
         for name in ("click_ts", *self.actions):
             negative = clicks.filter(pl.col(name) < 0)
             if len(negative):
@@ -207,6 +205,8 @@ class _Preparation:
     def _check_log(self) -> None:
         """Refuse a log without clicks, with too many bad ones, or all on one side of the split."""
         log, split = self.log, self.dataset.split
+        if self.last < 0:  # none is sound
+            self.bad["conversion_before_click"] = self.sorter.rows
         if self.sorter.rows:
             self._check_bad()
         if self.last < 0:

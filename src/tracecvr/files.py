@@ -86,8 +86,16 @@ def read_json(path: Path) -> Any:
 def read_toml(path: Path, given_as: str) -> dict[str, Any]:
     """The content of a TOML file that somebody wrote."""
     try:
-        return tomllib.loads(existing(path, given_as).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parsed_toml(path, existing(path, given_as).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, PermissionError) as error:
+        raise UserError(f"{path}: not readable as TOML ({error})") from None
+
+
+def parsed_toml(path: Path, text: str) -> dict[str, Any]:
+    """The content of a text that is, or will be, at `path`."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not readable as TOML ({error})") from None
 
 

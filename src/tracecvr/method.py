@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr import registry
+from tracecvr import ranks, registry
 from tracecvr.clicks import Schema
 from tracecvr.config import DAY, HOUR, Seconds, option, validated, values
 from tracecvr.errors import UserError
@@ -66,7 +66,7 @@ class Part:
         for name, make in self._nets().items():
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive(seed, "net", name))
-                self.nets[name] = make()
+                self.nets[name] = ranks.shared(make())
 
     def _nets(self) -> dict[str, Callable[[], nn.Module]]:
         return {name: helper.net for name, helper in self.helpers().items()}

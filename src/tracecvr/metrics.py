@@ -60,6 +60,14 @@ def evaluate(
     )
 
 
+def reliability(p: Floats, label: Labels, bins: int, weight: Floats | None = None) -> tuple[Floats, Floats, Floats]:
+    """Of each equal-width bin of predictions: clicks, the sum of predictions and conversions, each weighted."""
+    which = np.minimum((p * bins).astype(np.int64), bins - 1)
+    one: Any = 1 if weight is None else weight
+    sums: list[Any] = [np.bincount(which, values, bins) for values in (weight, one * p, one * label)]
+    return sums[0], sums[1], sums[2]
+
+
 def population_weight(label: Labels, negatives_kept: float) -> Floats | None:
     """How many clicks each stands for, where only a share of those without a conversion was kept; None if all were."""
     return None if negatives_kept == 1 else np.where(label, 1.0, 1.0 / negatives_kept)
@@ -124,11 +132,8 @@ def _ranking(
 
 def _bin_errors(p: Floats, label: Labels, bins: int, midpoint: bool, weight: Floats | None) -> tuple[Floats, Floats]:
     """|mean label - predicted| of each non-empty equal-width bin, and its share of the clicks."""
-    which = np.minimum((p * bins).astype(np.int64), bins - 1)
-    one: Any = 1 if weight is None else weight
-    count = np.bincount(which, weight, minlength=bins)
+    count, predicted, converted = reliability(p, label, bins, weight)
     used = count > 0
-    rate = np.bincount(which, weights=one * label, minlength=bins)[used] / count[used]
-    mean = np.bincount(which, weights=one * p, minlength=bins)[used] / count[used]
-    predicted = (np.flatnonzero(used) + 0.5) / bins if midpoint else mean
-    return np.abs(rate - predicted), count[used] / count.sum()
+    rate, mean = converted[used] / count[used], predicted[used] / count[used]
+    expected = (np.flatnonzero(used) + 0.5) / bins if midpoint else mean
+    return np.abs(rate - expected), count[used] / count.sum()

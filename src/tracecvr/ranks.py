@@ -1,10 +1,10 @@
 """Ranks: processes that compute one batch together, each a share of its rows, as one process would compute it.
 
 All ranks run the same engine on the same events in the same order, so weights, moments, counts and logs are equal on
-all of them, to the bit. Shared out is what nets do with rows: while ranks are `joined`, whoever calls a net gives it
-the whole batch and gets the whole answer, but each rank computes its own rows and gathers those of the others. Losses,
-with all their weights and normalisers, are therefore those of one process, whatever the method. What couples rows
-inside a net, batch normalisation, is reduced over ranks, forward and backward.
+all of them, to the bit. Shared out is what nets do with rows: whoever calls a net that is `shared` gives it the whole
+batch and gets the whole answer, but each rank computes its own rows and gathers those of the others. Losses, with all
+their weights and normalisers, are therefore those of one process, whatever the method. What couples rows inside a net,
+batch normalisation, is reduced over ranks, forward and backward.
 
 Gradients: inside a net each rank has those of its own rows, times the number of ranks; outside, all have the same. The
 mean over ranks is then right for both, also for a parameter that a loss reaches without calling its net.
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from tracecvr.errors import UserError
 
 Call = Callable[..., Any]
+Net = TypeVar("Net", bound=nn.Module)
 
 
 class LostError(UserError):
@@ -112,24 +114,38 @@ def splitting() -> Ranks | None:
 
 @contextmanager
 def joined(ranks: Ranks) -> Iterator[None]:
-    """While it lasts, calls of nets are shared out: of any module with parameters, found or made by whomever, so that
-    there is no way past it. Rows are the first dimension, and come out as they went in."""
+    """While it lasts, this process is one of these ranks: nets that are built are `shared`."""
     global _joined
-    plain = nn.Module.__call__
-
-    def call(module: nn.Module, *inputs: Any, **named: Any) -> Any:
-        if _splitting is not None:
-            return _forward(plain, module)(*inputs, **named)
-        rows = _rows(module, (*inputs, *named.values()))
-        if not rows:
-            return plain(module, *inputs, **named)
-        return _shared_out(ranks, _forward(plain, module), rows, inputs, named)
-
-    _joined, nn.Module.__call__ = ranks, call  # type: ignore[method-assign]
+    _joined = ranks
     try:
         yield
     finally:
-        _joined, nn.Module.__call__ = None, plain  # type: ignore[method-assign]
+        _joined = None
+
+
+def shared(net: Net) -> Net:
+    """The net itself; if this process is one of several, they share out each of its calls from now on, and calls of a
+    module inside it. Rows are the first dimension, and come out as they went in. A net that was not given to this
+    function is computed by every rank for all rows: slower, and as right."""
+    for module in net.modules() if _joined is not None else ():
+        module.__class__ = _sharing(type(module))  # type: ignore[arg-type]
+    return net
+
+
+@cache
+def _sharing(kind: type[nn.Module]) -> type[nn.Module]:
+    """The same kind of module with calls that are shared out. A class rather than a module around it, so that names in
+    `state_dict`, attributes and copies of a net stay as they are."""
+    return kind if kind.__call__ is _call else type(kind.__name__, (kind,), {"__call__": _call})
+
+
+def _call(module: nn.Module, *inputs: Any, **named: Any) -> Any:
+    if _splitting is not None:
+        return _forward(module)(*inputs, **named)
+    rows = _rows(module, (*inputs, *named.values()))
+    if _joined is None or not rows:
+        return nn.Module.__call__(module, *inputs, **named)
+    return _shared_out(_joined, _forward(module), rows, inputs, named)
 
 
 def _rows(module: nn.Module, inputs: tuple[Any, ...]) -> int:
@@ -138,10 +154,10 @@ def _rows(module: nn.Module, inputs: tuple[Any, ...]) -> int:
     return sizes.pop() if len(sizes) == 1 and next(module.parameters(), None) is not None else 0
 
 
-def _forward(plain: Call, module: nn.Module) -> Call:
+def _forward(module: nn.Module) -> Call:
     if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
         return lambda input: normed(input, module)
-    return lambda *inputs, **named: plain(module, *inputs, **named)
+    return lambda *inputs, **named: nn.Module.__call__(module, *inputs, **named)
 
 
 def _shared_out(ranks: Ranks, forward: Call, rows: int, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:

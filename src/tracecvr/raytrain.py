@@ -14,8 +14,9 @@ from tracecvr.cluster import connected
 from tracecvr.errors import UserError
 from tracecvr.progress import Teller
 from tracecvr.ranks import LostError
+from tracecvr.run import Job, Launch
 from tracecvr.scratch import Progress, silent
-from tracecvr.workers import PATIENCE, Job, Launch, as_rank, resumable
+from tracecvr.workers import PATIENCE, as_rank, resumable
 
 _TELL_S = 0.5
 

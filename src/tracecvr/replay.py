@@ -52,7 +52,8 @@ class Plan:
             )
         last = min(int(table.click_ts[-1]), schema.observed_until - schema.d_max) + 1
         until = last if self.until is None else min(self.until, last)
-        if np.searchsorted(table.came_ts, split) == np.searchsorted(table.came_ts, max(until, split)):
+        begin, end = table.rows_between(split, until)
+        if begin >= end:
             raise UserError(
                 f"split = {split} s leaves no stream: clicks that can be scored end at {last - 1} s"
                 + ("" if self.until is None else f", and the replay ends at until = {self.until} s")
@@ -64,8 +65,8 @@ class Plan:
         end, first = table.schema.split, int(table.click_ts[0])
         split = first + round(0.7 * (end - first)) if self.split is None else self.split
         until = min(end, end if self.until is None else self.until)
-        rows = np.searchsorted(table.came_ts, (split, max(until, split)))
-        if not first < split < end or rows[0] == rows[1]:
+        begin, last = table.rows_between(split, until)
+        if not first < split < end or begin >= last:
             raise UserError(
                 f"split = {split} s leaves nothing to tune on: the warm-up part runs from {first} to {end} s"
             )
@@ -99,10 +100,13 @@ class FullPlan:
     judge_from: int = 0
     """Clicks that came earlier are replayed but not judged. Runs of old do not say it: all of their stream was."""
 
+    def stream_rows(self, table: ClickTable) -> tuple[int, int]:
+        """First and last row (exclusive) of the clicks of the stream."""
+        return table.rows_between(self.split, self.until)
+
     def judged_rows(self, table: ClickTable) -> tuple[int, int]:
         """First and last row (exclusive) of the clicks that count in metrics: the one place that decides this."""
-        first, last = np.searchsorted(table.came_ts, (max(self.split, self.judge_from), self.until))
-        return int(first), int(last)
+        return table.rows_between(max(self.split, self.judge_from), self.until)
 
     def __len__(self) -> int:
         return -(-(self.until - self.split) // self.interval)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -62,6 +63,12 @@ class Spec:
     source: dict[str, Any] | None = None
     workers: int = 1
     """Processes that share each batch (see `ranks`), of so many threads each."""
+    made_by: Callable[[], Spec] | None = None
+    """Makes it again. A worker process gets this in place of the rest: a method may come from a file that only this
+    process has imported."""
+
+    def __reduce__(self) -> Any:
+        return super().__reduce__() if self.made_by is None else (self.made_by, ())
 
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same run. One worker goes without saying: runs of old do not say it. `code` has the
@@ -86,6 +93,12 @@ class Spec:
         }
 
 
+Job = Callable[[Progress], Any]
+
+Launch = Callable[[Job, int, int, Progress], object]
+"""Starts so many workers of so many threads, joined as ranks, which all do the job; shows the first one's progress."""
+
+
 def run(
     spec: Spec,
     out: Path,
@@ -93,18 +106,17 @@ def run(
     progress: Progress = silent,
     checkpoint_every: float = 30.0,
     shared: Path | None = None,
-    launch: Callable[[], object] | None = None,
+    launch: Launch | None = None,
 ) -> dict[str, Any]:
     """Carry out a run, or the rest of it, and return the content of `result.json`.
 
-    `shared` is a directory of warm-ups to take from and add to. `launch` has other processes `work` instead.
+    `shared` is a directory of warm-ups to take from and add to. The work is done by this process, or by the workers
+    that `launch` starts.
     """
     with _claimed(out, spec.identity(), resume):
         if not (out / "result.json").exists():
-            if launch is None:
-                work(spec, out, progress, checkpoint_every, shared)
-            else:
-                launch()
+            job = partial(work, spec, out, checkpoint_every=checkpoint_every, shared=shared)
+            job(progress) if launch is None else launch(job, spec.workers, spec.threads, progress)
         else:
             recorded = read_json(out / "run.json")
             if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
@@ -116,8 +128,33 @@ def run(
 def work(
     spec: Spec, out: Path, progress: Progress = silent, checkpoint_every: float = 30.0, shared: Path | None = None
 ) -> None:
-    """What a process does that carries out a run, or its part of it, in a directory that is held for it."""
-    _Run(spec, out, progress, checkpoint_every, shared).carry_out()
+    """What each process of a run does, in a directory that is held for it: open the log, restore the newest checkpoint
+    or warm up, score and learn interval by interval, evaluate."""
+    torch.set_num_threads(spec.threads)
+    ours = _Run(spec, out, progress, shared)
+    first = ours.restored()
+    ours.agree(f"start, {ours.identity['fingerprint']}")  # and nobody writes before everybody has read
+    if first is None:
+        ours.warm_up()
+    clock = saved = time.monotonic()
+    begin, end = ours.plan.stream_rows(ours.table)
+    clicks = ours.served.stat().st_size // 4
+    with ours.served.open("ab") as served, ours.judged.open("ab") as judged:
+        for interval in replay(ours.engine, ours.source, ours.plan, first or 0):
+            served.write(interval.log_odds.tobytes())
+            judged.write(interval.judged.tobytes())
+            clicks += len(interval.row)
+            progress("stream", clicks, end - begin)
+            due = time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(ours.plan)
+            if ours.decided(due):
+                served.flush()
+                judged.flush()
+                clock = ours.charge("stream_s", clock)
+                ours.checkpoint(interval.number + 1)
+                saved = time.monotonic()
+    ours.charge("stream_s", clock)
+    if ours.writes:
+        ours.finish()
 
 
 def load(out: Path) -> Engine:
@@ -157,42 +194,30 @@ def _with_stream(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Run:
-    def __init__(self, spec: Spec, out: Path, progress: Progress, checkpoint_every: float, shared: Path | None) -> None:
-        self.spec, self.out, self.progress, self.checkpoint_every = spec, out, progress, checkpoint_every
-        self.shared = shared
+    """What a run has in hand: its log, its engine, its files and what they have cost so far."""
+
+    def __init__(self, spec: Spec, out: Path, progress: Progress, shared: Path | None) -> None:
+        self.spec, self.out, self.progress, self.shared = spec, out, progress, shared
+        self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
+        clock = time.monotonic()
+        log = spec.open_log(progress)
+        self.charge("prepare_s", clock)
+        self.table, self.encoder = log.table, log.encoder
+        self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
+        self.source, self.plan = TableSource(self.table), spec.plan.resolved(self.table)
+        self.engine = Engine(
+            spec.method, self.table.schema, spec.seed, spec.plugins, self.plan.publish_lag, spec.stream
+        )
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.ranks = ranks.current()
         self.writes = self.ranks is None or self.ranks.rank == 0
-        self.served, self.judged = out / "scores.f32", out / "posterior.f32"
-        if not self.writes:
-            self.served = self.judged = Path(os.devnull)
-        self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
+        files = (out / "scores.f32", out / "posterior.f32")
+        self.served, self.judged = files if self.writes else (Path(os.devnull), Path(os.devnull))
 
-    def carry_out(self) -> None:
-        torch.set_num_threads(self.spec.threads)
-        with self._timed("prepare_s"):
-            self.log = self.spec.open_log(self.progress)
-        self.source = TableSource(self.log.table)
-        self.plan = self.spec.plan.resolved(self.log.table)
-        self.engine = Engine(
-            self.spec.method,
-            self.log.table.schema,
-            self.spec.seed,
-            self.spec.plugins,
-            self.plan.publish_lag,
-            self.spec.stream,
-        )
-        identity = self.spec.identity() | {"fingerprint": self.log.table.fingerprint}
-        if (self.out / "run.json").exists():
-            _refuse_if_other_run(identity, self.out)
-        first = self._restore()
-        self._agree(f"start, {identity['fingerprint']}")  # and nobody writes before everybody has read
-        self._stream(self._warm_up(identity) if first is None else first)
-        if self.writes:
-            self._finish(identity)
-
-    def _restore(self) -> int | None:
+    def restored(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
+        if (self.out / "run.json").exists():
+            _refuse_if_other_run(self.identity, self.out)
         manifest = self.checkpoints.latest()
         if manifest is None:
             return None
@@ -203,53 +228,36 @@ class _Run:
             os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
-    def _warm_up(self, identity: dict[str, Any]) -> int:
-        with self._timed("warm_up_s"):
-            history = self.source.history(self.plan.split, self.plan.warm_labels)
-            if self.shared is None:
-                self.engine.warm_up(history, self.progress)
-            else:
-                facts = {"split": self.plan.split, "labels": self.plan.warm_labels}
-                taken = SharedWarmUps(self.shared, facts | {"fingerprint": identity["fingerprint"]})
-                self.engine.warm_up(history, self.progress, taken)
-                self.cost["shared_warm_up_s"] = taken.seconds
+    def warm_up(self) -> None:
+        """Learn from history, and begin the files of the stream."""
+        clock = time.monotonic()
+        history = self.source.history(self.plan.split, self.plan.warm_labels)
+        if self.shared is None:
+            self.engine.warm_up(history, self.progress)
+        else:
+            facts = {"split": self.plan.split, "labels": self.plan.warm_labels}
+            taken = SharedWarmUps(self.shared, facts | {"fingerprint": self.table.fingerprint})
+            self.engine.warm_up(history, self.progress, taken)
+            self.cost["shared_warm_up_s"] = taken.seconds
+        self.charge("warm_up_s", clock)
         if self.writes:
             for path in (self.served, self.judged):
                 path.write_bytes(b"")
-            write_json(self.out / "run.json", identity | {"source": self.spec.source})
-        self._checkpoint(0)
-        return 0
+            write_json(self.out / "run.json", self.identity | {"source": self.spec.source})
+        self.checkpoint(0)
 
-    def _stream(self, first: int) -> None:
-        clock, saved = time.monotonic(), time.monotonic()
-        start, end = np.searchsorted(self.log.table.came_ts, (self.plan.split, self.plan.until))
-        clicks = self.served.stat().st_size // 4
-        with self.served.open("ab") as served, self.judged.open("ab") as judged:
-            for done in replay(self.engine, self.source, self.plan, first):
-                served.write(done.log_odds.tobytes())
-                judged.write(done.judged.tobytes())
-                clicks += len(done.row)
-                self.progress("stream", clicks, int(end - start))
-                if self._due(time.monotonic() - saved, done.number + 1 == len(self.plan)):
-                    served.flush()
-                    judged.flush()
-                    clock = self._charge("stream_s", clock)
-                    self._checkpoint(done.number + 1)
-                    saved = time.monotonic()
-        self._charge("stream_s", clock)
-
-    def _due(self, seconds: float, last: bool) -> bool:
+    def decided(self, due: bool) -> bool:
         """Whether it is time for a checkpoint: clocks of ranks differ, so the first one's counts."""
-        due = seconds >= self.checkpoint_every or last
         return due if self.ranks is None else self.ranks.first_says(due)
 
-    def _agree(self, where: str) -> None:
+    def agree(self, where: str) -> None:
         """Stop unless all ranks are in the same state at the same place."""
         if self.ranks is not None:
             self.ranks.agree(hashlib.sha256(f"{where} {self.engine.fingerprint()}".encode()).hexdigest(), where)
 
-    def _checkpoint(self, intervals: int) -> None:
-        self._agree(f"checkpoint after {intervals} intervals")
+    def checkpoint(self, intervals: int) -> None:
+        """Save the state after so many intervals."""
+        self.agree(f"checkpoint after {intervals} intervals")
         if not self.writes:
             return
         for path in (self.served, self.judged):
@@ -260,14 +268,20 @@ class _Run:
             "judged": self.judged.stat().st_size // 4,
             "cost": self.cost,
             "run": self.spec.identity(),
-            "schema": self.log.table.schema.to_json(),
+            "schema": self.table.schema.to_json(),
         }
         self.checkpoints.save(self.engine, intervals, facts)
 
-    def _finish(self, identity: dict[str, Any]) -> None:
+    def charge(self, what: str, since: float) -> float:
+        """Add the time since a moment to a cost; returns the present moment."""
+        now = time.monotonic()
+        self.cost[what] += now - since
+        return now
+
+    def finish(self) -> None:
         """Evaluate what was served and write the results, `result.json` last."""
-        table, plan = self.log.table, self.plan
-        begin = int(np.searchsorted(table.came_ts, plan.split))
+        table, plan, identity = self.table, self.plan, self.identity
+        begin, _ = plan.stream_rows(table)
         first, last = plan.judged_rows(table)
         log_odds = np.fromfile(self.served, dtype=np.float32)[first - begin :]
         label = np.asarray(table.label[first:last])
@@ -284,7 +298,7 @@ class _Run:
             }
             | ({} if weight is None else {"weight": weight})
         )
-        self.log.encoder.save(self.out / "encoder.json")
+        self.encoder.save(self.out / "encoder.json")
         write_parquet(self.out / "intervals.parquet", per_interval)
         write_parquet(self.out / "scores.parquet", scores)
         if (open_clicks := plan.open_clicks(self.source)) is not None:
@@ -338,17 +352,6 @@ class _Run:
         write_json(self.out / "result.json", result)
         self.served.unlink()
         self.judged.unlink()
-
-    @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
-        clock = time.monotonic()
-        yield
-        self._charge(what, clock)
-
-    def _charge(self, what: str, since: float) -> float:
-        now = time.monotonic()
-        self.cost[what] += now - since
-        return now
 
 
 def _by_interval(

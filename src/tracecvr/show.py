@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tracecvr import checks, config, registry
 from tracecvr.checks import Outcome
+from tracecvr.durations import exact_duration, rounded_duration
 
 if TYPE_CHECKING:
     from tracecvr.bench.compare import Comparison
@@ -85,7 +86,6 @@ def changes(found: Comparison, lines: Sequence[str]) -> None:
 def inspected(found: Found) -> None:
     """Columns, delays and defects of a log that was looked at."""
     from tracecvr.inspection import columns
-    from tracecvr.inspection.proposal import duration
 
     out = console()
     table = Table("column", "holds", "for example", box=SIMPLE_HEAD)
@@ -93,14 +93,14 @@ def inspected(found: Found) -> None:
         table.add_row(*(text.replace("[", "\\[") for text in row))
     out.print(table)
     for action, curve in found.measured.to_json().items():
-        marks = ", ".join(f"{float(q):.0%} by {_rounded(s)}" for q, s in curve["quantiles_s"].items())
+        marks = ", ".join(f"{float(q):.0%} by {rounded_duration(s)}" for q, s in curve["quantiles_s"].items())
         out.print(
             f"delay of {action}: {curve['count']:,} came after a click{'; ' if marks else ''}{marks}", markup=False
         )
         for point in curve["curve"]:
             if 0.005 <= point["share"] < 0.995:
                 bar = "█" * round(_BAR * point["share"])
-                out.print(f"{duration(point['age_s']):>8} {bar:<{_BAR}} {point['share']:6.1%}", markup=False)
+                out.print(f"{exact_duration(point['age_s']):>8} {bar:<{_BAR}} {point['share']:6.1%}", markup=False)
     out.print()
     for name, count in found.counts.items():
         if count:
@@ -110,14 +110,6 @@ def inspected(found: Found) -> None:
     for name, why in found.measured.leaks.items():
         out.print(f"left out: {name}: {why}", markup=False, soft_wrap=True)
     out.print()
-
-
-def _rounded(seconds: int) -> str:
-    """A duration in its largest unit."""
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds} s"
 
 
 def _figure(value: float | None, digits: int = 4) -> str:

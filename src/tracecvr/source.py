@@ -79,7 +79,7 @@ class TableSource:
         return self.table.schema
 
     def clicks(self, start: int, end: int) -> Clicks:
-        first, last = self._between(start, end)
+        first, last = self.table.rows_between(start, end)
         x = torch.from_numpy(np.array(self.table.x[first:last]))
         return Clicks(np.arange(first, last, dtype=np.int64) + self.first_row, x)
 
@@ -95,17 +95,13 @@ class TableSource:
 
     def known_at(self, clock: int, start: int, end: int) -> Reveals:
         """Every click of [start, end) as it is known at one clock: for posteriors of open clicks."""
-        first, last = self._between(start, min(end, clock + 1))
+        first, last = self.table.rows_between(start, min(end, clock + 1))
         row = np.arange(first, last, dtype=np.int64)
         return self._reveal(row, np.full(len(row), clock, dtype=np.int64))
 
     def history(self, end: int, labels: str, start: int = 0) -> TableHistory:
-        first, last = self._between(start, end)
+        first, last = self.table.rows_between(start, end)
         return TableHistory(self, first, last, end, censored=labels == "censored")
-
-    def _between(self, start: int, end: int) -> tuple[int, int]:
-        first, last = np.searchsorted(self.table.came_ts, (start, end))
-        return int(first), int(last)
 
     def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints, Ints]:
         """Rows, fire times and clocks of one trigger's events in [start, end)."""
@@ -117,7 +113,7 @@ class TableSource:
         return self._fire_on(trigger, start, end)
 
     def _fire_after(self, trigger: After, start: int, end: int) -> tuple[Ints, Ints, Ints]:
-        first, last = self._between(start - trigger.seconds, end - trigger.seconds)
+        first, last = self.table.rows_between(start - trigger.seconds, end - trigger.seconds)
         row = np.arange(first, last, dtype=np.int64)
         fire = self.table.click_ts[first:last] + trigger.seconds
         if len(self.late):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,9 @@ def spec_of(
         threads=threads,
         workers=workers,
         source=signature((source / "table.json",) if source and ready else dataset.files(source)),
+        made_by=partial(
+            spec_of, method, tuple(plugins), data, source, settings, tuple(data_settings), seed, threads, workers
+        ),
     )
 
 

@@ -13,11 +13,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -29,43 +28,13 @@ from tracecvr.children import end_with_parent, started, threads_of
 from tracecvr.errors import UserError
 from tracecvr.progress import Teller
 from tracecvr.ranks import LostError, Ranks, joined
-from tracecvr.run import Spec, run, work
+from tracecvr.run import Job
 from tracecvr.scratch import Progress, silent
-
-Make = Callable[[], Spec]
-"""Makes the specification of a run: in each process anew, since methods may come from a file that none has imported."""
-
-Job = Callable[[Progress], Any]
-
-Launch = Callable[[Job, int, int, Progress], object]
-"""Has a job done by so many workers of so many threads, joined as ranks; tells the progress of the first."""
 
 PATIENCE = timedelta(minutes=10)
 """How long a worker waits for the others: none does anything alone for long. If one ends, that is seen at once."""
 
 _TELL_S, _GRACE_S = 0.2, 3.0
-
-
-def run_by(
-    launch: Launch | None,
-    make: Make,
-    out: Path,
-    resume: bool = False,
-    progress: Progress = silent,
-    checkpoint_every: float = 30.0,
-) -> dict[str, Any]:
-    """Carry out a run, or the rest of it, and return the content of `result.json`: by as many workers as it says, which
-    are launched (`together` does it), or by this process."""
-    spec = make()
-    if launch is None:
-        return run(spec, out, resume, progress, checkpoint_every)
-    job = partial(job_of_run, make, out, checkpoint_every)
-    return run(spec, out, resume, progress, launch=partial(launch, job, spec.workers, spec.threads, progress))
-
-
-def job_of_run(make: Make, out: Path, checkpoint_every: float, progress: Progress) -> None:
-    """What each worker does."""
-    work(make(), out, progress, checkpoint_every)
 
 
 def together(job: Job, size: int, threads: int = 1, progress: Progress = silent) -> list[Any]:

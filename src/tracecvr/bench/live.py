@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from tracecvr.bench.runner import State
-from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.durations import duration
 
 
 class Board:
@@ -52,19 +52,6 @@ def summary(state: State) -> str:
     left = state.seconds_left()
     time = "" if left is None else f", about {duration(left)} left"
     return f"{len(state.done)} of {len(state.cells)} cells done{failed}{time}"
-
-
-def duration(seconds: float) -> str:
-    """Roughly, for people.
-
-    >>> duration(59), duration(150), duration(3600), duration(9000), duration(7 * 86400 + 60)
-    ('59 s', '2 min', '1 h', '2 h 30 min', '7 d')
-    """
-    if seconds < MINUTE:
-        return f"{seconds:.0f} s"
-    days, hours = int(seconds // DAY), int(seconds % DAY // HOUR)
-    parts = {"d": days, "h": hours, "min": 0 if days else int(seconds % HOUR // MINUTE)}
-    return " ".join(f"{count} {unit}" for unit, count in parts.items() if count)
 
 
 def _board(state: State) -> RenderableType:

@@ -8,8 +8,8 @@ import polars as pl
 
 from tracecvr.bench import stats
 from tracecvr.bench.document import Table, Text
-from tracecvr.bench.live import duration
 from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, change, how, numbers, shown
+from tracecvr.durations import duration
 from tracecvr.openclicks import ESTIMATES
 
 METRICS = ("auc", "nll", "ece")

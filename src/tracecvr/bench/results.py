@@ -12,7 +12,7 @@ import polars as pl
 
 from tracecvr.bench.suite import Cell
 from tracecvr.files import read_json, write_parquet
-from tracecvr.metrics import INTERVAL_METRICS, Metrics, probability
+from tracecvr.metrics import INTERVAL_METRICS, Metrics, probability, reliability
 
 POOLED = tuple(Metrics.__dataclass_fields__)
 BESIDE = tuple(f"{reference}_{name}" for reference in ("constant", "logistic") for name in POOLED)
@@ -76,17 +76,17 @@ def _bins(cell: Cell, folder: Path) -> pl.DataFrame:
     """A reliability diagram's bins of predictions, those without clicks left out."""
     scores = pl.read_parquet(folder / "scores.parquet")
     p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
-    weight = scores["weight"].to_numpy() if "weight" in scores.columns else np.ones(len(p))
-    which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
-    used, clicks = np.unique(which), np.bincount(which, weight, minlength=BINS)
+    weight = scores["weight"].to_numpy() if "weight" in scores.columns else None
+    clicks, predicted, converted = reliability(p, label, BINS, weight)
+    used = np.flatnonzero(clicks > 0)
     return pl.DataFrame(
         {
             "cell": [cell.name] * len(used),
             "low": used / BINS,
             "high": (used + 1) / BINS,
             "clicks": np.round(clicks)[used].astype(np.int64),
-            "conversions": np.bincount(which, weights=label, minlength=BINS)[used].astype(np.int64),
-            "mean_prediction": np.bincount(which, weights=weight * p, minlength=BINS)[used] / clicks[used],
+            "conversions": np.round(converted)[used].astype(np.int64),
+            "mean_prediction": predicted[used] / clicks[used],
         },
         _NO_BINS.schema,
     )

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -51,6 +50,7 @@ from tracecvr.bench.draws import drawn, ranges_of
 from tracecvr.bench.paper import LABELS
 from tracecvr.clicks import Schema
 from tracecvr.errors import UserError
+from tracecvr.files import read_toml
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.spec import owners_of
 
@@ -147,14 +147,7 @@ def load(name: str) -> Suite:
     if name not in known and (path.suffix != ".toml" or not path.is_file()):
         hint = config.nearest(name, known)
         raise UserError(f"unknown suite {name!r}{hint}; there are: {', '.join(known)}; or give a TOML file")
-    return _checked(path, _read(path))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not readable as TOML ({error})") from None
+    return _checked(path, read_toml(path, "SUITE"))
 
 
 def seeds_of(given: str) -> tuple[int, ...]:

@@ -10,11 +10,11 @@ import polars as pl
 from tracecvr.bench import tuned
 from tracecvr.bench.document import Table, Text
 from tracecvr.bench.draws import drawn
-from tracecvr.bench.live import duration
 from tracecvr.bench.paper import LABELS
 from tracecvr.bench.stats import better
 from tracecvr.bench.tables import NAMES, Line, Outcome, shown
 from tracecvr.bench.tuned import Choice, Period, Tuned, days
+from tracecvr.durations import duration
 
 
 def best(outcome: Outcome) -> dict[str, Line]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tracecvr.config import DAY
 from tracecvr.errors import UserError
+from tracecvr.files import parsed_toml
 from tracecvr.inspection import columns, measured
 from tracecvr.inspection.columns import Profile
 from tracecvr.inspection.guess import Guess, guessed
@@ -88,7 +89,8 @@ def counted(described: LogSchema, progress: Progress = silent) -> dict[str, int]
 
 
 def _parsed(proposal: Proposal) -> LogSchema:
-    return schema.parsed(proposal.folder / "schema.toml", proposal.text())
+    path = proposal.folder / "schema.toml"
+    return schema.parsed(path, parsed_toml(path, proposal.text()))
 
 
 def _moved(draft: Proposal, found: Measured) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.durations import exact_duration
 from tracecvr.inspection.columns import Profile, Sampled
 from tracecvr.inspection.guess import Action, Guess
 from tracecvr.inspection.measured import Labels, Measured
@@ -117,26 +118,26 @@ class Proposal:
     def _labels(self) -> list[str]:
         labels = _DRAFT if self.found is None else self.found.labels
         later = f"{labels.later:.1%} of the conversions come later and would not count"
-        ends = [duration(end) for end in labels.horizons]
+        ends = [exact_duration(end) for end in labels.horizons]
         return [
             "",
             "[labels]",
-            _line("d_max", duration(labels.d_max), later),
+            _line("d_max", exact_duration(labels.d_max), later),
             _line("horizons", ends, "near the 10, 25, 50, 75 and 90 % quantiles of the delay"),
-            _line("split", duration(labels.split), "end of the warm-up part, since the origin"),
-            _line("interval", duration(labels.interval)),
+            _line("split", exact_duration(labels.split), "end of the warm-up part, since the origin"),
+            _line("interval", exact_duration(labels.interval)),
             *self._end(labels),
             "# negatives_kept = 0.1              # if only a share of the clicks without a conversion was kept",
         ]
 
     def _end(self, labels: Labels) -> list[str]:
         if self.found is None:
-            return [_line("observed_until", duration(labels.observed_until))]
+            return [_line("observed_until", exact_duration(labels.observed_until))]
         last, seen = self._date(self.found.last_click), self._date(self.found.last_seen)
         return [
             "# In doubt: labels are taken to end with the log.",
             f"# The last click is of {last}, the last of anything of {seen}.",
-            _line("observed_until", duration(labels.observed_until), "a later click has no final label"),
+            _line("observed_until", exact_duration(labels.observed_until), "a later click has no final label"),
         ]
 
     def _date(self, seconds: int) -> str:
@@ -169,7 +170,7 @@ class Proposal:
             "drop, refuse",
             "dropped_conversion_without_click",
         )
-        add("skew", duration(SKEW), "so early is blamed on clocks", "clock_skew")
+        add("skew", exact_duration(SKEW), "so early is blamed on clocks", "clock_skew")
         add("clock_skew", plain.clock_skew, "move to the click, or drop like what is earlier")
         add(
             "before_click",
@@ -218,18 +219,6 @@ class Proposal:
 
     def _relative(self, name: str) -> str:
         return Path(os.path.relpath(Path(name).absolute(), self.folder.absolute())).as_posix()
-
-
-def duration(seconds: int) -> str:
-    """Seconds as people write them.
-
-    >>> [duration(s) for s in (90, 900, 7200, 86400)]
-    ['90s', '15min', '2h', '1d']
-    """
-    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
-        if seconds and seconds % size == 0:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def _where(action: Action, units: Mapping[str, str]) -> list[str]:

@@ -112,7 +112,7 @@ class Ledger(TableSource):
 
     def known_between(self, start: int, end: int) -> Ints:
         """Positions in the table of clicks that became known in [start, end) and were not erased."""
-        first, last = self._between(start, end)
+        first, last = self.table.rows_between(start, end)
         return first + np.flatnonzero(~self._columns["erased"][first:last])
 
     def converted(self, position: Ints, clock: int) -> npt.NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracecvr.metrics import Floats, Labels, nll, probability
+from tracecvr.metrics import Floats, Labels, nll, probability, reliability
 
 _EDGES = np.linspace(-15.0, 15.0, 1201)
 """Bins of log-odds, 0.025 wide: two scores of one bin count as a tie."""
@@ -44,9 +44,9 @@ class Scores:
         p, where = probability(s), np.searchsorted(_EDGES, s)
         self.positive += np.bincount(where[label], minlength=len(self.positive))
         self.negative += np.bincount(where[~label], minlength=len(self.negative))
-        bins = np.minimum((p * _RELIABILITY).astype(np.int64), _RELIABILITY - 1)
-        self.predicted += np.bincount(bins, p, _RELIABILITY)
-        self.happened += np.bincount(bins, label, _RELIABILITY)
+        _, predicted, happened = reliability(p, label, _RELIABILITY)
+        self.predicted += predicted
+        self.happened += happened
         self.nll += float(nll(s, label).sum())
 
     def merged(self, other: Scores) -> Scores:

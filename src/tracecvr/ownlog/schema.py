@@ -37,7 +37,6 @@ time = "sold_at"
 
 from __future__ import annotations
 
-import tomllib
 import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +46,7 @@ from typing import Any
 from tracecvr.config import Seconds, filled, nearest, option
 from tracecvr.encode import Binned, Column, Hashed
 from tracecvr.errors import UserError
-from tracecvr.files import existing
+from tracecvr.files import existing, read_toml
 
 SHAPES = ("clicks", "events")
 UNITS = ("s", "ms", "us", "ns", "text", "datetime")
@@ -173,18 +172,11 @@ def load(path: Path) -> LogSchema:
     """The schema in a file; every mistake in it is named."""
     if existing(path, "--schema").is_dir():
         raise UserError(f"{path}: is a directory; give the schema's TOML file")
-    try:
-        return parsed(path, path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, PermissionError) as error:
-        raise UserError(f"{path}: not readable as TOML ({error})") from None
+    return parsed(path, read_toml(path, "--schema"))
 
 
-def parsed(path: Path, text: str) -> LogSchema:
-    """The schema in a text that is, or will be, at `path`."""
-    try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not readable as TOML ({error})") from None
+def parsed(path: Path, found: dict[str, Any]) -> LogSchema:
+    """The schema in what a TOML file says that is, or will be, at `path`."""
     blank: dict[str, Any] = {"time": {}, "click": {}, "action": [], "refund": None, "labels": {}, "defects": {}}
     blank |= {"features": {}, "file": []}
     tables = {name: found.pop(name, default) for name, default in blank.items()}

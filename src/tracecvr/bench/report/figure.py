@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 
 from tracecvr.bench.document import Table, Text
-from tracecvr.bench.live import duration
 from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.durations import duration
 
 STYLES = 8
 """So many methods stand out, by colour, dash and marker; what a style looks like is up to who draws it."""

@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 
 from tracecvr.bench import stats, tune
-from tracecvr.bench.live import duration
 from tracecvr.bench.posteriors import WORDS, Judge, Judged
 from tracecvr.bench.report.figure import STYLES, Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of
 from tracecvr.config import DAY, HOUR
+from tracecvr.durations import duration
 from tracecvr.files import read_json
 
 _MOST_POINTS = 45

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracecvr.bench import stats, tune
-from tracecvr.bench.live import duration
 from tracecvr.bench.posteriors import Judge, Judged
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
 from tracecvr.bench.tuned import days
+from tracecvr.durations import duration
 
 _MOST_ROWS = 6
 """Rows of a suite that get a sentence each; of more, only sums are told."""
