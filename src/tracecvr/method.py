@@ -293,9 +293,8 @@ class MultiWindow(Method):
     """A method with several observation windows, the last of which ends with d_max."""
 
     default_windows: ClassVar[tuple[int, ...]] = (DAY, 7 * DAY, 14 * DAY, 21 * DAY, 30 * DAY)
-    taobao_windows: ClassVar[tuple[int, ...]] = (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
     windows: tuple[Seconds, ...] | None = option(
-        None, "observation windows; by default 1, 7, 14, 21 and 30 days, or Taobao's own, scaled to d_max", low=1
+        None, "observation windows; by default the dataset's, else 1, 7, 14, 21 and 30 days, scaled to d_max", low=1
     )
 
     def in_force(self) -> dict[str, Any]:
@@ -306,8 +305,8 @@ class MultiWindow(Method):
         """The windows in force."""
         if self.windows is not None:
             return self.windows
-        of_log = self.taobao_windows if self.schema.dataset == "taobao" else self.default_windows
-        return tuple(round(window * self.schema.d_max / of_log[-1]) for window in of_log)
+        default = self.schema.windows or self.default_windows
+        return tuple(round(window * self.schema.d_max / default[-1]) for window in default)
 
     def bind(self, schema: Schema, seed: int) -> None:
         given, end = self.windows, schema.d_max

@@ -43,16 +43,21 @@ class DFSN(Method):
     status = "reconstructed"
     serves = "the greater of the main model's rate and the feature satellite's"
 
-    window: Seconds | None = option(None, "main model's window; 7 of 30 days, or 1 of Taobao's 3, by default", low=1)
-    satellite_window: Seconds | None = option(None, "feature satellite's; 1 h of 30 days or 2 h of Taobao's 3", low=1)
+    window: Seconds | None = option(
+        None, "main window; the middle of the dataset's, or 7 of 30 days, by default", low=1
+    )
+    satellite_window: Seconds | None = option(
+        None, "feature satellite's; the dataset's first, or 1 h of 30 days", low=1
+    )
 
     @property
     def spans(self) -> tuple[int, int]:
         """The feature satellite's window and the main model's."""
         if self.window is not None and self.satellite_window is not None:
             return self.satellite_window, self.window
-        short, long, limit = (2 * HOUR, DAY, 3 * DAY) if self.schema.dataset == "taobao" else (HOUR, 7 * DAY, 30 * DAY)
-        short, long = (max(round(w * self.schema.d_max / limit), MINUTE) for w in (short, long))
+        windows = self.schema.windows or (HOUR, 7 * DAY, 30 * DAY)
+        short, long = windows[0], windows[len(windows) // 2]
+        short, long = (max(round(w * self.schema.d_max / windows[-1]), MINUTE) for w in (short, long))
         return self.satellite_window or short, self.window or long
 
     def in_force(self) -> dict[str, Any]:

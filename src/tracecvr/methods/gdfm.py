@@ -21,8 +21,8 @@ class GDFM(TrajectoryAware):
     so far, with weights for windows that tell much of the label and come early. The rate served is held near the one of
     the net as warm-up left it.
 
-    On Criteo's logs there is one more window, which ends with the click itself. The anchor is the frozen net of the end
-    of warm-up, as in the authors' release.
+    Where a log has many conversions at the click (Criteo's), one more window ends with the click itself. The anchor is
+    the frozen net of the end of warm-up, as in the authors' release.
 
     >>> GDFM(horizons=(360, 3600)).schedule()
     (After(seconds=360, seen=None), After(seconds=3600, seen=None))
@@ -43,7 +43,7 @@ class GDFM(TrajectoryAware):
     @property
     def ends(self) -> tuple[int, ...]:
         ends = super().ends
-        at_click = self.horizons is None and self.schema.dataset in ("criteo", "criteo_search") and ends[0] > 0
+        at_click = self.horizons is None and self.schema.conversions_at_click and ends[0] > 0
         return (0, *ends) if at_click else ends
 
     def after_warm_up(self) -> None:
