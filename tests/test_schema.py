@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tracecvr.datasets.taobao import Taobao
 
 @pytest.mark.parametrize("dataset", [Taobao, Criteo, CriteoSearch, Synthetic])
 def test_what_a_log_wants_of_methods_is_no_part_of_its_fingerprint(dataset: type[Dataset]) -> None:
-    wants = {"windows": dataset.windows, "conversions_at_click": dataset.conversions_at_click}
+    wants: dict[str, Any] = {"windows": dataset.windows, "conversions_at_click": dataset.conversions_at_click}
     schema = replace(small_log().schema, dataset=dataset.name, **wants)
     plain = replace(schema, windows=None, conversions_at_click=False)
     assert schema.text == plain.text

@@ -45,6 +45,8 @@ class Part:
     """What methods and plugins share: nets by name, counts that are saved with them, and one forward per batch."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """What it is called in tables and figures; its name, if a class gives none."""
     reference: ClassVar[str] = ""
     status: ClassVar[str] = "ours"
     """What the implementation rests on: paper, code, reconstructed, ours."""

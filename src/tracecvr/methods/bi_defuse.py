@@ -30,6 +30,7 @@ class BiDefuse(Windowed):
     """
 
     name = "bi_defuse"
+    title = "Bi-DEFUSE"
     reference = (
         "Chen et al., Asymptotically Unbiased Estimation for Delayed Feedback Modeling via Label Correction, WWW 2022"
     )

@@ -36,6 +36,7 @@ class DFSN(Method):
     """
 
     name = "dfsn"
+    title = "DFSN"
     reference = (
         "Liu et al., Online Conversion Rate Prediction via Neural Satellite Networks in Delayed Feedback Advertising, "
         "SIGIR 2023"

@@ -35,6 +35,7 @@ class ESDF(Survival):
     """
 
     name = "esdf"
+    title = "ESDF"
     reference = "Wang et al., Delayed Feedback Modeling for the Entire Space Conversion Rate Prediction, 2020"
     status = "reconstructed"
 

@@ -30,6 +30,7 @@ class FNC(FNW):
     """
 
     name = "fnc"
+    title = "FNC"
     reference = (
         "Ktena et al., Addressing Delayed Feedback for Continuous Training with Neural Networks in CTR Prediction, "
         "RecSys 2019 (fake negative calibration)"

@@ -26,6 +26,7 @@ class FSIW(Hindsight):
     """
 
     name = "fsiw"
+    title = "FSIW"
     reference = (
         "Yasui et al., A Feedback Shift Correction in Predicting Conversion Rates under Delayed Feedback, WWW 2020"
     )

@@ -29,6 +29,7 @@ class FTP(MultiWindow):
     """
 
     name = "ftp"
+    title = "FTP"
     reference = (
         "Li et al., Follow the Prophet: Accurate Online Conversion Rate Prediction in the Face of Delayed Feedback, "
         "SIGIR 2021"

@@ -29,6 +29,7 @@ class GDFM(TrajectoryAware):
     """
 
     name = "gdfm"
+    title = "GDFM"
     reference = (
         "Yang and Zhan, Generalized Delayed Feedback Model with Post-Click Information in Recommender Systems, "
         "NeurIPS 2022"

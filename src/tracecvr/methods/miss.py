@@ -34,6 +34,7 @@ class MISS(MultiWindow):
     """
 
     name = "miss"
+    title = "MISS"
     reference = (
         "Liu et al., Online Conversion Rate Prediction via Multi-Interval Screening and Synthesizing under Delayed "
         "Feedback, AAAI 2024"

@@ -26,6 +26,7 @@ class Oracle(Method):
     """
 
     name = "oracle"
+    title = "Oracle"
     reference = "the field's upper reference"
     status = "code"
     privileged = True

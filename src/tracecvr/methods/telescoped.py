@@ -36,6 +36,7 @@ class Telescoped(Looking):
     """
 
     name = "telescoped"
+    title = "Telescoped"
     reference = "ours"
     status = "ours"
     per_click: ClassVar[tuple[str, ...]] = ("chain",)

@@ -34,6 +34,7 @@ class Trace(TrajectoryAware):
     """
 
     name = "trace"
+    title = "TRACE"
     reference = "Zhang et al., Follow the TRACE, SIGIR 2026"
     status = "paper and code"
     contains = ("completer",)

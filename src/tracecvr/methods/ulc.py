@@ -29,6 +29,7 @@ class ULC(Hindsight):
     """
 
     name = "ulc"
+    title = "ULC"
     reference = "Wang et al., Unbiased Delayed Feedback Label Correction for Conversion Rate Prediction, KDD 2023"
     status = "code"
 
