@@ -28,7 +28,7 @@ from tracecvr.methods.ftp import FTP, ProphetNet
 from tracecvr.methods.miss import MISS, MixedNet
 from tracecvr.nets import MLP
 from tracecvr.replay import replay
-from tracecvr.reveal import After, On, Reveals
+from tracecvr.reveal import After, LabelledReveals, On, Reveals
 from tracecvr.served import ServedLog
 from tracecvr.source import TableSource
 
@@ -373,9 +373,10 @@ def test_extreme_logits_stay_finite(name: str, logit: float) -> None:
         net = Fixed(rows, 3, logit)
     method.nets["main"] = net
     history = next(CELL.source().history(1, "mature").batches(CELL.clicks, None))
-    for loss, x in ((method.loss, events), (method.warm_loss, history)):
+    for b in (events, history):
         method.forget()
-        value = loss(x) + method.log_odds(x.x).mean()
+        loss = method.warm_loss(b) if isinstance(b, LabelledReveals) else method.loss(b)
+        value = loss + method.log_odds(b.x).mean()
         assert torch.isfinite(value)
         slopes = torch.autograd.grad(value, list(net.parameters()), allow_unused=True)
         assert all(slope is None or torch.isfinite(slope).all() for slope in slopes)
@@ -466,7 +467,7 @@ def test_heads_go_to_their_fixed_points(alpha: float | None) -> None:
 def test_heads_are_warmed_up_to_the_same_fixed_points() -> None:
     engine, method = miss(alpha=0.2)
     method.nets["main"] = MixedNet(Constant([0.0, 0.0]), 2)
-    method.loss = method.warm_loss  # type: ignore[method-assign]
+    method.loss = method.warm_loss  # type: ignore[method-assign,assignment]
     descend(engine, next(CELL.source().history(1, "mature").batches(CELL.clicks, None)))
     assert torch.sigmoid(method.outputs(torch.zeros(1, 1)))[0].tolist() == pytest.approx([0.1958, 0.2], abs=1e-4)
 

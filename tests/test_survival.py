@@ -276,7 +276,7 @@ def test_warm_up_is_unbiased_for_clicks_of_all_ages(method: str, labels: str) ->
     end = int(hours[-1]) + 10 * MINUTE  # the last clicks are younger than any slot
     (b,) = TableSource(table).history(end, labels).batches(len(table), None)
     assert (b.elapsed < cell.schema.d_max).any() == (labels == "censored")
-    engine.method.loss = engine.method.warm_loss  # type: ignore[method-assign]
+    engine.method.loss = engine.method.warm_loss  # type: ignore[method-assign,assignment]
     assert gradient(engine, b, truth).abs().max() < 3e-4
 
 

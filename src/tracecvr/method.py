@@ -19,7 +19,7 @@ from tracecvr import registry
 from tracecvr.clicks import Schema
 from tracecvr.config import DAY, HOUR, Seconds, option, validated, values
 from tracecvr.errors import UserError
-from tracecvr.reveal import Reveals, Schedule
+from tracecvr.reveal import LabelledReveals, Reveals, Schedule
 from tracecvr.seeds import derive
 
 WARM = "warm_up."
@@ -77,11 +77,11 @@ class Part:
         """Helper nets by name; none by default."""
         return {}
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         """The warm-up loss of one helper on a batch of history."""
         raise UserError(f"{self.name} has a helper {name!r} but no helper_loss for it")
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         """Where a net's outputs start: its inputs for a batch of history, and 0 or 1 for each event whose rate an
         output estimates, (events, outputs), NaN where it estimates nothing. The biases of the outputs are set to the
         rates of all history. None, the default for helpers, leaves the net as it is."""
@@ -207,14 +207,12 @@ class Method(Part):
         """The streaming loss of a batch of events."""
         raise UserError(f"method {self.name!r} does not define loss()")
 
-    def warm_loss(self, b: Reveals) -> Tensor:
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         """The loss of the served net on warm-up history: cross-entropy with the label."""
-        assert b.truth is not None
         return cross_entropy(self.logit(b.x), b.truth).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         """The first output of the served net starts at the label's rate."""
-        assert b.truth is not None
         return ((b.x,), b.truth[:, None]) if name == "main" else super().base_rates(name, b)
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:

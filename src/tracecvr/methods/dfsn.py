@@ -14,7 +14,7 @@ from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.errors import UserError
 from tracecvr.method import Method, cross_entropy, mean_over
 from tracecvr.nets import Backbone, Embedding
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 AT_CLICK, CONVERTED, SHORT, LONG = range(4)  # positions in the schedule
 
@@ -101,17 +101,13 @@ class DFSN(Method):
         each = weight * cross_entropy(out[:, 2], converts.to(out.dtype))
         return main + feature + mean_over(each, converts | (b.trigger == AT_CLICK))
 
-    def warm_loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
-        assert b.delay is not None
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         out = self.outputs(b.x)
         soon = (b.delay[:, 0] <= self.spans[0]).to(out.dtype)
         satellites = cross_entropy(out[:, 1], soon) + cross_entropy(out[:, 2], b.truth)
         return (cross_entropy(self.main_logit(b.x), b.truth) + satellites).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        assert b.truth is not None
-        assert b.delay is not None
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         soon = (b.delay[:, 0] <= self.spans[0]).to(b.truth.dtype)
         return (b.x,), torch.stack([torch.full_like(soon, 0.5), soon, b.truth], dim=1)  # the main logit adds the last
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tracecvr.config import option
 from tracecvr.errors import UserError
 from tracecvr.method import cross_entropy
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 from tracecvr.trajectory import TrajectoryAware, count_action_states, label_entropy, log_likelihood, marginal_nll
 
 
@@ -53,7 +53,7 @@ class GDFM(TrajectoryAware):
         self.nets["reference"] = reference
 
     def observe(self, b: Reveals) -> None:
-        if b.truth is not None:  # warm-up history only
+        if isinstance(b, LabelledReveals):
             seen = count_action_states(b, self.ends)
             self.counts["cells"] = self.counts.get("cells", torch.zeros_like(seen)) + seen
 
