@@ -30,6 +30,7 @@ CRITEO = Schema(
     split=10 * DAY,
     interval=HOUR,
     observed_until=90 * DAY,
+    conversions_at_click=True,
 )
 """What schedules are shown for."""
 

@@ -10,7 +10,7 @@ import pytest
 from tracecvr import registry
 from tracecvr.bench import suite
 from tracecvr.bench.draws import drawn
-from tracecvr.bench.paper import LABELS, TABLE1, TABLE2
+from tracecvr.bench.paper import TABLE1, TABLE2
 from tracecvr.bench.suite import Row, rows_of
 from tracecvr.checks.subject import small_log
 from tracecvr.config import DAY
@@ -42,7 +42,19 @@ def test_every_built_in_suite_makes_rows_that_can_be_run() -> None:
 def test_quick_and_calibration_have_every_method() -> None:
     for name in ("quick", "calibration"):
         assert {row.method for row in rows(name)} == set(registry.found("method"))
-    assert set(LABELS) == set(registry.found("method"))
+
+
+def test_each_method_has_a_title_of_its_own(tmp_path: Path) -> None:
+    methods = registry.found("method")
+    titles = [vars(cls)["title"] for cls in methods.values()]
+    assert [suite.title_of(name) for name in methods] == titles
+    assert len(set(titles)) == len(titles)
+    assert suite.title_of("es_dfm") == "ES-DFM"
+    file = tmp_path / "mine.py"
+    head = "from dataclasses import dataclass\nfrom tracecvr.methods.vanilla import Vanilla\n"
+    file.write_text(f"{head}@dataclass\nclass Mine(Vanilla):\n    name = 'my_own'\n")
+    assert suite.title_of(str(file)) == "my_own"
+    assert suite.title_of(str(tmp_path / "gone.py")) == "gone"
 
 
 def test_table1_has_the_papers_methods_and_three_vanillas() -> None:
@@ -56,7 +68,7 @@ def test_table2_pairs_the_papers_seven() -> None:
     found = rows("table2")
     assert {row.method for row in found if row.plugins} == set(TABLE2["criteo"])
     assert {(row.base, row.plugins) for row in found if row.base} == {
-        (LABELS[method], ("completer",)) for method in TABLE2["criteo"]
+        (suite.title_of(method), ("completer",)) for method in TABLE2["criteo"]
     }
 
 

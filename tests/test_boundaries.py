@@ -10,7 +10,7 @@ import torch
 
 from test_reveal import D_MAX, SCHEMA, table_of
 from tracecvr.clicks import NEVER, ClickTable
-from tracecvr.reveal import After, On, reveal
+from tracecvr.reveal import After, LabelledReveals, On, reveal
 from tracecvr.source import TableSource
 
 CLICK = 5
@@ -87,14 +87,13 @@ def test_a_conversion_after_d_max_never_counts_however_long_one_waits(delay: int
     source = source_of(delay)
     assert source.known_at(CLICK + clock, 0, 600).converted.tolist() == [counts]
     events = source.reveals((After(clock),), 0, 600, truth=True)
-    assert events.truth is not None
+    assert isinstance(events, LabelledReveals)
     assert (events.converted.tolist(), events.truth.tolist()) == ([counts], [float(counts)])
     assert len(source.reveals((After(clock, seen=True),), 0, 600)) == counts
     assert len(source.reveals((After(clock, seen=False),), 0, 600)) == 1 - counts
     assert len(source.reveals((On(0),), 0, 600)) == counts
     for labels in ("mature", "censored"):
         (b,) = source.history(CLICK + clock, labels).batches(10, None)
-        assert b.truth is not None
         assert (b.converted.tolist(), b.truth.tolist()) == ([counts], [float(counts)]), labels
         assert b.elapsed.tolist() == [D_MAX]  # history ends with d_max: later actions are no evidence
         assert (b.age[:, 0] <= D_MAX).tolist() == [counts]
@@ -138,8 +137,6 @@ def test_a_conversion_inside_d_max_counts_even_if_it_becomes_known_later() -> No
 def test_censored_history_has_what_became_known_before_its_end(end: int, known: bool) -> None:
     """Bought after 10, known after 60."""
     (b,) = source_of(10, seen=60).history(end, "censored").batches(10, None)
-    assert b.truth is not None
-    assert b.delay is not None
     assert (b.truth.bool().tolist(), b.converted.tolist()) == ([known], [known])
     assert b.delay[:, 0].tolist() == [10 if known else NEVER]
 
@@ -164,11 +161,10 @@ def test_a_refund_takes_back_the_conversion_and_nothing_else(clock: int, stands:
 def test_a_refund_counts_up_to_the_last_second_of_d_max(undone: int, label: int, clock: int) -> None:
     source = source_of(30, cart=8, undone=undone)
     events = source.reveals((After(clock),), 0, 600, truth=True)
-    assert events.truth is not None
+    assert isinstance(events, LabelledReveals)
     assert events.truth.tolist() == events.label.tolist() == [label]
     assert source.table.label.tolist() == [bool(label)]
     (b,) = source.history(600, "mature").batches(10, None)
-    assert b.truth is not None
     assert b.truth.tolist() == [label]
     assert b.age.tolist() == [[30 if label else NEVER, 8]]
 
@@ -176,7 +172,6 @@ def test_a_refund_counts_up_to_the_last_second_of_d_max(undone: int, label: int,
 @pytest.mark.parametrize(("end", "label"), [(CLICK + 50, 1), (CLICK + 51, 0)])
 def test_censored_history_knows_refunds_before_its_end(end: int, label: int) -> None:
     (b,) = source_of(30, cart=8, undone=50).history(end, "censored").batches(10, None)
-    assert b.truth is not None
     assert b.truth.tolist() == b.label.tolist() == [label]
     assert b.age[:, 1].tolist() == [8]
 

@@ -20,7 +20,7 @@ from tracecvr.method import Helper, Method, cross_entropy
 from tracecvr.methods.pretrain import Pretrain
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
 from tracecvr.source import TableSource
 
 PAIRS = [(subject, name) for subject in checks.subjects() for name in checks.found()]
@@ -107,8 +107,7 @@ class Leaking(Vanilla):
     def helpers(self) -> dict[str, Helper]:
         return {"aid": Helper(lambda: self.net(1))}
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        assert b.truth is not None
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         return cross_entropy(self.nets[name](b.x)[:, 0], b.truth).mean()
 
     def loss(self, b: Reveals) -> Tensor:
@@ -123,7 +122,7 @@ class Careless(Leaking):
 
     name = "careless"
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         loss = super().helper_loss(name, b)
         return -loss if torch.is_grad_enabled() else loss
 
@@ -190,8 +189,7 @@ class Unwarmed(Pretrain):
 
     name = "unwarmed"
 
-    def warm_loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         return cross_entropy(self.logit(b.x), 1 - b.truth).mean()
 
 

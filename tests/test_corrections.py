@@ -59,7 +59,7 @@ def test_fnc_learns_p_over_one_plus_p_and_serves_p() -> None:
 def test_fnc_starts_the_stream_at_its_own_fixed_point() -> None:
     engine = engine_of("fnc")
     (history,) = CELL.source().history(1, "mature").batches(CELL.clicks, None)
-    engine.method.loss = engine.method.warm_loss  # type: ignore[method-assign]
+    engine.method.loss = engine.method.warm_loss  # type: ignore[method-assign,assignment]
     assert root(engine, history) == pytest.approx(0.2, abs=2e-4)
     assert torch.sigmoid(engine.method.logit(torch.zeros(1, 1))).item() == pytest.approx(1 / 6, abs=2e-4)
 

@@ -29,7 +29,7 @@ from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.methods.telescoped import Telescoped
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer, reliability
-from tracecvr.reveal import After, Reveals
+from tracecvr.reveal import After, LabelledReveals, Reveals
 from tracecvr.source import TableSource
 from tracecvr.trajectory import TrajectoryAware, TrajectoryNet, count_action_states, count_states
 
@@ -62,7 +62,7 @@ def engine_of(method: str, **options: Any) -> Engine:
     return Engine(registry.get("method", method)(hidden=(8,), **options), SCHEMA)
 
 
-def history_of(source: TableSource, labels: str = "mature", rng: np.random.Generator | None = None) -> Reveals:
+def history_of(source: TableSource, labels: str = "mature", rng: np.random.Generator | None = None) -> LabelledReveals:
     """All clicks before the end, as one batch."""
     history = source.history(END, labels)
     (b,) = history.batches(len(history), rng)
@@ -133,7 +133,9 @@ class Rows(nn.Module):
         return self.outputs[: len(inputs[0])]
 
 
-def past(delay: npt.NDArray[np.int64], end: int = END, click_ts: npt.NDArray[np.int64] | None = None) -> Reveals:
+def past(
+    delay: npt.NDArray[np.int64], end: int = END, click_ts: npt.NDArray[np.int64] | None = None
+) -> LabelledReveals:
     """Clicks of history with given delays of their conversion, in this order."""
     at = np.zeros(len(delay), np.int64) if click_ts is None else click_ts
     table = source_of([0]).table
@@ -311,7 +313,7 @@ def test_trajectory_learns_the_states_given_kind_and_outcome(method: str) -> Non
             assert psi[kind, y] == pytest.approx(np.array(exact), abs=2e-3), (kind, y)
 
 
-def cut_off() -> Reveals:
+def cut_off() -> LabelledReveals:
     """History as known at its end, of which many windows are still hidden."""
     source = source_of([END - age for age in (2 * DAY, DAY, 7 * HOUR, 6 * HOUR + 1, HOUR + 1, HOUR)])
     b = history_of(source, "censored", np.random.default_rng(2))
@@ -324,7 +326,6 @@ def test_trajectory_loss_counts_windows_that_have_ended() -> None:
     part, b = engine_of("trace").method, cut_off()
     net = part.nets["trajectory"].eval()
     assert isinstance(net, TrajectoryNet)
-    assert b.truth is not None
     with torch.no_grad():
         logits = net(b.x, b.truth.long()).double().numpy()
         loss = net.loss(b, HORIZONS).item()
@@ -434,7 +435,6 @@ def test_completer_learns_the_rate_given_the_first_windows(method: str, shortest
 def test_completer_is_trained_on_trajectories_cut_at_a_random_length(method: str, shortest: int) -> None:
     _, plugin = completer_of(method)
     b = history_of(source_of([0], copies=20), rng=np.random.default_rng(4))
-    assert b.truth is not None
     logits = np.random.default_rng(3).normal(size=len(b))
     net = plugin.nets["completer"] = Rows(torch.from_numpy(logits).float())
     loss = plugin.helper_loss("completer", b).item()

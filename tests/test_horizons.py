@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tracecvr.checks.loss import gradient, root
 from tracecvr.checks.subject import Cell, Constant, Subject, plan_for, small_log
-from tracecvr.clicks import ClickTable
+from tracecvr.clicks import ClickTable, Schema
 from tracecvr.config import DAY, HOUR, MINUTE
-from tracecvr.datasets.criteo import HORIZONS
+from tracecvr.datasets.criteo import HORIZONS, Criteo
+from tracecvr.datasets.criteo_search import CriteoSearch
 from tracecvr.engine import Engine
 from tracecvr.methods.gdfm import GDFM
 from tracecvr.reveal import After
@@ -112,16 +113,17 @@ def test_a_window_counts_the_same_however_often_it_is_shown() -> None:
 # Horizons.
 
 
-def test_on_criteo_the_first_window_ends_with_the_click() -> None:
-    schema = replace(small_log().schema, dataset="criteo", horizons=HORIZONS, d_max=30 * DAY)
+def test_the_first_window_ends_with_the_click_where_the_log_says_so() -> None:
+    schema = replace(small_log().schema, horizons=HORIZONS, d_max=30 * DAY, conversions_at_click=True)
 
-    def ends(method: GDFM, dataset: str) -> tuple[int, ...]:
-        method.bind(replace(schema, dataset=dataset), 0)
+    def ends(method: GDFM, schema: Schema) -> tuple[int, ...]:
+        method.bind(schema, 0)
         return method.ends
 
-    assert ends(GDFM(), "criteo") == ends(GDFM(), "criteo_search") == (0, *HORIZONS)
-    assert ends(GDFM(), "taobao") == HORIZONS
-    assert ends(GDFM(horizons=(HOUR, DAY)), "criteo") == (HOUR, DAY)
+    assert ends(GDFM(), schema) == (0, *HORIZONS)
+    assert ends(GDFM(), replace(schema, conversions_at_click=False)) == HORIZONS
+    assert ends(GDFM(horizons=(HOUR, DAY)), schema) == (HOUR, DAY)
+    assert (Criteo.conversions_at_click, CriteoSearch.conversions_at_click) == (True, True)
     assert SUBJECT.engine(schema).schedule == tuple(After(end) for end in (0, *HORIZONS))
 
 
@@ -129,7 +131,7 @@ def test_the_window_at_the_click_holds_conversions_that_came_with_it() -> None:
     log = small_log()
     action_ts = np.array(log.action_ts)
     action_ts[:40, 0] = log.click_ts[:40]
-    table = ClickTable(log.x, log.click_ts, log.click_id, action_ts, replace(log.schema, dataset="criteo"))
+    table = ClickTable(log.x, log.click_ts, log.click_id, action_ts, replace(log.schema, conversions_at_click=True))
     engine, source = SUBJECT.warmed(table, plan_for(table))
     state, visible = source.reveals(engine.schedule[:1], 0, DAY).trajectory(engine.method.ends)
     assert visible.sum(0).tolist()[1:] == [0] * 5

@@ -16,6 +16,10 @@ from tracecvr.checks.stream import scrambled
 from tracecvr.checks.subject import Cell, Constant, Subject, plan_for, small_log
 from tracecvr.clicks import ClickTable, Feature
 from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.dataset import Dataset
+from tracecvr.datasets.criteo import Criteo
+from tracecvr.datasets.synthetic import Synthetic
+from tracecvr.datasets.taobao import Taobao
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.method import Method, cross_entropy, mixture
@@ -24,7 +28,7 @@ from tracecvr.methods.ftp import FTP, ProphetNet
 from tracecvr.methods.miss import MISS, MixedNet
 from tracecvr.nets import MLP
 from tracecvr.replay import replay
-from tracecvr.reveal import After, On, Reveals
+from tracecvr.reveal import After, LabelledReveals, On, Reveals
 from tracecvr.served import ServedLog
 from tracecvr.source import TableSource
 
@@ -73,8 +77,8 @@ def warmed(name: str, publish_lag: int = 0, **options: Any) -> tuple[Engine, Tab
     return Subject(name).warmed(table, plan, **options)
 
 
-def spans_on(name: str, dataset: str, d_max: int, **options: Any) -> tuple[int, ...]:
-    schema = replace(small_log().schema, dataset=dataset, horizons=(60,), d_max=d_max)
+def spans_on(name: str, dataset: type[Dataset], d_max: int, **options: Any) -> tuple[int, ...]:
+    schema = replace(small_log().schema, windows=dataset.windows, horizons=(60,), d_max=d_max)
     method = Subject(name).engine(schema, **options).method
     assert isinstance(method, FTP | MISS | DFSN)
     return method.spans
@@ -369,9 +373,10 @@ def test_extreme_logits_stay_finite(name: str, logit: float) -> None:
         net = Fixed(rows, 3, logit)
     method.nets["main"] = net
     history = next(CELL.source().history(1, "mature").batches(CELL.clicks, None))
-    for loss, x in ((method.loss, events), (method.warm_loss, history)):
+    for b in (events, history):
         method.forget()
-        value = loss(x) + method.log_odds(x.x).mean()
+        loss = method.warm_loss(b) if isinstance(b, LabelledReveals) else method.loss(b)
+        value = loss + method.log_odds(b.x).mean()
         assert torch.isfinite(value)
         slopes = torch.autograd.grad(value, list(net.parameters()), allow_unused=True)
         assert all(slope is None or torch.isfinite(slope).all() for slope in slopes)
@@ -418,14 +423,14 @@ def test_autograd_agrees_with_differences_when_what_is_stopped_is_held(name: str
 
 @pytest.mark.parametrize("name", ["ftp", "miss"])
 def test_windows_of_logs(name: str) -> None:
-    assert spans_on(name, "criteo", 30 * DAY) == tuple(n * DAY for n in (1, 7, 14, 21, 30))
-    assert spans_on(name, "taobao", 3 * DAY) == (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
-    assert spans_on(name, "synthetic", 15 * DAY) == tuple(n * DAY // 2 for n in (1, 7, 14, 21, 30))
-    assert spans_on(name, "criteo", 30 * DAY, windows=(60, 30 * DAY)) == (60, 30 * DAY)
+    assert spans_on(name, Criteo, 30 * DAY) == tuple(n * DAY for n in (1, 7, 14, 21, 30))
+    assert spans_on(name, Taobao, 3 * DAY) == (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
+    assert spans_on(name, Synthetic, 15 * DAY) == tuple(n * DAY // 2 for n in (1, 7, 14, 21, 30))
+    assert spans_on(name, Criteo, 30 * DAY, windows=(60, 30 * DAY)) == (60, 30 * DAY)
     assert engine_of(name, windows=WINDOWS).method.in_force()["windows"] == list(WINDOWS)
     for wrong in ((60, 29 * DAY), (30 * DAY, 60), (60, 60, 30 * DAY), ()):
         with pytest.raises(UserError, match="windows"):
-            spans_on(name, "criteo", 30 * DAY, windows=wrong)
+            spans_on(name, Criteo, 30 * DAY, windows=wrong)
 
 
 def test_events_per_click() -> None:
@@ -462,7 +467,7 @@ def test_heads_go_to_their_fixed_points(alpha: float | None) -> None:
 def test_heads_are_warmed_up_to_the_same_fixed_points() -> None:
     engine, method = miss(alpha=0.2)
     method.nets["main"] = MixedNet(Constant([0.0, 0.0]), 2)
-    method.loss = method.warm_loss  # type: ignore[method-assign]
+    method.loss = method.warm_loss  # type: ignore[method-assign,assignment]
     descend(engine, next(CELL.source().history(1, "mature").batches(CELL.clicks, None)))
     assert torch.sigmoid(method.outputs(torch.zeros(1, 1)))[0].tolist() == pytest.approx([0.1958, 0.2], abs=1e-4)
 
@@ -722,15 +727,15 @@ def test_dfsn_loss_equals_a_plain_form() -> None:
 
 
 def test_windows_of_satellites() -> None:
-    assert spans_on("dfsn", "criteo", 30 * DAY) == (HOUR, 7 * DAY)
-    assert spans_on("dfsn", "taobao", 3 * DAY) == (2 * HOUR, DAY)
-    assert spans_on("dfsn", "synthetic", 6 * HOUR) == (MINUTE, 5040)
-    assert spans_on("dfsn", "criteo", 30 * DAY, window=5 * DAY) == (HOUR, 5 * DAY)
+    assert spans_on("dfsn", Criteo, 30 * DAY) == (HOUR, 7 * DAY)
+    assert spans_on("dfsn", Taobao, 3 * DAY) == (2 * HOUR, DAY)
+    assert spans_on("dfsn", Synthetic, 6 * HOUR) == (MINUTE, 5040)
+    assert spans_on("dfsn", Criteo, 30 * DAY, window=5 * DAY) == (HOUR, 5 * DAY)
     in_force = dfsn()[1].in_force()
     assert (in_force["satellite_window"], in_force["window"]) == (40 * MINUTE, HOUR)
     for wrong in ({"window": 60}, {"window": 31 * DAY}, {"satellite_window": 7 * DAY}):
         with pytest.raises(UserError, match="satellite_window"):
-            spans_on("dfsn", "criteo", 30 * DAY, **wrong)
+            spans_on("dfsn", Criteo, 30 * DAY, **wrong)
 
 
 @pytest.mark.parametrize("name", ["gdfm", "miss"])

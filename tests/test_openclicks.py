@@ -19,6 +19,7 @@ from tracecvr.errors import UserError
 from tracecvr.methods.trace import Trace
 from tracecvr.openclicks import OpenClicks, survives
 from tracecvr.replay import Plan, replay
+from tracecvr.reveal import LabelledReveals
 from tracecvr.run import run
 from tracecvr.source import TableSource
 
@@ -41,7 +42,7 @@ def test_it_is_clicks_of_the_stream_that_have_not_converted_by_an_age(interval: 
     assert set(zip(events.row.tolist(), events.trigger.tolist(), strict=True)) == expected
     assert len(events) == len(expected) > 100
     assert not events.converted.any()
-    assert events.truth is None
+    assert not isinstance(events, LabelledReveals)
 
 
 def test_judging_changes_nothing_and_uses_the_model_before_it_learns() -> None:

@@ -17,7 +17,7 @@ from tracecvr.engine import Engine
 from tracecvr.method import Method
 from tracecvr.metrics import nll
 from tracecvr.nets import start_at
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals
 from tracecvr.seeds import generator
 from tracecvr.source import TableSource
 
@@ -31,7 +31,7 @@ def engine(name: str, **options: Any) -> Engine:
     return Engine(method, LOG.schema, seed=1)
 
 
-def whole() -> Reveals:
+def whole() -> LabelledReveals:
     return next(HISTORY.batches(len(HISTORY), np.random.default_rng(0)))
 
 

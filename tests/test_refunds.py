@@ -20,7 +20,7 @@ from tracecvr.config import HOUR
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.errors import UserError
 from tracecvr.replay import replay
-from tracecvr.reveal import After, On, Schedule
+from tracecvr.reveal import After, LabelledReveals, On, Schedule
 from tracecvr.source import TableSource
 
 Click = tuple[int, int | None, int | None, int | None]
@@ -54,7 +54,7 @@ def state(table: ClickTable, row: int, clock: int) -> bool:
 def test_every_reveal_shows_the_state_at_its_clock(rows: list[Click], schedule: Schedule) -> None:
     table = refunded(rows)
     events = TableSource(table).reveals(schedule, 0, 700, truth=True)
-    assert events.truth is not None
+    assert isinstance(events, LabelledReveals)
     for i, row in enumerate(events.row.tolist()):
         clock = int(table.click_ts[row] + events.elapsed[i])
         final = state(table, row, int(table.click_ts[row]) + D_MAX)
@@ -93,7 +93,6 @@ def test_what_fires_follows_the_state(rows: list[Click], trigger: After | On) ->
 def test_censored_history_knows_refunds_before_the_split_only(rows: list[Click], split: int) -> None:
     table = refunded(rows)
     for b in TableSource(table).history(split, "censored").batches(5, None):
-        assert b.truth is not None
         known = [state(table, row, split - 1) for row in b.row.tolist()]
         assert b.truth.bool().tolist() == b.converted.tolist() == known
 
@@ -127,7 +126,6 @@ def test_a_refund_after_the_split_is_not_known_at_it() -> None:
     table = refunded([(5, 30, None, 20)])  # bought at 35, taken back at 55
     for split, known in ((35, 0), (36, 1), (55, 1), (56, 0)):
         (b,) = TableSource(table).history(split, "censored").batches(10, None)
-        assert b.truth is not None
         assert (b.truth.tolist(), b.converted.tolist()) == ([known], [bool(known)])
 
 

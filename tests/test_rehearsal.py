@@ -18,7 +18,7 @@ from tracecvr.methods.ftp import FTP
 from tracecvr.methods.oracle import Oracle
 from tracecvr.methods.vanilla_dup import VanillaDup
 from tracecvr.plugins.rehearsal import Rehearsal, events_per_idle_click
-from tracecvr.reveal import Again, Reveals
+from tracecvr.reveal import Again, LabelledReveals, Reveals
 from tracecvr.seeds import generator
 from tracecvr.source import TableSource
 
@@ -104,6 +104,7 @@ def test_oracle_is_unbiased_whenever_it_is_shown_clicks(method: str) -> None:
     engine = cell.engine(Subject("oracle"), schedule_of=method)
     events = cell.events(engine)
     assert isinstance(engine.method, Oracle)
+    assert isinstance(events, LabelledReveals)
     shown = Counter(events.row.tolist())
     assert engine.method.times_shown(events).tolist() == [shown[row] for row in events.row.tolist()]
     assert root(engine, events) == pytest.approx(cell.p, abs=1e-4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracecvr.checks.reference import EventByEvent
+from tracecvr.checks.subject import small_log
 from tracecvr.clicks import NEVER, ClickTable, Feature, Schema
-from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger
+from tracecvr.config import DAY
+from tracecvr.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
 from tracecvr.source import TableSource
 
 D_MAX = 100
@@ -77,8 +79,7 @@ def test_nothing_later_than_the_clock_is_in_a_reveal(table: ClickTable, schedule
     events = TableSource(table).reveals(schedule, 0, 600)
     known = events.age != NEVER
     assert (events.age[known] <= events.elapsed[:, None].expand_as(events.age)[known]).all()
-    assert events.truth is None
-    assert events.delay is None
+    assert not isinstance(events, LabelledReveals)
     state, visible = events.trajectory(SCHEMA.horizons)
     assert (state[visible == 0] == 0).all()
     assert (visible == (torch.tensor(SCHEMA.horizons) <= events.elapsed[:, None])).all()
@@ -131,8 +132,6 @@ def test_again_repeats_what_was_known_first() -> None:
 def test_censored_history_knows_only_what_was_known_at_the_split(table: ClickTable, split: int) -> None:
     source = TableSource(table)
     for b in source.history(split, "censored").batches(5, None):
-        assert b.truth is not None
-        assert b.delay is not None
         click_ts = torch.from_numpy(table.click_ts)[b.row]
         assert (click_ts < split).all()
         known = b.delay != NEVER
@@ -145,7 +144,6 @@ def test_what_comes_at_the_split_is_not_history() -> None:
     source = TableSource(table_of([(5, 45, None)]))
     for split, known in ((50, 0), (51, 1)):
         (b,) = source.history(split, "censored").batches(10, None)
-        assert b.truth is not None
         assert b.truth.tolist() == [known]
         assert len(source.reveals((On(0),), split, split + 20)) == 1 - known
 
@@ -153,7 +151,6 @@ def test_what_comes_at_the_split_is_not_history() -> None:
 def test_mature_history_has_final_labels_and_all_windows() -> None:
     table = table_of([(0, 90, None), (10, None, 3), (20, 120, None)])
     (b,) = TableSource(table).history(30, "mature").batches(10, None)
-    assert b.truth is not None
     assert b.truth.tolist() == [1, 0, 0]
     assert b.trajectory(SCHEMA.horizons)[1].all()
 
@@ -163,3 +160,17 @@ def test_posterior_view_at_one_clock() -> None:
     assert events.elapsed.tolist() == [20, 10, 0]
     assert events.label.tolist() == [0, 1, 0]
     assert len(TableSource(table_of([(30, None, None)])).known_at(20, 0, 100)) == 0
+
+
+def test_labelled_events_stay_labelled_whatever_is_taken_of_them() -> None:
+    source = TableSource(small_log())
+    plain, with_truth = (source.reveals((After(60),), 0, DAY, truth=truth) for truth in (False, True))
+    (history,) = source.history(DAY, "mature").batches(len(with_truth) + 100, None)
+    assert type(plain) is Reveals
+    assert not hasattr(plain, "truth")
+    for events in (with_truth, history):
+        assert isinstance(events, LabelledReveals)
+        taken = replace(events.take(torch.tensor([3, 1])), rng=None)
+        assert type(taken) is LabelledReveals
+        for name in ("truth", "delay", "span"):
+            assert torch.equal(getattr(taken, name), getattr(events, name)[[3, 1]])

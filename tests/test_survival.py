@@ -20,6 +20,7 @@ from tracecvr.checks.loss import gradient, root
 from tracecvr.checks.subject import Cell, Constant, Subject, plan_for, small_log
 from tracecvr.clicks import NEVER, ClickTable
 from tracecvr.config import DAY, HOUR, MINUTE, configure
+from tracecvr.datasets.taobao import Taobao
 from tracecvr.engine import Engine
 from tracecvr.errors import UserError
 from tracecvr.methods.dfm import DFM
@@ -275,7 +276,7 @@ def test_warm_up_is_unbiased_for_clicks_of_all_ages(method: str, labels: str) ->
     end = int(hours[-1]) + 10 * MINUTE  # the last clicks are younger than any slot
     (b,) = TableSource(table).history(end, labels).batches(len(table), None)
     assert (b.elapsed < cell.schema.d_max).any() == (labels == "censored")
-    engine.method.loss = engine.method.warm_loss  # type: ignore[method-assign]
+    engine.method.loss = engine.method.warm_loss  # type: ignore[method-assign,assignment]
     assert gradient(engine, b, truth).abs().max() < 3e-4
 
 
@@ -487,7 +488,7 @@ def test_esdf_slots() -> None:
     of_criteo.bind(month, 0)
     assert of_criteo.edges == (900, 3600, 21600, *(d * DAY for d in (1, 2, 3, 4, 5, 6, 7, 14, 30)))
     assert of_criteo.heads() == 13
-    of_taobao.bind(replace(month, dataset="taobao", d_max=3 * DAY, window=12 * HOUR), 0)
+    of_taobao.bind(replace(month, windows=Taobao.windows, d_max=3 * DAY, window=12 * HOUR), 0)
     assert of_taobao.edges == (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
 
 

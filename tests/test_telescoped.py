@@ -20,7 +20,7 @@ from tracecvr.config import DAY, HOUR
 from tracecvr.engine import Engine
 from tracecvr.methods.telescoped import Telescoped
 from tracecvr.methods.trace import Trace
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 from tracecvr.source import TableSource
 
 ENDS = (HOUR, DAY, 3 * DAY)
@@ -275,7 +275,7 @@ def test_the_law_of_a_cell_is_learnt_from_its_history() -> None:
         optimiser = torch.optim.LBFGS([outputs], max_iter=60, line_search_fn="strong_wolfe")
         (history,) = TableSource(table).history(end, labels).batches(count, None)
 
-        def closure(history: Reveals = history, outputs: Tensor = outputs, by: Any = optimiser) -> Tensor:
+        def closure(history: LabelledReveals = history, outputs: Tensor = outputs, by: Any = optimiser) -> Tensor:
             by.zero_grad()
             loss = chain_loss(outputs.expand(len(history), -1), history, ENDS)
             loss.backward()

@@ -16,7 +16,7 @@ from tracecvr.learning import StreamLearning
 from tracecvr.method import Method
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 from tracecvr.source import TableSource
 
 TABLE = small_log()
@@ -78,7 +78,7 @@ class Watching(Vanilla):
     modes: set[bool] = field(default_factory=set, init=False)
     shown: list[list[int]] = field(default_factory=list, init=False)
 
-    def warm_loss(self, b: Reveals) -> Tensor:
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         self.modes.add(self.nets["main"].training)
         self.shown.append(b.row.tolist())
         return super().warm_loss(b)

@@ -18,7 +18,7 @@ from tracecvr.engine import Engine, Fitted
 from tracecvr.method import Method, Part, Plugin
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.plugins.completer import Completer
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals
 from tracecvr.source import TableSource
 from tracecvr.warm import SharedWarmUps
 
@@ -148,7 +148,7 @@ class Twisted(ESDFM):
     name = "twisted"
     twist: float = 1.0
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         return self.twist * DelayAware.helper_loss(self, name, b) ** 2
 
 

@@ -61,6 +61,7 @@ def _table(click_ts: Ints, split: int) -> ClickTable:
         split=split,
         interval=HOUR,
         observed_until=int(click_ts[-1]) + HORIZONS[-1] + 1,
+        conversions_at_click=Criteo.conversions_at_click,
     )
     return ClickTable(x, click_ts, np.arange(clicks), action_ts, schema)
 

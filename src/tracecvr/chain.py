@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tracecvr.method import mean_over
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals
 
 NOTHING = -1e4
 """The logarithm of no probability, finite so that differences of such remain numbers."""
@@ -43,13 +43,12 @@ def log_open(outputs: Tensor, state: Tensor, shift: float = 0.0) -> Tensor:
     return F.pad(torch.stack([no, yes], dim=1).cumsum(2), (1, 0))
 
 
-def chain_loss(outputs: Tensor, b: Reveals, ages: tuple[int, ...]) -> Tensor:
+def chain_loss(outputs: Tensor, b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
     """-log P(chain | x, y) under each click's own outcome: the mean over the clicks of a history that say something.
 
     In a censored history, a click without a conversion says nothing before it is mature. A conversion is there only
     because it came early enough: its likelihood is conditional on that.
     """
-    assert b.truth is not None
     state, visible = b.trajectory(ages)
     without, with_it = _hazard_logits(outputs, state)
     converts, (waits, leaves) = b.truth > 0, _conversion(b, ages)
@@ -62,12 +61,11 @@ def chain_loss(outputs: Tensor, b: Reveals, ages: tuple[int, ...]) -> Tensor:
     return -mean_over(torch.where(converts, yes, no), speaks)
 
 
-def hazard_events(b: Reveals, ages: tuple[int, ...]) -> Tensor:
+def hazard_events(b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
     """For each hazard, in the order of a net's outputs, whether what it is of happened: 1 or 0, NaN where it could not.
 
     What other actions add to a hazard has no rate: NaN.
     """
-    assert b.truth is not None
     state, visible = b.trajectory(ages)
     waits, leaves = _conversion(b, ages)
     before = F.pad(state, (0, 0, 1, 0))[:, :-1, 1:]
@@ -80,9 +78,8 @@ def hazard_events(b: Reveals, ages: tuple[int, ...]) -> Tensor:
     return torch.cat([F.pad(e[..., None], (0, state.shape[2] - 1), value=torch.nan).flatten(1) for e in each], dim=1)
 
 
-def _conversion(b: Reveals, ages: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _conversion(b: LabelledReveals, ages: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Of each visible window, if it ends without the conversion having come, and if it came in it: (B, H), (B, H)."""
-    assert b.delay is not None
     late, visible = b.delay[:, :1] > torch.tensor(ages), b.trajectory(ages)[1]
     return visible * late, visible * ~late * F.pad(late[:, :-1], (1, 0), value=True)
 

@@ -41,6 +41,17 @@ TRUTH = "truth."
 
 _FORMAT = 1
 
+_PREFERENCES = ("windows", "conversions_at_click")
+"""Fields of a schema that set defaults of methods and say nothing of the clicks: no part of the fingerprint."""
+
+_BEFORE_PREFERENCES: dict[str, dict[str, Any]] = {
+    "taobao": {"windows": (7_200, 43_200, 86_400, 172_800, 259_200)},
+    "criteo": {"conversions_at_click": True},
+    "criteo_search": {"conversions_at_click": True},
+}
+"""What methods assumed of a log by its name, when schemas did not say it. Tables and stores written then lack the
+fields, and must be learnt from as before. No log is to be added here: a dataset declares what it wants."""
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -57,7 +68,9 @@ class Schema:
     """What a log consists of and how it is to be replayed; all times in seconds since its origin.
 
     `observed_until` is where labels end: only clicks whose d_max ends before it are scored. `window` is the single
-    observation window this log's delays call for, if the methods' own defaults do not suit it. `embedding_dim` and
+    observation window this log's delays call for, if the methods' own defaults do not suit it; `windows` are several
+    such windows, in rising order, for methods with more than one. `conversions_at_click` says that conversions in the
+    second of the click are common, so that a window of length 0 tells something. `embedding_dim` and
     `estimator_hidden` are the net sizes the field uses for this log. `notes` declare what a reader of the results has
     to know (imputed times, for example). `negatives_kept` is the share of the clicks without a conversion that are in
     the log, where the others were left out of it: what is served and measured is corrected for that.
@@ -76,6 +89,8 @@ class Schema:
     window: int | None = None
     notes: tuple[str, ...] = ()
     negatives_kept: float = 1.0
+    windows: tuple[int, ...] | None = None
+    conversions_at_click: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.negatives_kept <= 1:
@@ -99,7 +114,8 @@ class Schema:
     @property
     def text(self) -> str:
         """The schema as the fingerprint has it."""
-        return json.dumps(self.to_json(), sort_keys=True)
+        content = {name: value for name, value in self.to_json().items() if name not in _PREFERENCES}
+        return json.dumps(content, sort_keys=True)
 
     def to_json(self) -> dict[str, Any]:
         content = asdict(self)
@@ -109,7 +125,8 @@ class Schema:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+        old = _BEFORE_PREFERENCES.get(content["dataset"], {})
+        fields: dict[str, Any] = old | {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
         fields["features"] = tuple(Feature(**f) for f in content["features"])
         return cls(**fields)
 

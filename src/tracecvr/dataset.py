@@ -55,6 +55,8 @@ class Dataset:
     embedding_dim: ClassVar[int] = 16
     estimator_hidden: ClassVar[tuple[int, ...]] = (128, 128, 128)
     window: ClassVar[int | None] = None
+    windows: ClassVar[tuple[int, ...] | None] = None
+    conversions_at_click: ClassVar[bool] = False
 
     horizons: tuple[Seconds, ...] = option((), "ends of the observation windows")
     d_max: Seconds = option(0, "attribution limit: later conversions do not count", above=0)
@@ -115,6 +117,8 @@ class Dataset:
             embedding_dim=self.embedding_dim,
             estimator_hidden=self.estimator_hidden,
             window=self.window,
+            windows=self.windows,
+            conversions_at_click=self.conversions_at_click,
             notes=notes,
         )
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tracecvr.config import DAY, Seconds, option
 from tracecvr.method import Windowed, cross_entropy
 from tracecvr.nets import ElapsedNet
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 
 
 @dataclass
@@ -48,28 +48,26 @@ class Hindsight(Windowed):
         width = self.hidden[-1]
         return ElapsedNet(self.net(width), width, (width,))
 
-    def hindsight(self, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+    def hindsight(self, b: LabelledReveals) -> tuple[Tensor, Tensor, Tensor]:
         """Of clicks in history: age at the deadline (negative if they came after it), whether they had converted by
         then, and whether they converted between then and the end."""
-        assert b.span is not None
-        assert b.delay is not None
         elapsed, delay = b.span - self.before_end, b.delay[:, 0]
         if self.as_of == "window":
             elapsed = torch.where(elapsed >= self.wait, self.wait, -1)
         known = delay <= (elapsed + self.before_end).clamp_max(self.schema.d_max)
         return elapsed, known & (delay <= elapsed), known & (delay > elapsed)
 
-    def question(self, name: str, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+    def question(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor, Tensor]:
         """What a helper is asked about clicks in history: their age, which of them, and the answers."""
         raise NotImplementedError
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         if name not in self.helpers():
             return super().base_rates(name, b)
         elapsed, asked, label = self.question(name, b)
         return (b.x, elapsed.clamp_min(0)), label.float().where(asked & (elapsed >= 0), torch.nan)[:, None]
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         """A helper's loss on those asked about that came before the deadline; 0 if there are too few to normalise.
 
         Others do not enter the net: through batch statistics, they would move embeddings that nothing else trains.

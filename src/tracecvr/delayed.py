@@ -12,7 +12,7 @@ from tracecvr.clicks import Schema
 from tracecvr.config import MINUTE, Seconds, option
 from tracecvr.errors import UserError
 from tracecvr.method import Helper, Windowed, cross_entropy, mean_over
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 
 
 @dataclass
@@ -26,19 +26,15 @@ class DelayAware(Windowed):
     def helpers(self) -> dict[str, Helper]:
         return {"delay": Helper(lambda: self.net(2), self.helper_epochs)}
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        assert b.truth is not None
-        assert b.delay is not None
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         logits, waiting = self.nets[name](b.x), b.delay[:, 0] > self.wait
         late = cross_entropy(logits[:, 0], b.truth * waiting)
         never = cross_entropy(logits[:, 1], 1 - b.truth)
         return late.mean() + mean_over(never, waiting)
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         if name != "delay":
             return super().base_rates(name, b)
-        assert b.truth is not None
-        assert b.delay is not None
         waiting = b.delay[:, 0] > self.wait
         return (b.x,), torch.stack([b.truth * waiting, (1 - b.truth).where(waiting, torch.nan)], dim=1)
 

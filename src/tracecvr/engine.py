@@ -31,7 +31,7 @@ from tracecvr.learning import AS_WARM_UP, AveragedNet, StreamLearning, load_mome
 from tracecvr.method import WARM, Method, Part, Plugin
 from tracecvr.metrics import probability
 from tracecvr.nets import freeze, start_at, thaw
-from tracecvr.reveal import Again, Reveals, repeated
+from tracecvr.reveal import Again, LabelledReveals, Reveals, repeated
 from tracecvr.scratch import Progress, silent
 from tracecvr.seeds import generator
 from tracecvr.served import ServedLog
@@ -63,7 +63,7 @@ class Fit:
     title: str
     part: Part
     name: str
-    loss: Callable[[Reveals], Tensor]
+    loss: Callable[[LabelledReveals], Tensor]
     epochs: int | None
     usual: int = 1
 

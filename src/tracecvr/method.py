@@ -19,7 +19,7 @@ from tracecvr import ranks, registry
 from tracecvr.clicks import Schema
 from tracecvr.config import DAY, HOUR, Seconds, option, validated, values
 from tracecvr.errors import UserError
-from tracecvr.reveal import Reveals, Schedule
+from tracecvr.reveal import LabelledReveals, Reveals, Schedule
 from tracecvr.seeds import derive
 
 WARM = "warm_up."
@@ -45,6 +45,8 @@ class Part:
     """What methods and plugins share: nets by name, counts that are saved with them, and one forward per batch."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """What it is called in tables and figures; its name, if a class gives none."""
     reference: ClassVar[str] = ""
     status: ClassVar[str] = "ours"
     """What the implementation rests on: paper, code, reconstructed, ours."""
@@ -75,11 +77,11 @@ class Part:
         """Helper nets by name; none by default."""
         return {}
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         """The warm-up loss of one helper on a batch of history."""
         raise UserError(f"{self.name} has a helper {name!r} but no helper_loss for it")
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         """Where a net's outputs start: its inputs for a batch of history, and 0 or 1 for each event whose rate an
         output estimates, (events, outputs), NaN where it estimates nothing. The biases of the outputs are set to the
         rates of all history. None, the default for helpers, leaves the net as it is."""
@@ -205,14 +207,12 @@ class Method(Part):
         """The streaming loss of a batch of events."""
         raise UserError(f"method {self.name!r} does not define loss()")
 
-    def warm_loss(self, b: Reveals) -> Tensor:
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         """The loss of the served net on warm-up history: cross-entropy with the label."""
-        assert b.truth is not None
         return cross_entropy(self.logit(b.x), b.truth).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         """The first output of the served net starts at the label's rate."""
-        assert b.truth is not None
         return ((b.x,), b.truth[:, None]) if name == "main" else super().base_rates(name, b)
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
@@ -293,9 +293,8 @@ class MultiWindow(Method):
     """A method with several observation windows, the last of which ends with d_max."""
 
     default_windows: ClassVar[tuple[int, ...]] = (DAY, 7 * DAY, 14 * DAY, 21 * DAY, 30 * DAY)
-    taobao_windows: ClassVar[tuple[int, ...]] = (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
     windows: tuple[Seconds, ...] | None = option(
-        None, "observation windows; by default 1, 7, 14, 21 and 30 days, or Taobao's own, scaled to d_max", low=1
+        None, "observation windows; by default the dataset's, else 1, 7, 14, 21 and 30 days, scaled to d_max", low=1
     )
 
     def in_force(self) -> dict[str, Any]:
@@ -306,8 +305,8 @@ class MultiWindow(Method):
         """The windows in force."""
         if self.windows is not None:
             return self.windows
-        of_log = self.taobao_windows if self.schema.dataset == "taobao" else self.default_windows
-        return tuple(round(window * self.schema.d_max / of_log[-1]) for window in of_log)
+        default = self.schema.windows or self.default_windows
+        return tuple(round(window * self.schema.d_max / default[-1]) for window in default)
 
     def bind(self, schema: Schema, seed: int) -> None:
         given, end = self.windows, schema.d_max

@@ -99,8 +99,6 @@ def survives(history: TableHistory, age: int) -> float:
     conversions are known and late ones are not. Never 0: half a conversion is allowed to come later."""
     later = total = later_mature = total_mature = 0
     for b in history.batches(_BLOCK, None):
-        assert b.delay is not None
-        assert b.truth is not None
         converted, late = b.truth.bool(), b.delay[:, 0] > age
         later, total = later + int((converted & late).sum()), total + int(converted.sum())
         later_mature += int((converted & late & b.mature).sum())

@@ -59,7 +59,7 @@ class Logistic:
 def scores(source: TableSource, plan: FullPlan) -> dict[str, npt.NDArray[np.float32]]:
     """Log-odds of every click of the stream, by reference."""
     history = source.history(plan.split, plan.warm_labels)
-    label = np.concatenate([np.empty(0), *(b.truth for b in history.batches(_BLOCK, None) if b.truth is not None)])
+    label = np.concatenate([np.empty(0), *(b.truth for b in history.batches(_BLOCK, None))])
     rate = (label.sum() + 0.5) / (len(label) + 1)  # never 0 or 1
     model = Logistic(source.schema, rate)
     done = 0

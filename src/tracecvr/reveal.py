@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,6 @@ def repeated(trigger: Trigger, seconds: int) -> Again:
 class Reveals:
     """Events of one batch, interval or history: of each click, only what was knowable at the event's clock.
 
-    `truth` (final label) and `delay` (final delays) are None except in warm-up history and for privileged methods.
     `rng` is the batch's own seeded source of randomness, for losses that sample.
     """
 
@@ -75,9 +75,6 @@ class Reveals:
     mature: Tensor  # (B,) d_max has passed: the label is final
     known: Tensor  # (B,) seconds from click to when a conversion within d_max became known, if by the clock, else NEVER
     refund: Tensor  # (B,) seconds from click to when it was taken back, if by the clock, else NEVER
-    truth: Tensor | None = None  # (B,) float
-    delay: Tensor | None = None  # (B, K)
-    span: Tensor | None = None  # (B,) seconds from click to the end of the history, in history only
     since: Tensor | None = None  # (B,) what the method knew of the click before, if it merged events
     logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
     answers: dict[str, Tensor] = field(default_factory=dict)  # what frozen nets that see x alone say of each click
@@ -109,12 +106,21 @@ class Reveals:
     def _trajectories(self) -> dict[tuple[int, ...], tuple[Tensor, Tensor]]:
         return {}
 
-    def take(self, index: Tensor | slice, rng: np.random.Generator | None = None) -> Reveals:
+    def take(self, index: Tensor | slice, rng: np.random.Generator | None = None) -> Self:
         """The events at `index`, in that order."""
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
         answers = {name: column[index] for name, column in self.answers.items()}
         return replace(self, **picked, answers=answers, rng=rng)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledReveals(Reveals):
+    """Events with the final outcome of their clicks: warm-up history, and the stream of a privileged method."""
+
+    truth: Tensor = field(kw_only=True)  # (B,) final label, as float
+    delay: Tensor = field(kw_only=True)  # (B, K) final delays
+    span: Tensor = field(kw_only=True)  # (B,) seconds from click to the end of the history; in a stream, to the clock
 
 
 def reveal(
@@ -126,14 +132,12 @@ def reveal(
     d_max: int,
     row: Ints,
     trigger: npt.NDArray[np.int64] | None = None,
-    truth: bool = False,
     undone_ts: Ints | None = None,
     came_ts: Ints | None = None,
 ) -> Reveals:
-    """What was known of each click at its clock; with `truth`, the final outcome too. A conversion that is taken back
-    is not shown from then on, but it has happened: its final delay stays."""
+    """What was known of each click at its clock. A conversion that is taken back is not shown from then on."""
     known = seen_ts <= clock[:, None]
-    delay = np.where(action_ts == NEVER, NEVER, action_ts - click_ts[:, None])
+    delay = _delays(action_ts, click_ts)
     known_after = np.where(known[:, 0] & (delay[:, 0] <= d_max), seen_ts[:, 0] - click_ts, NEVER)
     refund = np.full_like(click_ts, NEVER)
     if undone_ts is not None:
@@ -142,9 +146,6 @@ def reveal(
         refund = np.where(gone, undone_ts - click_ts, NEVER)
     age = np.where(known, delay, NEVER)
     elapsed = clock - click_ts
-    final = delay[:, 0] <= d_max
-    if undone_ts is not None:
-        final &= ~taken_back(undone_ts, click_ts, click_ts + d_max, d_max)
     came = click_ts if came_ts is None else came_ts
     return Reveals(
         row=torch.from_numpy(row),
@@ -158,9 +159,33 @@ def reveal(
         mature=torch.from_numpy(elapsed >= d_max),
         known=torch.from_numpy(known_after),
         refund=torch.from_numpy(refund),
-        truth=torch.from_numpy(final.astype(np.float32)) if truth else None,
-        delay=torch.from_numpy(delay) if truth else None,
     )
+
+
+def labelled(
+    events: Reveals,
+    click_ts: Ints,
+    action_ts: Ints,
+    d_max: int,
+    undone_ts: Ints | None = None,
+    span: Tensor | None = None,
+) -> LabelledReveals:
+    """Events with the final outcome of their clicks. A conversion that was taken back within d_max does not count, but
+    it has happened: its delay stays. `span` is how long each click has been looked at, up to its clock by default."""
+    delay = _delays(action_ts, click_ts)
+    final = delay[:, 0] <= d_max
+    if undone_ts is not None:
+        final &= ~taken_back(undone_ts, click_ts, click_ts + d_max, d_max)
+    return LabelledReveals(
+        **{f.name: getattr(events, f.name) for f in fields(events)},
+        truth=torch.from_numpy(final.astype(np.float32)),
+        delay=torch.from_numpy(delay),
+        span=events.elapsed if span is None else span,
+    )
+
+
+def _delays(action_ts: Ints, click_ts: Ints) -> Ints:
+    return np.where(action_ts == NEVER, NEVER, action_ts - click_ts[:, None])
 
 
 def taken_back(undone_ts: Ints, click_ts: Ints, clock: Ints, d_max: int) -> npt.NDArray[np.bool_]:

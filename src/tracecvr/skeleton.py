@@ -29,6 +29,7 @@ class {title}(Windowed):
     """
 
     name = "{name}"
+    title = "{title}"
     reference = "who published it, where and when"
     status = "ours"
     serves = "the net's rate"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.clicks import NEVER, ClickTable, Ints, Schema
-from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal, taken_back
+from tracecvr.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger, labelled, reveal, taken_back
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class History(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[Reveals]:
+    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[LabelledReveals]:
         """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
         ...
 
@@ -161,7 +161,7 @@ class TableSource:
     def _reveal(self, row: Ints, clock: Ints, trigger: Ints | None = None, truth: bool = False) -> Reveals:
         t = self.table
         undone = None if t.undone_ts is None else t.undone_ts[row]
-        return reveal(
+        events = reveal(
             x=t.x[row],
             click_ts=t.click_ts[row],
             action_ts=t.action_ts[row],
@@ -170,10 +170,10 @@ class TableSource:
             d_max=t.schema.d_max,
             row=row + self.first_row,
             trigger=trigger,
-            truth=truth,
             undone_ts=undone,
             came_ts=t.came_ts[row],
         )
+        return labelled(events, t.click_ts[row], t.action_ts[row], t.schema.d_max, undone) if truth else events
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +189,7 @@ class TableHistory:
     def __len__(self) -> int:
         return self.last - self.first
 
-    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[Reveals]:
+    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[LabelledReveals]:
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
         for start in range(0, len(self), size):
             yield self._batch(self.first + order[start : start + size], rng)
@@ -198,7 +198,7 @@ class TableHistory:
         cut = self.last - round(share * len(self))
         return replace(self, last=cut), replace(self, first=cut)
 
-    def _batch(self, row: Ints, rng: np.random.Generator | None) -> Reveals:
+    def _batch(self, row: Ints, rng: np.random.Generator | None) -> LabelledReveals:
         table = self.source.table
         mature = table.click_ts[row] + table.schema.d_max
         action_ts = seen_ts = table.action_ts[row]
@@ -217,8 +217,8 @@ class TableHistory:
             clock=clock,
             d_max=table.schema.d_max,
             row=row + self.source.first_row,
-            truth=True,
             undone_ts=undone,
             came_ts=table.came_ts[row],
         )
-        return replace(events, span=torch.from_numpy(self.end - table.click_ts[row]), rng=rng)
+        span = torch.from_numpy(self.end - table.click_ts[row])
+        return labelled(replace(events, rng=rng), table.click_ts[row], action_ts, table.schema.d_max, undone, span)

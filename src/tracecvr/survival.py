@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tracecvr.config import Seconds, option
 from tracecvr.method import Windowed
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Survival(Windowed):
         look = ages[(torch.bucketize(b.elapsed, ages) - 1).clamp_min(0)]  # the last before the event
         return torch.maximum(look, b.lateness)
 
-    def warm_loss(self, b: Reveals) -> Tensor:
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         elapsed, age = self.resolved(b.elapsed), b.age[:, 0]
         return self._nll(b.x, b.converted & (age <= elapsed), age, elapsed).mean()
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tracecvr.method import Helper, Method, cross_entropy, mean_over
 from tracecvr.nets import Perceptron
-from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, Schedule
 
 
 @dataclass
@@ -31,13 +31,12 @@ class TrajectoryAware(Method):
         encoder = self.net(hidden[-1], hidden)
         return TrajectoryNet(encoder, hidden[-1], hidden, len(self.ends), len(self.schema.actions))
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         if name != "trajectory":
             return super().base_rates(name, b)
-        assert b.truth is not None
         state, visible = b.trajectory(self.ends)
         return (b.x, b.truth.long()), state.where(visible[:, :, None] > 0, torch.nan)
 
@@ -64,9 +63,8 @@ class TrajectoryNet(nn.Module):
         both = torch.tensor([0, 1]).repeat(x.shape[0])
         return self._given(encoded.repeat_interleave(2, dim=0), both).view(x.shape[0], 2, *self.shape)
 
-    def loss(self, b: Reveals, ends: tuple[int, ...]) -> Tensor:
+    def loss(self, b: LabelledReveals, ends: tuple[int, ...]) -> Tensor:
         """Cross-entropy of every visible window's states under each click's own outcome."""
-        assert b.truth is not None
         state, visible = b.trajectory(ends)
         logits = self(b.x, b.truth.long())
         return mean_over(cross_entropy(logits, state), visible[:, :, None].expand_as(state))
@@ -93,9 +91,8 @@ def marginal_nll(logit: Tensor, log_psi: Tensor) -> Tensor:
     return -torch.logaddexp(F.logsigmoid(-prior) + log_psi[:, 0], F.logsigmoid(prior) + log_psi[:, 1])
 
 
-def count_states(b: Reveals, ends: tuple[int, ...], actions: int) -> Tensor:
+def count_states(b: LabelledReveals, ends: tuple[int, ...], actions: int) -> Tensor:
     """How often each joint state of the first `actions` actions came with each label: (H, 2 ** actions, 2)."""
-    assert b.truth is not None
     state, visible = b.trajectory(ends)
     cell = (state[:, :, :actions] * 2 ** torch.arange(actions)).sum(2).long()  # (B, H)
     outcome = F.one_hot(cell * 2 + b.truth.long()[:, None], 2 ** (actions + 1))  # (B, H, cells x 2)
@@ -103,9 +100,8 @@ def count_states(b: Reveals, ends: tuple[int, ...], actions: int) -> Tensor:
     return seen
 
 
-def count_action_states(b: Reveals, ends: tuple[int, ...]) -> Tensor:
+def count_action_states(b: LabelledReveals, ends: tuple[int, ...]) -> Tensor:
     """How often each state of each single action came with each label: (H, K, 2, 2)."""
-    assert b.truth is not None
     state, visible = b.trajectory(ends)
     outcome = F.one_hot(state.long() * 2 + b.truth.long()[:, None, None], 4)  # (B, H, K, 2 x 2)
     seen: Tensor = (outcome * visible.long()[:, :, None, None]).sum(0).double().unflatten(2, (2, 2))

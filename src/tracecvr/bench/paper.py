@@ -51,34 +51,6 @@ CAVEATS = {
     "taobao": "its log is a preprocessed file that is not published",
 }
 
-LABELS = {
-    "pretrain": "Pretrain",
-    "vanilla": "Vanilla",
-    "vanilla_dup": "Vanilla + late positives",
-    "wait": "Vanilla, waiting",
-    "oracle": "Oracle",
-    "fnw": "FNW",
-    "fnc": "FNC",
-    "dfm": "DFM",
-    "nodef": "NoDeF",
-    "esdf": "ESDF",
-    "fsiw": "FSIW",
-    "ulc": "ULC",
-    "es_dfm": "ES-DFM",
-    "defer": "DEFER",
-    "defuse": "DEFUSE",
-    "bi_defuse": "Bi-DEFUSE",
-    "ddfm": "DDFM",
-    "ftp": "FTP",
-    "miss": "MISS",
-    "dfsn": "DFSN",
-    "gdfm": "GDFM",
-    "tesla_cvr": "TESLA (CVR)",
-    "trace": "TRACE",
-    "telescoped": "Telescoped",
-}
-"""What methods are called in the field."""
-
 
 def table1(dataset: str, method: str) -> dict[str, float]:
     """The paper's figures of a method alone; empty for a dataset or a method that it does not report."""

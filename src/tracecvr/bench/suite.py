@@ -47,10 +47,10 @@ from typing import Any
 from tracecvr import config, registry
 from tracecvr.bench import draws
 from tracecvr.bench.draws import drawn, ranges_of
-from tracecvr.bench.paper import LABELS
 from tracecvr.clicks import Schema
 from tracecvr.errors import UserError
 from tracecvr.files import read_toml
+from tracecvr.method import Method
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.spec import owners_of
 
@@ -210,14 +210,14 @@ def _added(suite: Suite, methods: Sequence[str]) -> list[Row]:
         registry.get("method", name)
         if suite.layout != "comparison":
             raise UserError(f"--methods {name}: suite {suite.name!r} has no row of it")
-    return [Row(LABELS.get(name, Path(name).stem), name) for name in methods]
+    return [Row(title_of(name), name) for name in methods]
 
 
 def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
     """The rows that an entry of a suite stands for: methods by settings."""
     rows = []
     for method in _methods(raw, methods):
-        title = LABELS.get(method, Path(method).stem)
+        title = title_of(method)
         for swept, variant in _sweep(raw, schema):
             if methods and swept.get("schedule_of", method) not in methods:
                 continue  # the bound of a method that is not asked for
@@ -234,8 +234,18 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
     return rows
 
 
+def title_of(method: str) -> str:
+    """What a method is called in tables. One that is no longer there, in an old bench, is called by its file's name."""
+    try:
+        cls: type[Method] = registry.get("method", method)
+    except UserError:
+        return Path(method).stem
+    return str(vars(cls).get("title", cls.name))  # its own: a title that is inherited is another method's
+
+
 def _titles(settings: Mapping[str, str]) -> dict[str, str]:
-    return {key: LABELS.get(value, value) for key, value in settings.items()}
+    methods = registry.found("method")
+    return {key: title_of(value) if value in methods else value for key, value in settings.items()}
 
 
 def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:

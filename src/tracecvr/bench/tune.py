@@ -10,8 +10,8 @@ import polars as pl
 from tracecvr.bench import tuned
 from tracecvr.bench.document import Table, Text
 from tracecvr.bench.draws import drawn
-from tracecvr.bench.paper import LABELS
 from tracecvr.bench.stats import better
+from tracecvr.bench.suite import title_of
 from tracecvr.bench.tables import NAMES, Line, Outcome, shown
 from tracecvr.bench.tuned import Choice, Period, Tuned, days
 from tracecvr.durations import duration
@@ -125,7 +125,7 @@ def given(outcome: Outcome) -> list[Table]:
         scores = [None, None] if choice is None else [choice.defaults, choice.best]
         settings = "defaults: not tuned" if choice is None else _given(choice, rows[method])
         figures = ["n/a" if score is None else f"{score:.4f}" for score in scores]
-        texts = [LABELS.get(method, Path(method).stem), settings, trials, *figures, steps, seconds]
+        texts = [title_of(method), settings, trials, *figures, steps, seconds]
         made.rows.append([Text(text) for text in texts])
     made.notes = _notes(outcome, source)
     return [made]

@@ -12,7 +12,7 @@ from tracecvr.clicks import ClickTable
 from tracecvr.config import DAY
 from tracecvr.method import Part
 from tracecvr.metrics import nll
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals
 from tracecvr.seeds import generator
 from tracecvr.source import TableSource
 
@@ -53,7 +53,7 @@ def _every_other(table: ClickTable, first: int) -> TableSource:
     return TableSource(ClickTable(*columns, table.schema))
 
 
-def _held_out_loss(part: Part, name: str, b: Reveals) -> float:
+def _held_out_loss(part: Part, name: str, b: LabelledReveals) -> float:
     part.nets[name].eval()
     with torch.no_grad():
         return part.helper_loss(name, b).item()

@@ -38,6 +38,7 @@ class Criteo(Dataset):
     """
 
     name = "criteo"
+    conversions_at_click = True
 
     horizons: tuple[Seconds, ...] = option(HORIZONS, "ends of the observation windows")
     d_max: Seconds = option(30 * DAY, "attribution limit: later conversions do not count", above=0)

@@ -51,6 +51,7 @@ class Taobao(Dataset):
     embedding_dim = 32
     estimator_hidden = (256, 256, 256)
     window = 12 * HOUR
+    windows = (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
 
     horizons: tuple[Seconds, ...] = option(
         (2 * MINUTE, 10 * MINUTE, 2 * HOUR, DAY, 3 * DAY), "ends of the observation windows"

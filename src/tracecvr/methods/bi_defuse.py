@@ -11,7 +11,7 @@ from torch import Tensor
 from tracecvr.config import MINUTE
 from tracecvr.delayed import two_sided
 from tracecvr.method import Windowed, cross_entropy, mean_over
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 _EPS = 1e-6
 
@@ -30,6 +30,7 @@ class BiDefuse(Windowed):
     """
 
     name = "bi_defuse"
+    title = "Bi-DEFUSE"
     reference = (
         "Chen et al., Asymptotically Unbiased Estimation for Delayed Feedback Modeling via Label Correction, WWW 2022"
     )
@@ -47,16 +48,12 @@ class BiDefuse(Windowed):
         inside, after = self.outputs(x).unbind(1)
         return log_odds_of_sum(inside, after)
 
-    def warm_loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
-        assert b.delay is not None
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         inside, after = self.outputs(b.x).unbind(1)
         late = b.delay[:, 0] > self.wait
         return (cross_entropy(inside, b.truth * ~late) + cross_entropy(after, b.truth * late)).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        assert b.truth is not None
-        assert b.delay is not None
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         late = b.delay[:, 0] > self.wait
         return (b.x,), torch.stack([b.truth * ~late, b.truth * late], dim=1)
 

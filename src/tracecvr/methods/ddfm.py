@@ -26,6 +26,7 @@ class DDFM(Confirming):
     """
 
     name = "ddfm"
+    title = "DDFM"
     reference = (
         "Dai et al., Dually Enhanced Delayed Feedback Modeling for Streaming Conversion Rate Prediction, CIKM 2023"
     )

@@ -27,6 +27,7 @@ class Defer(Confirming):
     """
 
     name = "defer"
+    title = "DEFER"
     reference = "Gu et al., Real Negatives Matter: Continuous Training with Real Negatives, KDD 2021"
     status = "paper"
 

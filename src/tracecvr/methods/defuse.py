@@ -27,6 +27,7 @@ class Defuse(DelayAware):
     """
 
     name = "defuse"
+    title = "DEFUSE"
     reference = (
         "Chen et al., Asymptotically Unbiased Estimation for Delayed Feedback Modeling via Label Correction, WWW 2022"
     )

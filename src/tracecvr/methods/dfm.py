@@ -26,6 +26,7 @@ class DFM(Survival):
     """
 
     name = "dfm"
+    title = "DFM"
     reference = "Chapelle, Modeling Delayed Feedback in Display Advertising, KDD 2014"
     status = "code"
     serves = "the net's rate times the share of conversions within d_max"

@@ -14,7 +14,7 @@ from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.errors import UserError
 from tracecvr.method import Method, cross_entropy, mean_over
 from tracecvr.nets import Backbone, Embedding
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 AT_CLICK, CONVERTED, SHORT, LONG = range(4)  # positions in the schedule
 
@@ -36,6 +36,7 @@ class DFSN(Method):
     """
 
     name = "dfsn"
+    title = "DFSN"
     reference = (
         "Liu et al., Online Conversion Rate Prediction via Neural Satellite Networks in Delayed Feedback Advertising, "
         "SIGIR 2023"
@@ -43,16 +44,21 @@ class DFSN(Method):
     status = "reconstructed"
     serves = "the greater of the main model's rate and the feature satellite's"
 
-    window: Seconds | None = option(None, "main model's window; 7 of 30 days, or 1 of Taobao's 3, by default", low=1)
-    satellite_window: Seconds | None = option(None, "feature satellite's; 1 h of 30 days or 2 h of Taobao's 3", low=1)
+    window: Seconds | None = option(
+        None, "main window; the middle of the dataset's, or 7 of 30 days, by default", low=1
+    )
+    satellite_window: Seconds | None = option(
+        None, "feature satellite's; the dataset's first, or 1 h of 30 days", low=1
+    )
 
     @property
     def spans(self) -> tuple[int, int]:
         """The feature satellite's window and the main model's."""
         if self.window is not None and self.satellite_window is not None:
             return self.satellite_window, self.window
-        short, long, limit = (2 * HOUR, DAY, 3 * DAY) if self.schema.dataset == "taobao" else (HOUR, 7 * DAY, 30 * DAY)
-        short, long = (max(round(w * self.schema.d_max / limit), MINUTE) for w in (short, long))
+        windows = self.schema.windows or (HOUR, 7 * DAY, 30 * DAY)
+        short, long = windows[0], windows[len(windows) // 2]
+        short, long = (max(round(w * self.schema.d_max / windows[-1]), MINUTE) for w in (short, long))
         return self.satellite_window or short, self.window or long
 
     def in_force(self) -> dict[str, Any]:
@@ -95,17 +101,13 @@ class DFSN(Method):
         each = weight * cross_entropy(out[:, 2], converts.to(out.dtype))
         return main + feature + mean_over(each, converts | (b.trigger == AT_CLICK))
 
-    def warm_loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
-        assert b.delay is not None
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         out = self.outputs(b.x)
         soon = (b.delay[:, 0] <= self.spans[0]).to(out.dtype)
         satellites = cross_entropy(out[:, 1], soon) + cross_entropy(out[:, 2], b.truth)
         return (cross_entropy(self.main_logit(b.x), b.truth) + satellites).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        assert b.truth is not None
-        assert b.delay is not None
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         soon = (b.delay[:, 0] <= self.spans[0]).to(b.truth.dtype)
         return (b.x,), torch.stack([torch.full_like(soon, 0.5), soon, b.truth], dim=1)  # the main logit adds the last
 

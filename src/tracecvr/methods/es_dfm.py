@@ -22,6 +22,7 @@ class ESDFM(DelayAware):
     """
 
     name = "es_dfm"
+    title = "ES-DFM"
     reference = (
         "Yang et al., Capturing Delayed Feedback in Conversion Rate Prediction via Elapsed-Time Sampling, AAAI 2021"
     )

@@ -15,7 +15,6 @@ from tracecvr.errors import UserError
 from tracecvr.survival import Survival
 
 _DEFAULT = (15 * MINUTE, HOUR, 6 * HOUR, *(day * DAY for day in (*range(1, 8), 14, 30)))
-_TAOBAO = (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
 
 _NOTHING = -1e9
 """The logarithm of no probability, finite so that differences of such remain numbers."""
@@ -36,6 +35,7 @@ class ESDF(Survival):
     """
 
     name = "esdf"
+    title = "ESDF"
     reference = "Wang et al., Delayed Feedback Modeling for the Entire Space Conversion Rate Prediction, 2020"
     status = "reconstructed"
 
@@ -46,7 +46,7 @@ class ESDF(Survival):
     @property
     def edges(self) -> tuple[int, ...]:
         """The ends of the slots in force."""
-        default = _TAOBAO if self.schema.dataset == "taobao" else _DEFAULT
+        default = self.schema.windows or _DEFAULT
         slots = default if self.slots is None else self.slots
         return (*(end for end in slots if end < self.schema.d_max), self.schema.d_max)
 

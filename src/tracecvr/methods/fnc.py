@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tracecvr.method import cross_entropy
 from tracecvr.methods.fnw import FNW
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 
 _HIGHEST = math.log((0.5 - 1e-5) / (0.5 + 1e-5))
 """The highest logit of q that is served, that of 0.5 - 1e-5: at 0.5 the rate would be 1."""
@@ -30,6 +30,7 @@ class FNC(FNW):
     """
 
     name = "fnc"
+    title = "FNC"
     reference = (
         "Ktena et al., Addressing Delayed Feedback for Continuous Training with Neural Networks in CTR Prediction, "
         "RecSys 2019 (fake negative calibration)"
@@ -39,13 +40,11 @@ class FNC(FNW):
     def loss(self, b: Reveals) -> Tensor:
         return cross_entropy(self.logit(b.x), self.positive(b).float()).mean()
 
-    def warm_loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         logit = self.logit(b.x)
         return (F.softplus(logit) + b.truth * F.softplus(-logit)).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        assert b.truth is not None
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         conversions = b.truth.where(b.truth > 0, torch.nan)
         return (b.x,), torch.cat([torch.zeros_like(b.truth), conversions])[:, None]
 

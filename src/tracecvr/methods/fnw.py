@@ -22,6 +22,7 @@ class FNW(Method):
     """
 
     name = "fnw"
+    title = "FNW"
     reference = (
         "Ktena et al., Addressing Delayed Feedback for Continuous Training with Neural Networks in CTR Prediction, "
         "RecSys 2019 (fake negative weighted)"

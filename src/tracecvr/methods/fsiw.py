@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tracecvr.deadline import Hindsight
 from tracecvr.method import Helper, cross_entropy
-from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
 
 
 @dataclass
@@ -26,6 +26,7 @@ class FSIW(Hindsight):
     """
 
     name = "fsiw"
+    title = "FSIW"
     reference = (
         "Yasui et al., A Feedback Shift Correction in Predicting Conversion Rates under Delayed Feedback, WWW 2020"
     )
@@ -38,7 +39,7 @@ class FSIW(Hindsight):
         helper = Helper(self.elapsed_net, self.helper_epochs, usual=self.usual_epochs)
         return {"observed": helper, "negative": helper}
 
-    def question(self, name: str, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+    def question(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor, Tensor]:
         elapsed, before, after = self.hindsight(b)
         return (elapsed, before | after, before) if name == "observed" else (elapsed, ~before, ~after)
 

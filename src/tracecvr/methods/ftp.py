@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tracecvr.method import MultiWindow, cross_entropy, mean_over, mixture
 from tracecvr.nets import Perceptron
-from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
 
 DECAY = 0.9
 
@@ -29,6 +29,7 @@ class FTP(MultiWindow):
     """
 
     name = "ftp"
+    title = "FTP"
     reference = (
         "Li et al., Follow the Prophet: Accurate Online Conversion Rate Prediction in the Face of Delayed Feedback, "
         "SIGIR 2021"
@@ -61,9 +62,7 @@ class FTP(MultiWindow):
         seen = torch.cat([own.any(0), taught.any()[None]])
         return self._sum(torch.stack(losses), seen) + self._prophet_loss(b.x[mature], b.label[mature])
 
-    def warm_loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
-        assert b.delay is not None
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         tasks, policy = self.outputs(b.x).chunk(2, dim=1)
         converted = (b.delay[:, :1] <= torch.tensor(self.spans)).to(tasks.dtype)  # (B, n)
         prophet = self._net.prophet(b.x)[:, 0]
@@ -72,8 +71,7 @@ class FTP(MultiWindow):
         seen = torch.ones(len(losses), dtype=torch.bool)
         return self._sum(losses, seen) + cross_entropy(prophet, b.truth).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        assert b.delay is not None
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         converted = (b.delay[:, :1] <= torch.tensor(self.spans)).float()
         return (b.x,), torch.cat([converted, torch.full_like(converted, torch.nan)], dim=1)  # of the policy, no rate
 

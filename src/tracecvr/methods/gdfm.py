@@ -11,7 +11,7 @@ from torch import Tensor
 from tracecvr.config import option
 from tracecvr.errors import UserError
 from tracecvr.method import cross_entropy
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 from tracecvr.trajectory import TrajectoryAware, count_action_states, label_entropy, log_likelihood, marginal_nll
 
 
@@ -21,14 +21,15 @@ class GDFM(TrajectoryAware):
     so far, with weights for windows that tell much of the label and come early. The rate served is held near the one of
     the net as warm-up left it.
 
-    On Criteo's logs there is one more window, which ends with the click itself. The anchor is the frozen net of the end
-    of warm-up, as in the authors' release.
+    Where a log has many conversions at the click (Criteo's), one more window ends with the click itself. The anchor is
+    the frozen net of the end of warm-up, as in the authors' release.
 
     >>> GDFM(horizons=(360, 3600)).schedule()
     (After(seconds=360, seen=None), After(seconds=3600, seen=None))
     """
 
     name = "gdfm"
+    title = "GDFM"
     reference = (
         "Yang and Zhan, Generalized Delayed Feedback Model with Post-Click Information in Recommender Systems, "
         "NeurIPS 2022"
@@ -43,7 +44,7 @@ class GDFM(TrajectoryAware):
     @property
     def ends(self) -> tuple[int, ...]:
         ends = super().ends
-        at_click = self.horizons is None and self.schema.dataset in ("criteo", "criteo_search") and ends[0] > 0
+        at_click = self.horizons is None and self.schema.conversions_at_click and ends[0] > 0
         return (0, *ends) if at_click else ends
 
     def after_warm_up(self) -> None:
@@ -52,7 +53,7 @@ class GDFM(TrajectoryAware):
         self.nets["reference"] = reference
 
     def observe(self, b: Reveals) -> None:
-        if b.truth is not None:  # warm-up history only
+        if isinstance(b, LabelledReveals):
             seen = count_action_states(b, self.ends)
             self.counts["cells"] = self.counts.get("cells", torch.zeros_like(seen)) + seen
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tracecvr.config import option
 from tracecvr.errors import UserError
 from tracecvr.method import MultiWindow, cross_entropy, mean_over, mixture
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 
 @dataclass
@@ -34,6 +34,7 @@ class MISS(MultiWindow):
     """
 
     name = "miss"
+    title = "MISS"
     reference = (
         "Liu et al., Online Conversion Rate Prediction via Multi-Interval Screening and Synthesizing under Delayed "
         "Feedback, AAAI 2024"
@@ -54,8 +55,7 @@ class MISS(MultiWindow):
         return self._served(self.outputs(x))
 
     def observe(self, b: Reveals) -> None:
-        if b.truth is not None:
-            assert b.delay is not None
+        if isinstance(b, LabelledReveals):
             converted, delay = b.truth.bool(), b.delay[:, 0]
             self._count("history", torch.tensor([len(b), int(converted.sum())]), 1.0)
         else:
@@ -84,9 +84,7 @@ class MISS(MultiWindow):
         assembled = converts | ((b.trigger == count - 1) & ~b.converted)
         return self.head_loss(heads, b.label[:, None].expand_as(heads), own) + self.mix_loss(heads, b.label, assembled)
 
-    def warm_loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
-        assert b.delay is not None
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         heads = self.outputs(b.x)
         early = b.delay[:, :1] <= self._ends  # (B, N)
         late = b.truth[:, None].bool() & ~early
@@ -95,9 +93,7 @@ class MISS(MultiWindow):
         everything = torch.ones(len(b), dtype=torch.bool)
         return self.head_loss(torch.cat([heads, heads]), label, own) + self.mix_loss(heads, b.truth, everything)
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        assert b.truth is not None
-        assert b.delay is not None
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         early = b.delay[:, :1] <= self._ends
         again = b.truth[:, None].where(b.truth[:, None].bool() & ~early, torch.nan)  # late positives are shown twice
         return (b.x,), torch.cat([early.float(), again])

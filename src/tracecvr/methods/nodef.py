@@ -27,6 +27,7 @@ class NoDeF(Survival):
     """
 
     name = "nodef"
+    title = "NoDeF"
     reference = "Yoshikawa and Imai, A Nonparametric Delayed Feedback Model for Conversion Rate Prediction, 2018"
     status = "reconstructed"
     serves = "the net's rate times the share of conversions within d_max"

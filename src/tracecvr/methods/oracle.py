@@ -10,7 +10,7 @@ from torch import Tensor
 from tracecvr import registry
 from tracecvr.config import option
 from tracecvr.method import Method, cross_entropy
-from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger
+from tracecvr.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Oracle(Method):
     """
 
     name = "oracle"
+    title = "Oracle"
     reference = "the field's upper reference"
     status = "code"
     privileged = True
@@ -43,20 +44,19 @@ class Oracle(Method):
         return torch.zeros_like(b.open)
 
     def loss(self, b: Reveals) -> Tensor:
-        assert b.truth is not None
+        assert isinstance(b, LabelledReveals)  # it is privileged
         each = cross_entropy(self.logit(b.x), b.truth)
         if self.schedule_of is None:
             return each.mean()
         weight = 1 / self.times_shown(b)
         return (weight * each).sum() / weight.sum()
 
-    def times_shown(self, b: Reveals) -> Tensor:
+    def times_shown(self, b: LabelledReveals) -> Tensor:
         """How many events the click of each event has, in the end."""
         return torch.stack([self._fires(trigger, b).float() for trigger in self.schedule()]).sum(0)
 
-    def _fires(self, trigger: Trigger, b: Reveals) -> Tensor:
+    def _fires(self, trigger: Trigger, b: LabelledReveals) -> Tensor:
         """Whether a trigger ever fires for the click of each event."""
-        assert b.delay is not None
         if isinstance(trigger, Again):
             return self._fires(trigger.trigger, b)
         if isinstance(trigger, On):

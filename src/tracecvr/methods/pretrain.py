@@ -19,6 +19,7 @@ class Pretrain(Method):
     """
 
     name = "pretrain"
+    title = "Pretrain"
     reference = "the field's lower reference"
     status = "code"
 

@@ -13,7 +13,7 @@ from tracecvr.chain import chain_loss, hazard_events, log_open, width
 from tracecvr.config import Seconds, option
 from tracecvr.looking import Looking
 from tracecvr.method import Helper
-from tracecvr.reveal import Reveals
+from tracecvr.reveal import LabelledReveals, Reveals
 
 _CERTAIN = 30.0
 """Log-odds of an outcome that is known."""
@@ -36,6 +36,7 @@ class Telescoped(Looking):
     """
 
     name = "telescoped"
+    title = "Telescoped"
     reference = "ours"
     status = "ours"
     per_click: ClassVar[tuple[str, ...]] = ("chain",)
@@ -60,10 +61,10 @@ class Telescoped(Looking):
         outputs = width(len(self.windows), len(self.schema.actions))
         return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh, before_main=True)}
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         return chain_loss(self.nets[name](b.x), b, self.windows)
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         return ((b.x,), hazard_events(b, self.windows)) if name == "chain" else super().base_rates(name, b)
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
@@ -82,7 +83,7 @@ class Telescoped(Looking):
 
     def observe(self, b: Reveals) -> None:
         # History comes in the order of time: if the labels of its last clicks are final, all are.
-        if b.span is not None:
+        if isinstance(b, LabelledReveals):
             final = b.mature.all() and not self.repeat_warm_up
             self.counts["learnt_until"] = b.came.max() if final else torch.tensor(-1)
 
@@ -91,7 +92,7 @@ class Telescoped(Looking):
         new = events.came > self.counts.get("learnt_until", -1)
         return super().condensed(events.take(new.nonzero()[:, 0]))
 
-    def warm_loss(self, b: Reveals) -> Tensor:
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
         """Cross-entropy where labels are final. Of a click that is open when warm-up ends, the likelihood of what has
         been seen of it at its looks: the stream goes on from there, so that its life still adds up to y - p."""
         if b.mature.all():

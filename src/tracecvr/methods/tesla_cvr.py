@@ -30,6 +30,7 @@ class TeslaCVR(ESDFM):
     """
 
     name = "tesla_cvr"
+    title = "TESLA (CVR)"
     reference = "Modeling Cascaded Delay Feedback for Online Net Conversion Rate Prediction (TESLA), WWW 2026"
     status = "paper and code"
 

@@ -12,7 +12,7 @@ from tracecvr.config import option
 from tracecvr.errors import UserError
 from tracecvr.method import Helper, Plugin, cross_entropy, mean_over
 from tracecvr.plugins.completer import Completer
-from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
 from tracecvr.trajectory import TrajectoryAware, count_states, marginal_nll, window_log_likelihood, window_weights
 
 
@@ -34,6 +34,7 @@ class Trace(TrajectoryAware):
     """
 
     name = "trace"
+    title = "TRACE"
     reference = "Zhang et al., Follow the TRACE, SIGIR 2026"
     status = "paper and code"
     contains = ("completer",)
@@ -72,7 +73,7 @@ class Trace(TrajectoryAware):
     # The weight of a window, from the entropy of the label given the window's state.
 
     def observe(self, b: Reveals) -> None:
-        if b.truth is not None:  # warm-up history only
+        if isinstance(b, LabelledReveals):
             seen = count_states(b, self.ends, len(self.schema.actions) if self._entropy == "joint" else 1)
             self.counts["cells"] = self.counts.get("cells", torch.zeros_like(seen)) + seen
 

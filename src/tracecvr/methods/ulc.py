@@ -12,7 +12,7 @@ from tracecvr.config import DAY, Seconds, option
 from tracecvr.deadline import Hindsight
 from tracecvr.errors import UserError
 from tracecvr.method import Helper, cross_entropy
-from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
 
 
 @dataclass
@@ -29,6 +29,7 @@ class ULC(Hindsight):
     """
 
     name = "ulc"
+    title = "ULC"
     reference = "Wang et al., Unbiased Delayed Feedback Label Correction for Conversion Rate Prediction, KDD 2023"
     status = "code"
 
@@ -53,7 +54,7 @@ class ULC(Hindsight):
     def helpers(self) -> dict[str, Helper]:
         return {"later": Helper(self.elapsed_net, self.helper_epochs, self.refresh, self.usual_epochs)}
 
-    def question(self, name: str, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+    def question(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor, Tensor]:
         elapsed, before, after = self.hindsight(b)
         return elapsed, ~before, after
 

@@ -19,6 +19,7 @@ class Vanilla(Windowed):
     """
 
     name = "vanilla"
+    title = "Vanilla"
     reference = "obs(w) of DEFER and DEFUSE's comparisons"
     status = "code"
 

@@ -17,6 +17,7 @@ class VanillaDup(Vanilla):
     """
 
     name = "vanilla_dup"
+    title = "Vanilla + late positives"
     reference = "Vanilla of Yang et al., ES-DFM, AAAI 2021"
     status = "code"
 

@@ -19,6 +19,7 @@ class Wait(Method):
     """
 
     name = "wait"
+    title = "Vanilla, waiting"
     reference = "`ce` of Yang et al., GDFM, NeurIPS 2022"
     status = "code"
 

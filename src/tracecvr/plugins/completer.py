@@ -12,7 +12,7 @@ from tracecvr.clicks import Schema
 from tracecvr.config import option
 from tracecvr.method import Helper, Method, Plugin, cross_entropy, entropy_bits
 from tracecvr.nets import Embedding, Perceptron
-from tracecvr.reveal import After, Again, Reveals
+from tracecvr.reveal import After, Again, LabelledReveals, Reveals
 
 
 @dataclass
@@ -51,16 +51,14 @@ class Completer(Plugin):
     def _net(self) -> nn.Module:
         return CompleterNet(self.schema, len(self.ends), self.hidden, self.embedding_dim)
 
-    def helper_loss(self, name: str, b: Reveals) -> Tensor:
-        assert b.truth is not None
+    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         assert b.rng is not None
         state, visible = b.trajectory(self.ends)
         length = torch.from_numpy(b.rng.integers(self.shortest, len(self.ends) + 1, len(b)))
         kept = visible * (torch.arange(len(self.ends)) < length[:, None])
         return cross_entropy(self.nets[name](b.x, state * kept[:, :, None], kept), b.truth).mean()
 
-    def base_rates(self, name: str, b: Reveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        assert b.truth is not None
+    def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         return (b.x, *b.trajectory(self.ends)), b.truth[:, None]
 
     def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
