@@ -92,8 +92,8 @@ class Nats:
             numbers = range(1, info.state.last_seq + 1)
             return [json.loads((await js.get_msg("VERSIONS", n)).data or b"") for n in numbers]
 
-        found: list[dict[str, Any]] = self.ask(read)
-        return found
+        messages: list[dict[str, Any]] = self.ask(read)
+        return messages
 
     def acknowledged(self, client: str) -> int:
         async def read(js: JetStreamContext) -> int:
@@ -146,19 +146,19 @@ class Kafka:
         consumer = self._consumer("listener")
         partitions = consumer.list_topics(target, timeout=10).topics[target].partitions
         consumer.assign([confluent_kafka.TopicPartition(target, number, 0) for number in partitions])
-        found = []
+        contents = []
         while (message := consumer.poll(2.0)) is not None:
             assert message.error() is None
-            found.append(json.loads(message.value()))
+            contents.append(json.loads(message.value()))
         consumer.close()
-        return found
+        return contents
 
     def acknowledged(self, client: str) -> int:
         consumer = self._consumer(client)
         partitions = [confluent_kafka.TopicPartition(self.topic, number) for number in range(4)]
-        found = sum(max(0, int(p.offset)) for p in consumer.committed(partitions, timeout=10))
+        count = sum(max(0, int(p.offset)) for p in consumer.committed(partitions, timeout=10))
         consumer.close()
-        return found
+        return count
 
     def _consumer(self, group: str) -> confluent_kafka.Consumer:
         return confluent_kafka.Consumer({"bootstrap.servers": self.address, "group.id": group}, logger=_QUIET)

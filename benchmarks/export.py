@@ -22,10 +22,10 @@ from rich.table import Table
 
 from measure import paper
 from measure.report import FIGURES, Figure, figure_rows
+from tracecvr.data.encoder import Binned, Encoder
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.encode import Binned, Encoder
 from tracecvr.export.model import Model
-from tracecvr.export.questions import known, probes
+from tracecvr.export.outputs import known, probes
 from tracecvr.export.scorer import Scorer
 from tracecvr.export.write import export
 

@@ -24,11 +24,11 @@ import load
 from load import Answer, Site
 from measure import command
 from measure.report import Figure
-from tracecvr import prepared
-from tracecvr.config import DAY, HOUR
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.data import prepared
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
-from tracecvr.online.feed import events_of
+from tracecvr.online.dataset_events import events_of
 from tracecvr.online.store import Settings, Store
 
 _STEP_S = 0.1

@@ -26,13 +26,13 @@ import polars as pl
 from measure import command, paper
 from measure.report import Figure
 from rawlogs import CRITEO_D_MAX, CRITEO_DAYS, DAY, write_criteo
-from tracecvr import prepared
-from tracecvr.config import HOUR
+from tracecvr.base.config import HOUR
+from tracecvr.data import prepared
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
 from tracecvr.methods.vanilla import Vanilla
-from tracecvr.online.feed import events_of
+from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner import opened
 from tracecvr.online.store import Settings, Store
 
@@ -153,8 +153,8 @@ def memory(size: Size, room: Path) -> list[Figure]:
     return [_flat("learner", ticks, size), _flat("writer", batches, size)]
 
 
-def _flat(who: str, told: list[dict[str, Any]], size: Size) -> Figure:
-    early, late = told[len(told) // 5]["peak_mb"], told[-1]["peak_mb"]
+def _flat(who: str, samples: list[dict[str, Any]], size: Size) -> Figure:
+    early, late = samples[len(samples) // 5]["peak_mb"], samples[-1]["peak_mb"]
     how = f"{early:.0f} MB after {size.events // 5:,} events, {late:.0f} MB after {size.events:,}"
     return Figure(f"peak memory of the {who}, after all / after a fifth", late / early, "x", 1.1, how, size.loose**0.25)
 

@@ -32,12 +32,12 @@ import live
 from measure import command, paper
 from measure.report import Figure
 from rawlogs import DAY
-from tracecvr import prepared
-from tracecvr.config import HOUR
-from tracecvr.errors import UserError
+from tracecvr.base.config import HOUR
+from tracecvr.base.errors import UserError
+from tracecvr.data import prepared
 from tracecvr.methods.trace import Trace
 from tracecvr.online.client import Client
-from tracecvr.online.feed import events_of
+from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner import opened
 from tracecvr.online.service.auth import new_token
 from tracecvr.online.service.limits import Limits
@@ -153,8 +153,8 @@ def _accepting(
     batches = [events[first : first + BATCH] for first in range(0, len(events), BATCH)]
     learner: Future[list[tuple[float, float]]] = pool.submit(learn, store.folder, size.sent - 1)
     since = time.monotonic()
-    told = [pool.submit(send, site, batches[n::SENDERS]) for n in range(SENDERS)]
-    waited = 1e3 * np.array([seconds for future in told for seconds in future.result()])
+    sent = [pool.submit(send, site, batches[n::SENDERS]) for n in range(SENDERS)]
+    waited = 1e3 * np.array([seconds for future in sent for seconds in future.result()])
     end = time.monotonic()
     took = (end - since) / len(events)
     meanwhile = sum(start < end for start, _ in learner.result())
@@ -200,21 +200,21 @@ def _beside(size: Size, pool: ProcessPoolExecutor, site: Site, name: str, idle: 
     other = pool.submit(OTHERS[name], site, size.seconds + 1.0)
     time.sleep(0.5)
     answers = pool.submit(good, site, size.seconds).result()
-    told = other.result()
-    how = ", ".join(f"{word} {n:,}" for word, n in sorted(told.items()))
-    found = [_ratio(f"a score beside {name} / alone, 99 % below", answers, idle, how, 3.0, size)]
+    statuses = other.result()
+    how = ", ".join(f"{word} {n:,}" for word, n in sorted(statuses.items()))
+    figures = [_ratio(f"a score beside {name} / alone, 99 % below", answers, idle, how, 3.0, size)]
     if name == "too many requests":
         allowed = size.pace * (size.seconds + 1.0 + 2.0)  # and the burst
-        found.append(_paced(told, allowed))
-    return found
+        figures.append(_paced(statuses, allowed))
+    return figures
 
 
-def _paced(told: Counter[str], allowed: float) -> Figure:
+def _paced(statuses: Counter[str], allowed: float) -> Figure:
     """Fails if a request was neither served nor refused with 429, and if too few came to tell."""
-    name, other = "requests let through / allowed by the pace", told.total() - told["200"] - told["429"]
-    if other or told.total() <= allowed:
-        return Figure(name, None, "x", 1.0, f"{told.total():,} came, {allowed:,.0f} were allowed; {other} failed")
-    return Figure(name, told["200"] / allowed, "x", 1.0, f"the other {told['429']:,} were answered 429")
+    name, other = "requests let through / allowed by the pace", statuses.total() - statuses["200"] - statuses["429"]
+    if other or statuses.total() <= allowed:
+        return Figure(name, None, "x", 1.0, f"{statuses.total():,} came, {allowed:,.0f} were allowed; {other} failed")
+    return Figure(name, statuses["200"] / allowed, "x", 1.0, f"the other {statuses['429']:,} were answered 429")
 
 
 def _ratio(name: str, answers: list[Answer], idle: list[Answer], how: str, most: float, size: Size) -> Figure:
@@ -223,8 +223,8 @@ def _ratio(name: str, answers: list[Answer], idle: list[Answer], how: str, most:
     if not answers or failed:
         return Figure(name, None, "x", most, f"{failed} of {len(answers)} requests were not served; {how}")
     middle, worst = np.quantile(_times(answers), (0.5, 0.99))
-    told = f"{worst:.1f} ms, median {middle:.1f} ms of {len(answers):,}; {how}"
-    return Figure(name, float(worst / np.quantile(_times(idle), 0.99)), "x", most, told, size.loose)
+    details = f"{worst:.1f} ms, median {middle:.1f} ms of {len(answers):,}; {how}"
+    return Figure(name, float(worst / np.quantile(_times(idle), 0.99)), "x", most, details, size.loose)
 
 
 def _times(answers: list[Answer]) -> npt.NDArray[np.float64]:
@@ -236,21 +236,21 @@ def _times(answers: list[Answer]) -> npt.NDArray[np.float64]:
 
 def good(site: Site, seconds: float) -> list[Answer]:
     """Ask for the score of one click, again and again, at an easy pace."""
-    found, end = [], time.monotonic() + seconds
+    given, end = [], time.monotonic() + seconds
     with Client(site.url, site.good, retries=0) as client:
         while (at := time.monotonic()) < end:
             try:
                 scored = len(client.score([site.features])["scores"]) == 1
             except UserError:
                 scored = False
-            found.append(Answer(at, time.monotonic() - at, scored))
+            given.append(Answer(at, time.monotonic() - at, scored))
             time.sleep(site.pause)
-    return found
+    return given
 
 
 def send(site: Site, batches: Sequence[Sequence[dict[str, Any]]]) -> list[float]:
     """Clicks to one route, actions to the other; the time that each batch took."""
-    found = []
+    seconds = []
     with Client(site.url, site.other) as client:
         for batch in batches:
             since = time.monotonic()
@@ -260,23 +260,23 @@ def send(site: Site, batches: Sequence[Sequence[dict[str, Any]]]) -> list[float]
                 client.clicks(clicks)
             if actions:
                 client.events(actions)
-            found.append(time.monotonic() - since)
-    return found
+            seconds.append(time.monotonic() - since)
+    return seconds
 
 
 def learn(folder: Path, ticks: int) -> list[tuple[float, float]]:
     """Learn so many intervals, as the learner beside a server does; when each began and ended."""
     if ticks:
         os.nice(5)  # as `serve` has it; the warm-up is in nobody's way
-    found: list[tuple[float, float]] = []
+    times: list[tuple[float, float]] = []
     with opened(Store.open(folder)) as learner:
-        while len(found) < ticks:
+        while len(times) < ticks:
             since = time.monotonic()
             if learner.tick() is not None:
-                found.append((since, time.monotonic()))
+                times.append((since, time.monotonic()))
             else:
                 time.sleep(0.05)
-    return found
+    return times
 
 
 def slow(site: Site, seconds: float) -> Counter[str]:
@@ -328,7 +328,7 @@ def too_many(site: Site, seconds: float) -> Counter[str]:
 
 def _flood(site: Site, seconds: float, bodies: Sequence[bytes | None], token: str) -> Counter[str]:
     """How often each status was answered."""
-    where, end, found = urlsplit(site.url), time.monotonic() + seconds, Counter[str]()
+    where, end, statuses = urlsplit(site.url), time.monotonic() + seconds, Counter[str]()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     connection = HTTPConnection(where.hostname or "", where.port, timeout=20)
     number = 0
@@ -339,12 +339,12 @@ def _flood(site: Site, seconds: float, bodies: Sequence[bytes | None], token: st
             connection.request(*(("GET", "/v1/model") if body is None else ("POST", "/v1/score")), body, headers)
             response = connection.getresponse()
             response.read()
-            found[str(response.status)] += 1
+            statuses[str(response.status)] += 1
         except (OSError, HTTPException):
-            found["cut off"] += 1
+            statuses["cut off"] += 1
             connection.close()
     connection.close()
-    return found
+    return statuses
 
 
 OTHERS: dict[str, Callable[[Site, float], Counter[str]]] = {

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from measure import machine, paper
-from tracecvr import ranks
-from tracecvr.scratch import Progress
-from tracecvr.workers import together
+from tracecvr.base.progress import Progress
+from tracecvr.distributed.workers import run_workers
+from tracecvr.nets import ranks
 
 BATCHES = (4_096, 16_384)
 ALONE, SHARED, THREADS, APART = "1 worker x 1 thread", "2 workers x 1 thread", "1 worker x 2 threads", "2 runs at once"
@@ -37,10 +37,10 @@ WAYS = {ALONE: (1, 1), SHARED: (2, 1), THREADS: (1, 2), APART: (1, 1)}
 
 def main() -> None:
     given = _arguments()
-    found = together(partial(measured, given.rounds, given.hourly), 2, threads=2)[0]
+    steps = run_workers(partial(measured, given.rounds, given.hourly), 2, threads=2)[0]
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"machine": machine.facts(2), "steps": found}, indent=2) + "\n")
-    sys.stdout.write("\n".join(_table(found)) + f"\nwritten: {given.out}\n")
+    given.out.write_text(json.dumps({"machine": machine.facts(2), "steps": steps}, indent=2) + "\n")
+    sys.stdout.write("\n".join(_table(steps)) + f"\nwritten: {given.out}\n")
 
 
 def measured(rounds: int, hourly: int, _: Progress) -> list[dict[str, Any]]:
@@ -48,18 +48,18 @@ def measured(rounds: int, hourly: int, _: Progress) -> list[dict[str, Any]]:
     shared = ranks.current()
     assert shared is not None
     table = paper.dense(paper.STEADY + rounds, hourly)
-    found = []
+    steps = []
     for size in BATCHES:
         samples: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
         streams = {way: _started(table, size, workers, threads) for way, (workers, threads) in WAYS.items()}
         for hour in range(paper.STEADY + rounds):
             for way, (workers, threads) in WAYS.items():
-                shared.first_says(True)  # whoever does not work in this way waits here for the next
+                shared.broadcast_first(True)  # whoever does not work in this way waits here for the next
                 if workers > 1 or shared.rank == 0 or way == APART:
                     sample = _hour(streams[way], hour, workers, threads)
                     samples[way] += [sample] if hour >= paper.STEADY else []
-        found.append({"batch": size, "ways": samples})
-    return found
+        steps.append({"batch": size, "ways": samples})
+    return steps
 
 
 def _started(table: Any, size: int, workers: int, threads: int) -> paper.Stream:
@@ -99,9 +99,9 @@ def _talking() -> Iterator[list[float]]:
     def timed(function: Any) -> Any:
         def call(self: ranks.Ranks, value: Tensor) -> Tensor:
             start = time.perf_counter()
-            found: Tensor = function(self, value)
+            answer: Tensor = function(self, value)
             spent.append(time.perf_counter() - start)
-            return found
+            return answer
 
         return call
 
@@ -112,10 +112,10 @@ def _talking() -> Iterator[list[float]]:
         ranks.Ranks.gathered, ranks.Ranks.summed = plain  # type: ignore[method-assign]
 
 
-def _table(found: list[dict[str, Any]]) -> Iterator[str]:
+def _table(steps: list[dict[str, Any]]) -> Iterator[str]:
     yield "| batch | | ms per step | of these talking | speed-up | ideal |"
     yield "|---|---|---|---|---|---|"
-    for part in found:
+    for part in steps:
         alone = [seconds for seconds, _ in part["ways"][ALONE]]
         for way, samples in part["ways"].items():
             times = [seconds for seconds, _ in samples]

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tracecvr import registry
-from tracecvr.config import DAY, HOUR
+from tracecvr.base import registry
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.metrics import probability
 from tracecvr.datasets.synthetic import Synthetic, Truth
-from tracecvr.engine import Engine
-from tracecvr.metrics import probability
-from tracecvr.replay import Plan, replay
-from tracecvr.source import TableSource
+from tracecvr.learn.engine import Engine
+from tracecvr.runs.replay import Plan, replay
+from tracecvr.stream.source import TableSource
 
 CLICKS = 120_000
 SMALL = {"hidden": (64, 32), "batch_size": 512, "learning_rate": 2e-3}
@@ -53,20 +53,20 @@ def _cell(cell: tuple[str, int, int]) -> tuple[str, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--methods", default=",".join(registry.found("method")))
+    parser.add_argument("--methods", default=",".join(registry.available("method")))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--clicks", type=int, default=CLICKS)
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
     given = parser.parse_args()
     cells = [(m, seed, given.clicks) for seed in range(given.seeds) for m in given.methods.split(",")]
-    found: dict[str, list[tuple[float, float]]] = {m: [] for m in given.methods.split(",")}
+    by_method: dict[str, list[tuple[float, float]]] = {m: [] for m in given.methods.split(",")}
     with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
         for method, nll_gap, ratio in track(pool.imap_unordered(_cell, cells), "runs", total=len(cells)):
-            found[method].append((nll_gap, ratio))
+            by_method[method].append((nll_gap, ratio))
     table = Table(
         "method", "NLL gap", "± sd", "served / true rate", title=f"{given.seeds} seeds, {given.clicks:,} clicks"
     )
-    for method, runs in sorted(found.items(), key=lambda item: mean(gap for gap, _ in item[1])):
+    for method, runs in sorted(by_method.items(), key=lambda item: mean(gap for gap, _ in item[1])):
         gaps, ratios = zip(*runs, strict=True)
         spread = stdev(gaps) if len(gaps) > 1 else 0.0
         table.add_row(method, f"{mean(gaps):.5f}", f"{spread:.5f}", f"{mean(ratios):.3f}")

@@ -30,13 +30,13 @@ from rich.table import Table
 
 from measure import machine, paper
 from rawlogs import write_criteo
-from tracecvr import prepared
-from tracecvr.config import DAY, HOUR
-from tracecvr.dataset import Dataset
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.data import prepared
+from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.engine import Engine
+from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
-from tracecvr.online.eventlog import Grid
+from tracecvr.online.event_log import Grid
 from tracecvr.online.ledger import MATURE, Ledger
 from tracecvr.online.store import Settings, Store
 
@@ -157,7 +157,7 @@ def _of_a_click(room: Path, clicks: int) -> tuple[float, float, float]:
 
 
 def _events(dataset: Dataset, raw: Path) -> Iterator[dict[str, Any]]:
-    from tracecvr.online.feed import events_of
+    from tracecvr.online.dataset_events import events_of
 
     return events_of(dataset, raw, dataset.split, 100 * DAY)
 
@@ -300,7 +300,7 @@ def simulate(scale: int, layout: Layout, traffic: Traffic, costs: Costs, m: Mach
     mean = layout.batch / layout.ranks * costs.learn_s + held * costs.adam_s
     network = exchange_s(layout, t, costs, m)
     mtbf = m.mtbf / ceil(layout.ranks / (m.cores / 2))
-    found, redone = [], 0
+    durations, redone = [], 0
     for _ in range(ticks):
         seconds = lost = 0.0
         for _ in range(_ATTEMPTS):
@@ -309,8 +309,8 @@ def simulate(scale: int, layout: Layout, traffic: Traffic, costs: Costs, m: Mach
             if fails >= seconds:
                 break
             redone, lost = redone + 1, lost + fails + m.restart_s
-        found.append(lost + seconds)
-    middle, worst = np.quantile(found, (0.5, 0.99))
+        durations.append(lost + seconds)
+    middle, worst = np.quantile(durations, (0.5, 0.99))
     useful = events * costs.learn_s / layout.ranks
     return Lag(float(middle), float(worst), float(middle) / t.interval, useful / float(middle), 1e3 * network, redone)
 
@@ -353,7 +353,7 @@ def main() -> None:
         for scale in SCALES
         for layout in layouts(scale, traffic, costs)
     ]
-    found = {
+    content = {
         "machine": machine.facts(1),
         "costs": asdict(costs),
         "traffic": asdict(traffic),
@@ -362,7 +362,7 @@ def main() -> None:
         "ticks": [{"scale": s, "layout": asdict(layout), "lag": asdict(lag)} for s, layout, lag in lags],
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    given.out.write_text(json.dumps(content, indent=2) + "\n")
     console.print(_table("what was measured", ("", ""), [(k, f"{v:.3g}") for k, v in asdict(costs).items()]))
     console.print(_table("demand", DEMAND, [_demand_row(d) for d in demands]))
     console.print(_table("ticks, simulated", TICKS, [_tick_row(*row) for row in lags]))

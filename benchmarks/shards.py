@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tracecvr.clicks import ClickTable, Ints, Schema
-from tracecvr.encode import Encoder
-from tracecvr.online.eventlog import EventLog, Grid
+from tracecvr.data.encoder import Encoder
+from tracecvr.data.table import ClickTable, Ints, Schema
+from tracecvr.online.event_log import EventLog, Grid
 from tracecvr.online.events import Reader
 from tracecvr.online.ledger import Ledger
-from tracecvr.reveal import Reveals, Schedule
-from tracecvr.source import Clicks, History, TableSource
+from tracecvr.stream.reveal import Reveals, Schedule
+from tracecvr.stream.source import Clicks, History, TableSource
 
 
 def shard_of(click: Ints | int, shards: int) -> Any:
@@ -45,7 +45,7 @@ class Shards:
         ]
         self._row = [np.flatnonzero(owner == n) for n in range(shards)]
         """From a shard's own rows to those of all."""
-        self._rows = int(np.searchsorted(base.came_ts, grid.split))
+        self._rows = int(np.searchsorted(base.arrival_ts, grid.split))
         for n, ledger in enumerate(self.ledgers):
             self._row[n] = self._row[n][: ledger.rows]
 
@@ -72,7 +72,7 @@ class Shards:
             ledger.advance()
             fresh.append(np.arange(before, ledger.rows) - ledger.first_row)
         tables = [ledger.table for ledger in self.ledgers]
-        keys = [(t.came_ts[new], t.click_ts[new], t.click_id[new]) for t, new in zip(tables, fresh, strict=True)]
+        keys = [(t.arrival_ts[new], t.click_ts[new], t.click_id[new]) for t, new in zip(tables, fresh, strict=True)]
         came, ts, click = (np.concatenate(part) for part in zip(*keys, strict=True))
         place = np.empty(len(click), np.int64)
         place[np.lexsort((click, ts, came))] = self._rows + np.arange(len(click))
@@ -82,10 +82,10 @@ class Shards:
         self.done += 1
 
     def clicks(self, start: int, end: int) -> Clicks:
-        found = [ledger.clicks(start, end) for ledger in self.ledgers]
-        row = np.concatenate([self._row[n][clicks.row] for n, clicks in enumerate(found)])
+        parts = [ledger.clicks(start, end) for ledger in self.ledgers]
+        row = np.concatenate([self._row[n][clicks.row] for n, clicks in enumerate(parts)])
         order = np.argsort(row)
-        return Clicks(row[order], torch.cat([clicks.x for clicks in found])[torch.from_numpy(order)])
+        return Clicks(row[order], torch.cat([clicks.x for clicks in parts])[torch.from_numpy(order)])
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
         """The shards' reveals in one ledger's order: by fire time, then by row, then by trigger."""
@@ -93,7 +93,7 @@ class Shards:
         merged = _concatenated(
             [replace(part, row=torch.from_numpy(self._row[n][part.row.numpy()])) for n, part in enumerate(parts)]
         )
-        fire = merged.came + merged.elapsed  # of clicks that came in time, and of events that are no repetition
+        fire = merged.arrival + merged.elapsed  # of clicks that came in time, and of events that are no repetition
         order = np.lexsort((merged.trigger.numpy(), merged.row.numpy(), fire.numpy()))
         return merged.take(torch.from_numpy(order))
 

@@ -20,12 +20,12 @@ from rich.table import Table
 
 from brokers import Kafka, Nats
 from measure import machine
-from tracecvr import prepared
-from tracecvr.config import DAY, HOUR
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.data import prepared
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
-from tracecvr.online.feed import events_of
-from tracecvr.online.sources import Source
+from tracecvr.online.dataset_events import events_of
+from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pump
 from tracecvr.online.store import Settings, Store
 
@@ -37,7 +37,7 @@ def pulled(room: Path, url: str, batch: int, learner: bool = False) -> float:
     """Seconds per event of pulling everything, once; beside a learner that has begun to learn, if wanted."""
     folder = room / f"store_{time.monotonic_ns()}"
     store = Store.create(folder, room / "base", Trace(hidden=(64, 32)), (), Settings(lateness=HOUR))
-    pump = Pump(store, Source.of(url), batch, wait=0.2)
+    pump = Pump(store, BrokerSource.of(url), batch, wait=0.2)
     beside = _learning(folder) if learner else None
     try:
         since = time.perf_counter()

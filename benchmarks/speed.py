@@ -34,10 +34,10 @@ def main() -> None:
         sys.stdout.write(report.markdown(json.loads(given.markdown.read_text())) + "\n")
         return
     console = Console(width=None if sys.stdout.isatty() else 160)
-    found = _measured(given, console)
-    console.print(*report.tables(found), report.machine_line(found["machine"]), sep="\n")
+    content = _measured(given, console)
+    console.print(*report.tables(content), report.machine_line(content["machine"]), sep="\n")
     console.print(f"written: {given.out}")
-    sys.exit(0 if found["passed"] else 1)
+    sys.exit(0 if content["passed"] else 1)
 
 
 def _measured(given: argparse.Namespace, console: Console) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _figures(part: str, bench: figures.Bench) -> Iterator[report.Figure]:
 
 
 def _write(out: Path, bench: figures.Bench, machine: dict[str, Any], done: list[report.Figure]) -> dict[str, Any]:
-    found = {
+    content = {
         "size": bench.size.name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine,
@@ -74,8 +74,8 @@ def _write(out: Path, bench: figures.Bench, machine: dict[str, Any], done: list[
         "methods": bench.methods,
         "profile": bench.profile,
     }
-    out.write_text(json.dumps(found, indent=2) + "\n")
-    return found
+    out.write_text(json.dumps(content, indent=2) + "\n")
+    return content
 
 
 def _arguments() -> argparse.Namespace:

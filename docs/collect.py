@@ -12,8 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import report
-from tracecvr.files import read_json, write_json
 
 FOLDER = Path(__file__).parent / "results"
 TAKEN = ("table.md", "table.tex", "results.parquet", "reliability.parquet", "posterior.parquet", "report.html")

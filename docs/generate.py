@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracecvr import checks, config, registry
-from tracecvr.clicks import Feature, Schema
-from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr import checks
+from tracecvr.base import config, registry
+from tracecvr.base.config import DAY, HOUR, MINUTE
+from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
-from tracecvr.method import Method
-from tracecvr.reveal import Again, On, Trigger
+from tracecvr.families.method import Method
+from tracecvr.stream.reveal import Again, On, Trigger
 
 FOLDER = Path(__file__).parent / "methods"
 CRITEO = Schema(
@@ -127,7 +128,7 @@ def shown(value: object) -> str:
 
 def overview() -> str:
     rows = []
-    for name, cls in registry.found("method").items():
+    for name, cls in registry.available("method").items():
         method = bound(cls)
         copies = "; ".join(event(t) for t in method.schedule()) or "never"
         helpers = ", ".join(method.helpers()) or "none"
@@ -157,29 +158,29 @@ def overview() -> str:
 
 def pages(counts: Mapping[str, str]) -> dict[str, str]:
     """Every file of the folder by name."""
-    found = {f"{name}.md": page(cls, counts[name]) for name, cls in registry.found("method").items()}
-    return found | {"README.md": overview()}
+    texts = {f"{name}.md": page(cls, counts[name]) for name, cls in registry.available("method").items()}
+    return texts | {"README.md": overview()}
 
 
 def counted() -> dict[str, str]:
     """The outcome of every check, by method."""
     report = checks.run()
-    found = {}
-    for name in registry.found("method"):
+    counts = {}
+    for name in registry.available("method"):
         mine = Counter(o.status for o in report if o.method.partition("+")[0] == name)
-        found[name] = f"{sum(mine.values())} run: " + ", ".join(f"{n} {status}" for status, n in sorted(mine.items()))
-    return found
+        counts[name] = f"{sum(mine.values())} run: " + ", ".join(f"{n} {status}" for status, n in sorted(mine.items()))
+    return counts
 
 
 def kept() -> dict[str, str]:
     """The check counts that the pages have."""
     pattern = re.compile(r"^- Checks, alone and with each plugin: (.*)$", re.MULTILINE)
-    found = {}
-    for name in registry.found("method"):
+    counts = {}
+    for name in registry.available("method"):
         path = FOLDER / f"{name}.md"
         match = pattern.search(path.read_text(encoding="utf-8")) if path.exists() else None
-        found[name] = match[1] if match else "not run"
-    return found
+        counts[name] = match[1] if match else "not run"
+    return counts
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ class Call(Protocol):
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> Call:
-    from tracecvr.cli import main
+    from tracecvr.cli.commands import main
 
     def run(*words: object) -> int:
         monkeypatch.setattr(sys, "argv", ["tracecvr", *map(str, words)])

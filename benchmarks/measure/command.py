@@ -31,7 +31,7 @@ def carried_out(name: str, size: str, out: Path, measured: Callable[[Path], list
     with tempfile.TemporaryDirectory(prefix=f"tracecvr_{name}_") as room:
         facts = machine.facts(1)
         figures = measured(Path(room))
-    found = {
+    content = {
         "size": size,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": facts,
@@ -41,9 +41,9 @@ def carried_out(name: str, size: str, out: Path, measured: Callable[[Path], list
         "profile": {},
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=2) + "\n")
+    out.write_text(json.dumps(content, indent=2) + "\n")
     console.print(
-        *report.tables(found), report.machine_line(facts), f"load at start: {facts['load_at_start']:.1f}", sep="\n"
+        *report.tables(content), report.machine_line(facts), f"load at start: {facts['load_at_start']:.1f}", sep="\n"
     )
     console.print(f"written: {out}")
-    sys.exit(0 if found["passed"] else 1)
+    sys.exit(0 if content["passed"] else 1)

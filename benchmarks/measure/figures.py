@@ -136,11 +136,11 @@ def prepare_small(bench: Bench, rows: int = 100_000) -> Iterator[Figure]:
 def update(bench: Bench) -> Iterator[Figure]:
     """An update and a scored batch of TRACE against their plain arithmetic at the rate of large matrix products."""
     size = bench.size
-    found = call("steps", "updates", rounds=size.rounds, threads=bench.threads, hourly=size.hourly)
-    peak = max(found["peak_flops"])
+    timing = call("steps", "updates", rounds=size.rounds, threads=bench.threads, hourly=size.hourly)
+    peak = max(timing["peak_flops"])
     for name in ("update", "score"):
-        seconds, ideal = found[f"{name}_s"], found[f"{name}_flop"] / peak
-        paired = median(s * p for s, p in zip(seconds, found["peak_flops"], strict=True)) / found[f"{name}_flop"]
+        seconds, ideal = timing[f"{name}_s"], timing[f"{name}_flop"] / peak
+        paired = median(s * p for s, p in zip(seconds, timing["peak_flops"], strict=True)) / timing[f"{name}_flop"]
         how = (
             f"{1e3 * min(seconds):.1f} ms against {1e3 * ideal:.1f} at {peak / 1e9:.0f} GFLOP/s; fastest of "
             f"{len(seconds)} (median of pairs {paired:.2f})"
@@ -152,11 +152,11 @@ def overhead(bench: Bench) -> Iterator[Figure]:
     """An interval with one click and six events."""
     size, smoke = bench.size, bench.size.loose > 1
     given = {"intervals": size.intervals, "before": size.past, "threads": bench.threads}
-    found = call("steps", "overhead", **given, processor=smoke)
+    timing = call("steps", "overhead", **given, processor=smoke)
     where = f"after {size.past:,} clicks; median of {size.intervals}{PROCESSOR if smoke else ''}"
     how = f"one click and six events, without their optimiser step, {where}"
-    yield bench.figure("overhead of an interval", 1e3 * median(found["overhead_s"]), "ms", 5.0, how)
-    yield bench.figure("such an interval with its step", 1e3 * median(found["whole_s"]), "ms", None, where)
+    yield bench.figure("overhead of an interval", 1e3 * median(timing["overhead_s"]), "ms", 5.0, how)
+    yield bench.figure("such an interval with its step", 1e3 * median(timing["whole_s"]), "ms", None, where)
 
 
 def whole_run(bench: Bench) -> Iterator[Figure]:

@@ -11,9 +11,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from measure import paper
-from tracecvr import registry
-from tracecvr.clicks import ClickTable
-from tracecvr.replay import Scored
+from tracecvr.base import registry
+from tracecvr.data.table import ClickTable
+from tracecvr.runs.replay import Scored
 
 _HOURLY = 2 * paper.BATCH
 """Clicks an hour: a method with one event per click has full batches, too."""
@@ -21,7 +21,7 @@ _HOURLY = 2 * paper.BATCH
 
 def names() -> list[str]:
     """Every method that is found."""
-    return list(registry.found("method"))
+    return list(registry.available("method"))
 
 
 def beside_trace(method: str, rounds: int, threads: int) -> dict[str, Any]:

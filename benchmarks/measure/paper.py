@@ -12,14 +12,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from tracecvr import registry
-from tracecvr.clicks import NEVER, ClickTable, Ints, Schema
-from tracecvr.config import HOUR, MINUTE
+from tracecvr.base import registry
+from tracecvr.base.config import HOUR, MINUTE
+from tracecvr.data.table import NEVER, ClickTable, Ints, Schema
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.engine import Engine
+from tracecvr.learn.engine import Engine
 from tracecvr.plugins.completer import Completer
-from tracecvr.replay import Plan, Scored, replay
-from tracecvr.source import TableSource
+from tracecvr.runs.replay import Plan, Scored, replay
+from tracecvr.stream.source import TableSource
 
 HOURLY = 11_000
 BATCH = 4_096

@@ -12,9 +12,9 @@ from unittest.mock import patch
 import torch
 
 from measure import paper
-from tracecvr.engine import Engine
-from tracecvr.reveal import Reveals
-from tracecvr.source import TableSource
+from tracecvr.learn.engine import Engine
+from tracecvr.stream.reveal import Reveals
+from tracecvr.stream.source import TableSource
 
 REST = "losses and the rest"
 

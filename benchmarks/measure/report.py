@@ -98,14 +98,14 @@ PROFILE = ("part of a tick", "share")
 
 def sections(report: dict[str, Any]) -> list[tuple[str, tuple[str, ...], Rows]]:
     """Title, heading and lines of every table in a report."""
-    found: list[tuple[str, tuple[str, ...], Rows]] = []
+    tables: list[tuple[str, tuple[str, ...], Rows]] = []
     if report["figures"]:
-        found.append((f"Figures, {report['size']}", FIGURES, figure_rows(report["figures"])))
+        tables.append((f"Figures, {report['size']}", FIGURES, figure_rows(report["figures"])))
     if report["methods"]:
-        found.append(("Every method beside TRACE", METHODS, method_rows(report["methods"])))
+        tables.append(("Every method beside TRACE", METHODS, method_rows(report["methods"])))
     if report["profile"]:
-        found.append(("Where a tick of TRACE spends its time", PROFILE, profile_rows(report["profile"])))
-    return found
+        tables.append(("Where a tick of TRACE spends its time", PROFILE, profile_rows(report["profile"])))
+    return tables
 
 
 def machine_line(machine: dict[str, Any]) -> str:

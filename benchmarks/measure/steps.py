@@ -10,7 +10,7 @@ import torch
 
 from measure import paper
 from measure.machine import Peak
-from tracecvr.reveal import Reveals
+from tracecvr.stream.reveal import Reveals
 
 _SCORED = 3
 """Batches scored between two ticks, about an hour's clicks: whatever a net prepares anew after a tick is in it."""

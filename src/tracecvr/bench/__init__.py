@@ -14,7 +14,7 @@ DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 
 DIR/posterior.parquet posteriors of open clicks by age, if the suite asks for them: one row per cell, age and estimate
 DIR/segments.parquet  with --by FEATURE: one row per cell and segment
 DIR/table.md, table.tex
-DIR/log.json          delays and daily rates of the log, sums only: see `curves`
+DIR/log.json          delays and daily rates of the log, sums only: see `log_summary`
 DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png]` draws it again
 DIR/figures/          with --pdf or --png: each figure of the report as a file
 DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned; see `tuned`
@@ -34,7 +34,7 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | base | label of the row that it is to be compared with; empty if none |
 | method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |
 | auc, pr_auc, ap, nll, ece, ece_gdfm, mce, pcoc, ne | pooled metrics; null where one class leaves one undefined |
-| constant_..., logistic_... | the same of the references on the same clicks (see `references`); absent in old results |
+| constant_..., logistic_... | the same of the `reference_models` on the same clicks; absent in old results |
 | interval_auc, ..._pr_auc, ..._ap, ..._nll, ..._ece, ..._pcoc | weighted by clicks over intervals, as papers report |
 | clicks, conversions | judged clicks (from `judge_from` on) and how many of them convert |
 | events, steps, skipped_events, clipped_weights | counted over the stream |
@@ -44,16 +44,16 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | memory_peak_mb | of the worker process, when the cell ended |
 
 `posterior.parquet`: cell, label, variant, seed, age_s, estimate (`posterior`, `static`, `survival`: see
-`tracecvr.openclicks`), clicks, conversions and the pooled metrics; cells hold the same by day of the stream in
+`tracecvr.runs.open_clicks`), clicks, conversions and the pooled metrics; cells hold the same by day of the stream in
 `posterior_days.parquet`. `segments.parquet`: cell, by, segment (encoded id), clicks, conversions, auc, nll,
 mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences and references, for whoever
-draws it; `document.Table` is what tables are made of.
+draws it; `text_tables.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers, whichever the engine and however often the bench was killed.
 
 Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray), `reuse` (cells of other
-benches), `live` (what is seen meanwhile), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
-`tuned` (its file), `paper` (the paper's own numbers), `curves` (the log itself), `report`, `compare` (two benches),
-`command` (all of it).
+benches), `progress_board` (progress), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
+`tuned` (its file), `paper` (the paper's own numbers), `log_summary` (the log itself), `report`, `compare` (two
+benches), `command` (all of it).
 """

@@ -7,23 +7,23 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tracecvr.bench import curves, live, report, reuse, segments, tables, tune
-from tracecvr.bench.runner import Engine, Request, carry_out, opened
+from tracecvr.bench import log_summary, progress_board, report, reuse, segments, tables, tune
+from tracecvr.bench.runner import BenchEngine, Request, carry_out, opened
 
 
-def bench(request: Request, out: Path, engine: Engine, by: str | None = None, others: Sequence[Path] = ()) -> bool:
+def bench(request: Request, out: Path, engine: BenchEngine, by: str | None = None, others: Sequence[Path] = ()) -> bool:
     """Carry a bench out, or the rest of it, and write its tables and its report; False if a cell failed.
 
     Cells that one of the benches `others` has finished are taken from there.
     """
-    with opened(request, out) as held, live.Board(Console(stderr=True)) as board:
-        curves.write(out, held.log)
+    with opened(request, out) as held, progress_board.Board(Console(stderr=True)) as board:
+        log_summary.write(out, held.log)
         reuse.take_over(held, others)
         state = carry_out(held, engine, board)
-        found = None if by is None else segments.write(out, held.log, by)
+        by_segment = None if by is None else segments.write(out, held.log, by)
         if request.suite.layout == "tune":
             tune.write(out)
-        tables.write(out, found)
+        tables.write(out, by_segment)
         report.write(out)
     console = Console(highlight=False, soft_wrap=True)
     console.print((out / "table.md").read_text(encoding="utf-8"), markup=False)

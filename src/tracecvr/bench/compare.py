@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
 
+from tracecvr.base.errors import UserError
 from tracecvr.bench import stats
 from tracecvr.bench.report import opened
 from tracecvr.bench.tables import ARROWS, Line, column_of
-from tracecvr.errors import UserError
 
 _FACTS = ("fingerprint", "data_options", "settings", "tuned", "judged", "seeds", "tracecvr")
 
@@ -24,17 +24,17 @@ class Change:
     metric: str
     before: float
     after: float
-    found: stats.Difference
+    difference: stats.Difference
     by: str
 
     @property
     def verdict(self) -> str:
         """same, noise, better, worse or changed; unknown where one seed leaves nothing to judge by."""
-        if self.found.mean == 0:
+        if self.difference.mean == 0:
             return "same"
-        if self.found.low is None:
+        if self.difference.low is None:
             return "unknown"
-        if not self.found.clear:
+        if not self.difference.clear:
             return "noise"
         if self.metric not in ARROWS:
             return "changed"
@@ -45,7 +45,7 @@ class Change:
         return (
             facts
             | {"by": self.by, "verdict": self.verdict}
-            | {f"difference_{k}": v for k, v in asdict(self.found).items()}
+            | {f"difference_{k}": v for k, v in asdict(self.difference).items()}
         )
 
 
@@ -70,9 +70,9 @@ def compare(first: Path, second: Path) -> Comparison:
     if not both:
         raise UserError(f"{first} and {second} have no finished row in common")
     metrics = [metric for metric in a.metrics if metric in b.metrics]
-    found = [_change(before[name], after[name], metric) for name in both for metric in metrics]
+    changes = [_change(before[name], after[name], metric) for name in both for metric in metrics]
     return Comparison(
-        tuple(change for change in found if change is not None),
+        tuple(change for change in changes if change is not None),
         {key: (a.bench.get(key), b.bench.get(key)) for key in _FACTS if a.bench.get(key) != b.bench.get(key)},
         (tuple(sorted(set(before) - set(after))), tuple(sorted(set(after) - set(before)))),
         (a.missing, b.missing),
@@ -86,14 +86,14 @@ def _change(before: Line, after: Line, metric: str) -> Change | None:
         return None
     shared = set(old) & set(new)
     if len(shared) == len(old) == len(new) or len(shared) > 1:
-        by, found = "paired", stats.paired(new, old)
+        by, difference = "paired", stats.paired(new, old)
     else:
-        by, found = "Welch", welch(list(new.values()), list(old.values()))
-    assert found is not None
-    if found.low is None:
+        by, difference = "Welch", welch(list(new.values()), list(old.values()))
+    assert difference is not None
+    if difference.low is None:
         by = "one seed"
     old, new = ({s: v for s, v in one.items() if by != "paired" or s in shared} for one in (old, new))
-    return Change(after.name, metric, fmean(old.values()), fmean(new.values()), found, by)
+    return Change(after.name, metric, fmean(old.values()), fmean(new.values()), difference, by)
 
 
 def welch(ours: list[float], theirs: list[float], level: float = 0.95) -> stats.Difference:
@@ -112,19 +112,19 @@ def welch(ours: list[float], theirs: list[float], level: float = 0.95) -> stats.
     return stats.Difference(mean, mean - reach, mean + reach, float(2 * stdtr(freedom, -abs(mean) / error)), n)
 
 
-def told(found: Comparison, names: tuple[str, str]) -> list[str]:
+def summary_lines(comparison: Comparison, names: tuple[str, str]) -> list[str]:
     """Everything but the table, in lines."""
     lines = []
-    for key, (ours, theirs) in found.other.items():
+    for key, (ours, theirs) in comparison.other.items():
         lines.append(f"{key} differs: {ours} and {theirs}")
-    for which, rows in zip(names, found.only, strict=True):
+    for which, rows in zip(names, comparison.only, strict=True):
         lines += [f"only in {which}: {', '.join(rows)}"] if rows else []
-    for which, missing in zip(names, found.missing, strict=True):
+    for which, missing in zip(names, comparison.missing, strict=True):
         lines += [f"{which} is not complete: {missing} cells are not finished"] if missing else []
-    if "fingerprint" in found.other:
+    if "fingerprint" in comparison.other:
         lines.append("the logs are not the same, so differences are not of the code or the settings alone")
     counts = {
-        v: sum(c.verdict == v for c in found.changes)
+        v: sum(c.verdict == v for c in comparison.changes)
         for v in ("same", "noise", "better", "worse", "changed", "unknown")
     }
     words = {
@@ -136,4 +136,4 @@ def told(found: Comparison, names: tuple[str, str]) -> list[str]:
         "unknown": "changed on one seed, significance unknown",
     }
     summary = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
-    return [*lines, f"{len(found.changes)} figures: {summary}"]
+    return [*lines, f"{len(comparison.changes)} figures: {summary}"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracecvr.base.durations import duration
 from tracecvr.bench import stats
-from tracecvr.bench.document import Table, Text
-from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, change, how, numbers, shown
-from tracecvr.durations import duration
-from tracecvr.openclicks import ESTIMATES
+from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, difference_text, interval_notes, mean_text, numbers
+from tracecvr.bench.text_tables import Table, Text
+from tracecvr.runs.open_clicks import ESTIMATES
 
 METRICS = ("auc", "nll", "ece")
 WORDS = {"posterior": "p(y | x, trajectory)", "static": "p", "survival": "p S(e) / (1 - p + p S(e))"}
@@ -34,16 +34,16 @@ class Judged:
     def __init__(self, outcome: Outcome) -> None:
         path = outcome.out / "posterior.parquet"
         self.outcome = outcome
-        self.found = pl.read_parquet(path) if path.is_file() else pl.DataFrame(schema={"age_s": pl.Int64})
+        self.posteriors = pl.read_parquet(path) if path.is_file() else pl.DataFrame(schema={"age_s": pl.Int64})
 
     @property
     def ages(self) -> list[int]:
         """In seconds; none if no cell was asked about open clicks."""
-        return self.found["age_s"].unique().sort().to_list()
+        return self.posteriors["age_s"].unique().sort().to_list()
 
     def by_seed(self, judge: Judge, age: int, metric: str) -> dict[int, float]:
         """Where the figure is defined."""
-        mine = self.found.filter(
+        mine = self.posteriors.filter(
             pl.col("cell").is_in(judge.line.cells["cell"].to_list()), estimate=judge.estimate, age_s=age
         )
         return dict(mine.select("seed", metric).drop_nulls().iter_rows())
@@ -60,17 +60,17 @@ class Judged:
     def difference(self, ours: Judge, theirs: Judge, age: int, metric: str) -> stats.Difference | None:
         """Paired by seed; with one seed only, over days of the stream, of the metric of single days."""
         a, b = (self.by_seed(judge, age, metric) for judge in (ours, theirs))
-        found = stats.paired(a, b)
-        if found is None or found.n > 1:
-            return found
+        paired = stats.paired(a, b)
+        if paired is None or paired.n > 1:
+            return paired
         (seed,) = set(a) & set(b)
         mine, other = (self._days(judge, seed, age, metric) for judge in (ours, theirs))
         if mine is None or other is None:
-            return found
+            return paired
         both = mine.join(other, on="start", suffix="_theirs", maintain_order="left")
         clicks = both["clicks"].to_numpy().astype(float)
         pair = (numbers(both[metric]), numbers(both[f"{metric}_theirs"]))
-        return stats.over_days(both["start"].to_numpy(), clicks, *pair) or found
+        return stats.over_days(both["start"].to_numpy(), clicks, *pair) or paired
 
     def _days(self, judge: Judge, seed: int, age: int, metric: str) -> pl.DataFrame | None:
         """None where cells were cleared away and the results kept."""
@@ -99,10 +99,10 @@ def differences(outcome: Outcome) -> list[Table]:
         for metric in METRICS:
             each = [judged.difference(ours, theirs, age, metric) for age in judged.ages]
             over |= {one.over for one in each if one is not None and one.low is not None}
-            figures = [Text(change(one), one is not None and one.clear) for one in each]
+            figures = [Text(difference_text(one), one is not None and one.clear) for one in each]
             named = WORDS[theirs.estimate] if theirs.line is ours.line else theirs.name
             made.rows.append([Text(ours.line.name), Text(named), Text(NAMES[metric] + ARROWS[metric]), *figures])
-    made.notes += how(over)
+    made.notes += interval_notes(over)
     if "days" in over:
         made.notes.append("The difference is then the mean of days, weighted by clicks: of a day's AUC, NLL and ECE.")
     return [made] if made.rows else []
@@ -130,7 +130,7 @@ def _of(judged: Judged, metric: str) -> Table:
         spreads = {(e, age): judged.spread(Judge(line, e), age, metric) for e in estimates for age in judged.ages}
         best = {age: _best(metric, {e: spreads[e, age] for e in estimates}) for age in judged.ages}
         for estimate in estimates:
-            figures = [Text(shown(spreads[estimate, age]), bold=best[age] == estimate) for age in judged.ages]
+            figures = [Text(mean_text(spreads[estimate, age]), bold=best[age] == estimate) for age in judged.ages]
             made.rows.append([Text(line.name), Text(WORDS[estimate]), *figures])
     made.notes.append(
         "Clicks of the stream alone. S is counted on the warm-up part. Best of a method's estimates in bold."
@@ -138,8 +138,8 @@ def _of(judged: Judged, metric: str) -> Table:
     return made
 
 
-def _best(metric: str, found: dict[str, stats.Spread | None]) -> str | None:
-    means = {name: one.mean for name, one in found.items() if one is not None}
+def _best(metric: str, spreads: dict[str, stats.Spread | None]) -> str | None:
+    means = {name: one.mean for name, one in spreads.items() if one is not None}
     first, second = stats.two_best(metric, means)
     equal = first is not None and second is not None and means[first] == means[second]
     return None if equal else first

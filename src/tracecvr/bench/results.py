@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.base.files import read_json, write_parquet
+from tracecvr.base.metrics import INTERVAL_METRICS, Metrics, probability, reliability
 from tracecvr.bench.suite import Cell
-from tracecvr.files import read_json, write_parquet
-from tracecvr.metrics import INTERVAL_METRICS, Metrics, probability, reliability
 
 POOLED = tuple(Metrics.__dataclass_fields__)
 BESIDE = tuple(f"{reference}_{name}" for reference in ("constant", "logistic") for name in POOLED)
@@ -40,11 +40,6 @@ _NO_BINS = pl.DataFrame(
 )
 
 
-def machine_free(results: pl.DataFrame) -> pl.DataFrame:
-    """The columns that depend on nothing but the log, the code and the seed."""
-    return results.select(c for c in results.columns if not c.startswith(("time_", "memory_")))
-
-
 def finished(folder: Path) -> bool:
     """Whether a cell's run has come to its end."""
     return (folder / "result.json").is_file()
@@ -62,8 +57,8 @@ def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
     write_parquet(out / "results.parquet", frame)
     write_parquet(out / "reliability.parquet", pl.concat([_bins(c, f) for c, f in _finished(out, cells)] or [_NO_BINS]))
     posteriors = [_posterior(cell, folder) for cell, folder in _finished(out, cells)]
-    if found := [part for part in posteriors if part is not None]:
-        write_parquet(out / "posterior.parquet", pl.concat(found))
+    if tables := [part for part in posteriors if part is not None]:
+        write_parquet(out / "posterior.parquet", pl.concat(tables))
     return frame
 
 
@@ -97,15 +92,15 @@ def _posterior(cell: Cell, folder: Path) -> pl.DataFrame | None:
     if not path.is_file():
         return None
     facts = {"cell": cell.name, "label": cell.row.label, "variant": cell.row.variant, "seed": cell.seed}
-    found = pl.read_parquet(path)
-    return found.select(*(pl.lit(value).alias(name) for name, value in facts.items()), pl.all())
+    estimates = pl.read_parquet(path)
+    return estimates.select(*(pl.lit(value).alias(name) for name, value in facts.items()), pl.all())
 
 
 def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
     judged = result.get("judged", cost)  # runs of old judged all of their stream
     passes = result["config"]["method"]["passes"]
-    found: dict[str, Any] = (
+    content: dict[str, Any] = (
         {
             "cell": cell.name,
             "label": row.label,
@@ -129,8 +124,8 @@ def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
         }
         | dict.fromkeys((*POOLED, *BESIDE))  # a result of old may lack some
         | result["metrics"]["pooled"]
-        | {f"{r}_{name}": v for r, found in result.get("references", {}).items() for name, v in found.items()}
+        | {f"{r}_{name}": v for r, content in result.get("references", {}).items() for name, v in content.items()}
         | {f"interval_{name}": result["metrics"]["interval"][name] for name in INTERVAL_METRICS}
         | {f"time_{name}_s": cost[f"{name}_s"] for name in _TIMES}
     )
-    return found
+    return content

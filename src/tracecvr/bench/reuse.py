@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, sync
 from tracecvr.bench import results
 from tracecvr.bench.runner import Bench, spec_of_cell
-from tracecvr.clicks import read_manifest
-from tracecvr.errors import UserError
-from tracecvr.files import read_json, sync
+from tracecvr.data.table import read_manifest
 
 
 def take_over(bench: Bench, others: Sequence[Path]) -> int:

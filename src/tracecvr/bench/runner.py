@@ -16,17 +16,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from tracecvr import config, prepared, registry
+from tracecvr.base import config, registry
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import is_locked, locked, read_json, write_json
+from tracecvr.base.progress import Progress
 from tracecvr.bench import results, tuned
 from tracecvr.bench.suite import Cell, Row, Suite, rows_of
 from tracecvr.bench.tuned import Tuned
-from tracecvr.clicks import ClickTable, Schema, read_manifest
-from tracecvr.errors import UserError
-from tracecvr.files import is_locked, locked, read_json, write_json
+from tracecvr.data import prepared
+from tracecvr.data.table import ClickTable, Schema, read_manifest
 from tracecvr.plugins.rehearsal import events_per_idle_click
-from tracecvr.run import Spec, refuse_if_other, run
-from tracecvr.scratch import Progress
-from tracecvr.spec import dataset_of, plan_of, signature, spec_of
+from tracecvr.runs.run import Spec, refuse_if_other, run
+from tracecvr.runs.spec import dataset_of, plan_of, signature, spec_of
 
 _FREE_S = 60.0
 """How long a cell waits for its directory."""
@@ -91,7 +92,7 @@ class Bench:
     schema: Schema
 
 
-class Engine(Protocol):
+class BenchEngine(Protocol):
     """Has cells run somewhere, and tells in `state` where they are, which are done and which failed."""
 
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
@@ -106,7 +107,7 @@ def opened(request: Request, out: Path) -> Iterator[Bench]:
         yield _opened(request, out)
 
 
-def carry_out(bench: Bench, engine: Engine, watch: Watch = lambda _: None) -> State:
+def carry_out(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) -> State:
     """Have an engine run every cell that is not finished, then write `results.parquet` and `failed.json`."""
     state = State(bench.cells, {cell.name: _weight(cell.row, bench.schema) for cell in bench.cells})
     waiting = []

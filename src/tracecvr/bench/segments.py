@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracecvr.bench.document import Table, Text
-from tracecvr.clicks import ClickTable
-from tracecvr.config import nearest
-from tracecvr.errors import UserError
-from tracecvr.files import read_json, write_parquet
-from tracecvr.metrics import nll, probability
-from tracecvr.replay import FullPlan
+from tracecvr.base.config import nearest
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, write_parquet
+from tracecvr.base.metrics import nll, probability
+from tracecvr.bench.text_tables import Table, Text
+from tracecvr.data.table import ClickTable
+from tracecvr.runs.replay import FullPlan
 
 
 def by_segment(segment: Any, log_odds: Any, label: Any, weight: Any = 1.0) -> pl.DataFrame:
@@ -45,15 +45,18 @@ def by_segment(segment: Any, log_odds: Any, label: Any, weight: Any = 1.0) -> pl
     )
 
 
-def gauc(found: pl.DataFrame) -> float | None:
+def gauc(by_segment: pl.DataFrame) -> float | None:
     """AUC inside segments, weighted by clicks; segments of one class are left out."""
-    two = found.drop_nulls("auc")
+    two = by_segment.drop_nulls("auc")
     return float(np.average(two["auc"].to_numpy(), weights=two["clicks"].to_numpy())) if len(two) else None
 
 
-def miscalibration(found: pl.DataFrame) -> float:
+def miscalibration(by_segment: pl.DataFrame) -> float:
     """How many conversions are predicted too many or too few, summed over segments, per conversion that happened."""
-    predicted, happened = (found["mean_prediction"] * found["clicks"]).to_numpy(), found["conversions"].to_numpy()
+    predicted, happened = (
+        (by_segment["mean_prediction"] * by_segment["clicks"]).to_numpy(),
+        by_segment["conversions"].to_numpy(),
+    )
     return float(np.abs(predicted - happened).sum() / max(happened.sum(), 1))
 
 
@@ -69,8 +72,8 @@ def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
         first, last = FullPlan(**read_json(folder / "result.json")["plan"]).judged_rows(table)
         scores = pl.read_parquet(folder / "scores.parquet")
         weight = scores["weight"] if "weight" in scores.columns else 1.0
-        found = by_segment(column[first:last], scores["log_odds"].to_numpy(), scores["label"].to_numpy(), weight)
-        parts.append(found.select(pl.lit(cell).alias("cell"), pl.lit(feature).alias("by"), pl.all()))
+        measured = by_segment(column[first:last], scores["log_odds"].to_numpy(), scores["label"].to_numpy(), weight)
+        parts.append(measured.select(pl.lit(cell).alias("cell"), pl.lit(feature).alias("by"), pl.all()))
     frame = pl.concat(parts) if parts else pl.DataFrame({"cell": []})
     write_parquet(out / "segments.parquet", frame)
     return frame

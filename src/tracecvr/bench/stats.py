@@ -10,8 +10,8 @@ from statistics import fmean, stdev
 import numpy as np
 import numpy.typing as npt
 
-from tracecvr.config import DAY
-from tracecvr.seeds import generator
+from tracecvr.base.config import DAY
+from tracecvr.base.seeds import generator
 
 LOWER_IS_BETTER = ("nll", "ne", "ece", "ece_gdfm", "mce")
 HIGHER_IS_BETTER = ("auc", "pr_auc", "ap")

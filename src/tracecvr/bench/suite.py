@@ -44,15 +44,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tracecvr import config, registry
-from tracecvr.bench import draws
-from tracecvr.bench.draws import drawn, ranges_of
-from tracecvr.clicks import Schema
-from tracecvr.errors import UserError
-from tracecvr.files import read_toml
-from tracecvr.method import Method
+from tracecvr.base import config, registry
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_toml
+from tracecvr.bench import random_search
+from tracecvr.bench.random_search import drawn, ranges_of
+from tracecvr.data.table import Schema
+from tracecvr.families.method import Method
 from tracecvr.plugins.rehearsal import events_per_idle_click
-from tracecvr.spec import owners_of
+from tracecvr.runs.spec import owners_of
 
 LAYOUTS = ("comparison", "pairs", "changes", "posterior", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
@@ -156,15 +156,15 @@ def seeds_of(given: str) -> tuple[int, ...]:
     >>> seeds_of("0-2,7")
     (0, 1, 2, 7)
     """
-    found: list[int] = []
+    seeds: list[int] = []
     for part in given.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise UserError(f"--seeds {given!r}: expected numbers and ranges, as in 0-4 or 0,3")
-        found += range(int(first), int(last if dash else first) + 1)
-    if len(set(found)) < len(found) or not found:
+        seeds += range(int(first), int(last if dash else first) + 1)
+    if len(set(seeds)) < len(seeds) or not seeds:
         raise UserError(f"--seeds {given!r}: give each seed once, ranges in rising order")
-    return tuple(found)
+    return tuple(seeds)
 
 
 def text(value: Any) -> str:
@@ -244,14 +244,14 @@ def title_of(method: str) -> str:
 
 
 def _titles(settings: Mapping[str, str]) -> dict[str, str]:
-    methods = registry.found("method")
+    methods = registry.available("method")
     return {key: title_of(value) if value in methods else value for key, value in settings.items()}
 
 
 def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
     named = raw["method"]
     if named == "all":
-        return [name for name in asked or registry.found("method") if name not in raw.get("except", ())]
+        return [name for name in asked or registry.available("method") if name not in raw.get("except", ())]
     names = [named] if isinstance(named, str) else named
     if not asked:
         return list(names)
@@ -262,16 +262,16 @@ def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
 def _sweep(raw: Mapping[str, Any], schema: Schema) -> list[tuple[dict[str, str], str]]:
     """Settings and the name of each combination; one without either if nothing is swept."""
     grid = raw.get("grid", {})
-    found = []
+    combinations = []
     for values in product(*grid.values()):
         settings = {key: text(value) for key, value in zip(grid, values, strict=True)}
-        found.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
+        combinations.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
     if "horizons" not in raw:
-        return found
+        return combinations
     chosen = {word: _horizons(word, schema.horizons) for word in raw["horizons"]}
     return [
         (settings | {"horizons": ",".join(map(str, ends))}, ", ".join(filter(None, (name, f"{len(ends)} horizons"))))
-        for settings, name in found
+        for settings, name in combinations
         for ends in chosen.values()
         if ends is not None
     ]
@@ -346,7 +346,7 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
     for number, row in enumerate(rows, start=1):
         _check_row(f"{path}: row {number}", row)
     _check_trials(path, layout, content)
-    draws.check(content.get("range", {}), str(path))
+    random_search.check(content.get("range", {}), str(path))
     defaults, listed = Suite("", ""), content.get("trial")
     return Suite(
         name=path.stem,
@@ -359,7 +359,7 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
         trials=len(listed) if listed else content.get("trials", 0),
         score=content.get("score", defaults.score),
         ranges=content.get("range", {}),
-        first=config.duration(text(content["first"]), f"{path}: first") if "first" in content else None,
+        first=config.parsed_duration(text(content["first"]), f"{path}: first") if "first" in content else None,
         given=tuple(map(_settings, listed)) if listed else None,
     )
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.base.durations import log_day
+from tracecvr.base.files import read_json, write_atomically
 from tracecvr.bench import paper, stats
-from tracecvr.bench.document import Table, Text
 from tracecvr.bench.segments import tables as by_segment
-from tracecvr.bench.tuned import days
-from tracecvr.files import read_json, write_atomically
+from tracecvr.bench.text_tables import Table, Text
 
 NAMES = {
     "auc": "AUC",
@@ -56,8 +56,8 @@ class Line:
         return stats.spread(values) if values else None
 
     def mean(self, column: str) -> float | None:
-        found = self.spread(column)
-        return None if found is None else found.mean
+        spread = self.spread(column)
+        return None if spread is None else spread.mean
 
 
 class Outcome:
@@ -73,12 +73,12 @@ class Outcome:
     @cached_property
     def lines(self) -> list[Line]:
         """Rows of the suite of which at least one cell is finished, in its order."""
-        found = []
+        lines = []
         for row in self.bench["rows"]:
             cells = self.results.filter(pl.col("cell").is_in([f"{row['name']}~seed{s}" for s in self.bench["seeds"]]))
             if len(cells):
-                found.append(Line(row, cells))
-        return found
+                lines.append(Line(row, cells))
+        return lines
 
     @property
     def missing(self) -> int:
@@ -108,10 +108,10 @@ class Outcome:
     def difference(self, ours: Line, theirs: Line, metric: str, pooled: bool) -> stats.Difference | None:
         """Paired by seed; with one seed only, over days of the stream where the metric is one over intervals."""
         column = column_of(metric, pooled)
-        found = stats.paired(ours.by_seed(column), theirs.by_seed(column))
-        if found is None or found.n > 1 or pooled or metric not in BY_INTERVAL:
-            return found
-        return self._over_days(ours, theirs, metric) or found
+        paired = stats.paired(ours.by_seed(column), theirs.by_seed(column))
+        if paired is None or paired.n > 1 or pooled or metric not in BY_INTERVAL:
+            return paired
+        return self._over_days(ours, theirs, metric) or paired
 
     def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
         (seed,) = set(ours.cells["seed"]) & set(theirs.cells["seed"])
@@ -157,17 +157,17 @@ def _write(path: Path, text: str) -> None:
 def _head(outcome: Outcome) -> str:
     seeds = outcome.bench["seeds"]
     clicks = max(outcome.results["clicks"], default=0)
-    told = f"{outcome.bench['data']}: {clicks:,} clicks judged{_period(outcome)}; seeds {', '.join(map(str, seeds))}."
+    text = f"{outcome.bench['data']}: {clicks:,} clicks judged{_period(outcome)}; seeds {', '.join(map(str, seeds))}."
     if len(seeds) == 1:
-        told += " One seed: there is no standard deviation, and variation between seeds is not known."
+        text += " One seed: there is no standard deviation, and variation between seeds is not known."
     if outcome.missing:
-        told += f" {outcome.missing} cells are not finished."
-    return told
+        text += f" {outcome.missing} cells are not finished."
+    return text
 
 
 def _period(outcome: Outcome) -> str:
     judged = outcome.bench.get("judged")
-    return "" if judged is None else f", {days(judged['from'])} to {days(judged['until'])} of the log"
+    return "" if judged is None else f", {log_day(judged['from'])} to {log_day(judged['until'])} of the log"
 
 
 def references(outcome: Outcome) -> list[Table]:
@@ -257,14 +257,16 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
     theirs = {} if pooled else _paper_figures(outcome)
     headings = ["method", *(NAMES[m] + ARROWS.get(m, "") for m in outcome.metrics), "events/click", "steps/1000 clicks"]
     headings += [f"paper's {NAMES[m]}" for m in paper.METRICS] if theirs else []
-    how = "pooled over the stream" if pooled else "means over intervals, weighted by clicks; calibration pooled"
-    table = Table(f"Metrics, {how}", headings)
+    interval_notes = (
+        "pooled over the stream" if pooled else "means over intervals, weighted by clicks; calibration pooled"
+    )
+    table = Table(f"Metrics, {interval_notes}", headings)
     best = {m: _two_best(outcome, m, column_of(m, pooled)) for m in outcome.metrics}
     for number, line in enumerate(outcome.lines):
         row = [Text(line.name)]
         for metric in outcome.metrics:
-            found = line.spread(column_of(metric, pooled))
-            row.append(Text(shown(found), *(best[metric][i] == number for i in (0, 1))))
+            spread = line.spread(column_of(metric, pooled))
+            row.append(Text(mean_text(spread), *(best[metric][i] == number for i in (0, 1))))
         row += [Text(f"{line.mean('events_per_click') or 0:.2f}")]
         row += [Text(f"{1000 * (line.mean('steps_per_click') or 0):.3g}")]
         if theirs:
@@ -293,8 +295,8 @@ def _improvements(outcome: Outcome) -> Table:
         row = [Text(line.name)]
         for metric, zero, _ in columns:
             value, low, high = (one.mean(column_of(metric, False)) for one in (line, zero, upper))
-            found = None if value is None or low is None or high is None else stats.improvement(value, low, high)
-            row.append(Text("n/a" if found is None else f"{round(found, 3) + 0.0:.3f}"))
+            share = None if value is None or low is None or high is None else stats.improvement(value, low, high)
+            row.append(Text("n/a" if share is None else f"{round(share, 3) + 0.0:.3f}"))
         table.rows.append(row)
     table.notes.append(
         "RI = (m - Pretrain) / (Oracle - Pretrain); with Vanilla as zero it is the share of the Vanilla-to-Oracle gap "
@@ -314,39 +316,43 @@ def _differences(outcome: Outcome, pooled: bool) -> Table:
         base, row = outcome.base_of(line), list[Text]()
         for metric in metrics:
             other = base or best.get(metric)
-            found = None if other is None else outcome.difference(line, other, metric, pooled)
-            over |= {found.over} if found and found.low is not None else set()
-            row.append(Text("-", False) if other is line else Text(change(found), found is not None and found.clear))
+            difference = None if other is None else outcome.difference(line, other, metric, pooled)
+            over |= {difference.over} if difference and difference.low is not None else set()
+            row.append(
+                Text("-", False)
+                if other is line
+                else Text(difference_text(difference), difference is not None and difference.clear)
+            )
         if base is not None or (against_best and line.facts["role"] != "upper"):
             table.rows.append([Text(line.name), Text("best baseline" if base is None else base.name), *row])
     if named := [f"{line.name} in {NAMES[m]}" for m, line in best.items() if line is not None]:
         table.notes.append(f"Best baseline: {', '.join(named)}.")
-    table.notes += how(over)
+    table.notes += interval_notes(over)
     return table
 
 
-def how(over: set[str]) -> list[str]:
+def interval_notes(over: set[str]) -> list[str]:
     """Notes below differences: what was paired (`Difference.over`) and what their intervals can tell."""
-    told = []
+    notes = []
     if "seeds" in over:
-        told.append("Mean difference over seeds [95 % confidence interval by Student's t] and p, paired by seed.")
+        notes.append("Mean difference over seeds [95 % confidence interval by Student's t] and p, paired by seed.")
     if "days" in over:
-        told.append(
+        notes.append(
             "One seed: the interval is a bootstrap over days that were judged. It accounts for variation between days, "
             "not between seeds."
         )
-    if told:
-        told.append(
+    if notes:
+        notes.append(
             "Bold: the interval excludes zero. Other differences are not statistically significant. p-values are not "
             "corrected for the number of comparisons."
         )
-    return told
+    return notes
 
 
 def _pairs(outcome: Outcome, pooled: bool) -> Table:
     metrics = [m for m in outcome.metrics if m in ARROWS]
-    how = "pooled" if pooled else "means over intervals, weighted by clicks; calibration pooled"
-    table = Table(f"With and without, {how}", ["method"])
+    interval_notes = "pooled" if pooled else "means over intervals, weighted by clicks; calibration pooled"
+    table = Table(f"With and without, {interval_notes}", ["method"])
     theirs = {} if pooled else paper.TABLE2.get(outcome.bench["data"], {})
     for metric in metrics:
         table.headings += [NAMES[metric] + ARROWS[metric], "with", "change"]
@@ -362,7 +368,11 @@ def _pairs(outcome: Outcome, pooled: bool) -> Table:
             ratio = None if a is None or b is None or a.mean == 0 else b.mean / a.mean - 1
             relative[metric] += [] if ratio is None else [ratio]
             gain = a is not None and b is not None and stats.better(metric, b.mean, a.mean)
-            row += [Text(shown(a)), Text(shown(b), bold=gain), Text("n/a" if ratio is None else f"{ratio:+.2%}")]
+            row += [
+                Text(mean_text(a)),
+                Text(mean_text(b), bold=gain),
+                Text("n/a" if ratio is None else f"{ratio:+.2%}"),
+            ]
             if theirs and metric in paper.METRICS:
                 row.append(Text(_paper_change(outcome.bench["data"], line.facts["method"], metric)))
         table.rows.append(row)
@@ -399,26 +409,26 @@ def _two_best(outcome: Outcome, metric: str, column: str) -> tuple[int | None, i
     return None if first is None else int(first), None if second is None else int(second)
 
 
-def shown(found: stats.Spread | None) -> str:
+def mean_text(spread: stats.Spread | None) -> str:
     """A mean with its deviation.
 
-    >>> shown(stats.Spread(0.81234, 0.00321, 3))
+    >>> mean_text(stats.Spread(0.81234, 0.00321, 3))
     '0.8123 ± 0.0032'
     """
-    if found is None:
+    if spread is None:
         return "n/a"
-    return f"{found.mean:.4f}" if found.sd is None else f"{found.mean:.4f} ± {found.sd:.4f}"
+    return f"{spread.mean:.4f}" if spread.sd is None else f"{spread.mean:.4f} ± {spread.sd:.4f}"
 
 
-def change(found: stats.Difference | None) -> str:
+def difference_text(difference: stats.Difference | None) -> str:
     """A difference with its interval and p-value.
 
-    >>> change(stats.Difference(0.0123, 0.01, 0.0146, 0.004, 3))
+    >>> difference_text(stats.Difference(0.0123, 0.01, 0.0146, 0.004, 3))
     '+0.0123 [+0.0100, +0.0146] p=0.004'
     """
-    if found is None:
+    if difference is None:
         return "n/a"
-    if found.low is None or found.high is None or found.p is None:
-        return f"{found.mean:+.4f}"
-    p = "p<0.001" if found.p < 0.001 else f"p={found.p:.3f}"
-    return f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}] {p}"
+    if difference.low is None or difference.high is None or difference.p is None:
+        return f"{difference.mean:+.4f}"
+    p = "p<0.001" if difference.p < 0.001 else f"p={difference.p:.3f}"
+    return f"{difference.mean:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] {p}"

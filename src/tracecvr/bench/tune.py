@@ -7,14 +7,14 @@ from typing import Any
 
 import polars as pl
 
+from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import tuned
-from tracecvr.bench.document import Table, Text
-from tracecvr.bench.draws import drawn
+from tracecvr.bench.random_search import drawn
 from tracecvr.bench.stats import better
 from tracecvr.bench.suite import title_of
-from tracecvr.bench.tables import NAMES, Line, Outcome, shown
-from tracecvr.bench.tuned import Choice, Period, Tuned, days
-from tracecvr.durations import duration
+from tracecvr.bench.tables import NAMES, Line, Outcome, mean_text
+from tracecvr.bench.text_tables import Table, Text
+from tracecvr.bench.tuned import Choice, Period, Tuned
 
 
 def best(outcome: Outcome) -> dict[str, Line]:
@@ -48,7 +48,11 @@ def chosen(outcome: Outcome, line: Line) -> dict[str, str]:
 def where(outcome: Outcome) -> str:
     """The clicks that were tuned on, in words."""
     judged = outcome.bench.get("judged")
-    return "the clicks that were replayed" if judged is None else f"{days(judged['from'])} to {days(judged['until'])}"
+    return (
+        "the clicks that were replayed"
+        if judged is None
+        else f"{log_day(judged['from'])} to {log_day(judged['until'])}"
+    )
 
 
 def choices(outcome: Outcome) -> dict[str, Choice]:
@@ -76,7 +80,7 @@ def table(outcome: Outcome) -> Table:
     made = Table(title, ["method", *headings])
     for method, choice in choices(outcome).items():
         first = defaults(outcome, method)
-        figures = [shown(None if one is None else one.spread(metric)) for one in (first, lines[method])]
+        figures = [mean_text(None if one is None else one.spread(metric)) for one in (first, lines[method])]
         made.rows.append(
             [
                 Text(lines[method].facts["label"]),
@@ -152,7 +156,7 @@ def _notes(outcome: Outcome, source: Tuned) -> list[str]:
     ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
     later = "" if judged is None else f"; judged here: {where(outcome)}, seeds {ours}"
     return [
-        f"Chosen by pooled {NAMES[period.score]} on {days(period.start)} to {days(period.until)}, "
+        f"Chosen by pooled {NAMES[period.score]} on {log_day(period.start)} to {log_day(period.until)}, "
         f"seeds {seeds}{later}. "
         "Every method had the same trials; steps and time are what all trials of a method cost."
     ]

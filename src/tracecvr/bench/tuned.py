@@ -30,12 +30,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr import config
-from tracecvr.clicks import ClickTable
-from tracecvr.config import DAY
-from tracecvr.errors import UserError
-from tracecvr.files import read_toml, write_text
-from tracecvr.replay import Plan
+from tracecvr.base import config
+from tracecvr.base.config import DAY
+from tracecvr.base.durations import log_day
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_toml, write_text
+from tracecvr.data.table import ClickTable
+from tracecvr.runs.replay import Plan
 
 FORMAT = 2
 
@@ -201,8 +202,8 @@ def refuse(tuned: Tuned, fingerprint: str, seeds: Sequence[int], plans: Sequence
         start = 0 if plan.tuning else given if plan.judge_from is None else plan.judge_from
         if start < period.until:
             raise UserError(
-                f"--tuned: its settings were chosen on clicks from {days(period.start)} to {days(period.until)}, and "
-                f"some of them would be judged: set judge_from = {period.until} or later, or leave it out"
+                f"--tuned: its settings were chosen on clicks from {log_day(period.start)} to {log_day(period.until)}, "
+                f"and some of them would be judged: set judge_from = {period.until} or later, or leave it out"
             )
 
 
@@ -227,12 +228,3 @@ def judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
 def _timed(plan: Plan) -> Plan:
     """Without what has nothing to do with times, so that few plans are resolved."""
     return replace(plan, posterior_every=0, publish_lag=0)
-
-
-def days(seconds: int) -> str:
-    """A time of the log.
-
-    >>> days(31 * 86400), days(86400 + 43200)
-    ('day 31', 'day 1.5')
-    """
-    return f"day {round(seconds / DAY, 1):g}"

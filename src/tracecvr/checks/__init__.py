@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tracecvr import registry
+from tracecvr.base import registry
 from tracecvr.checks.subject import NotApplicable, Subject
 
 Check = Callable[[Subject], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """One method x check pair. `expected failure` is a pass: the check proves that it can tell."""
 
     method: str
@@ -40,7 +40,7 @@ class Outcome:
         return asdict(self)
 
 
-def found() -> dict[str, Check]:
+def all_checks() -> dict[str, Check]:
     """Every check by name."""
     checks: dict[str, Check] = {}
     for info in pkgutil.iter_modules(__path__):
@@ -53,24 +53,24 @@ def found() -> dict[str, Check]:
 
 def subjects(methods: Iterable[str] | None = None) -> list[Subject]:
     """The named methods (all of them without names), each alone and with every plugin that it does not contain."""
-    names = list(registry.found("method") if methods is None else methods)
-    plugins = registry.found("plugin")
+    names = list(registry.available("method") if methods is None else methods)
+    plugins = registry.available("plugin")
     return [Subject(n) for n in names] + [Subject(n, p) for n in names for p in plugins if Subject(n).takes(p)]
 
 
-def run(methods: Iterable[str] | None = None) -> list[Outcome]:
+def run(methods: Iterable[str] | None = None) -> list[CheckOutcome]:
     """Run every check on the named methods (on all without names), alone and with plugins."""
     return run_on(subjects(methods))
 
 
-def run_on(subjects: Iterable[Subject]) -> list[Outcome]:
+def run_on(subjects: Iterable[Subject]) -> list[CheckOutcome]:
     """Run every check on every subject."""
-    return [run_one(subject, name) for subject in subjects for name in found()]
+    return [run_one(subject, name) for subject in subjects for name in all_checks()]
 
 
-def run_one(subject: Subject, name: str) -> Outcome:
+def run_one(subject: Subject, name: str) -> CheckOutcome:
     """Run one check on one subject."""
-    check, expected = found()[name], subject.expected_failures().get(name)
+    check, expected = all_checks()[name], subject.expected_failures().get(name)
     clock = time.monotonic()
     try:
         check(subject)
@@ -81,10 +81,10 @@ def run_one(subject: Subject, name: str) -> Outcome:
         status, reason = ("failed", str(broken)) if expected is None else ("expected failure", expected)
     except Exception as crash:
         status, reason = "failed", f"{type(crash).__name__}: {crash}"
-    return Outcome(subject.name, name, status, reason, round(time.monotonic() - clock, 3))
+    return CheckOutcome(subject.name, name, status, reason, round(time.monotonic() - clock, 3))
 
 
-def summary(report: Iterable[Outcome]) -> str:
+def summary(report: Iterable[CheckOutcome]) -> str:
     """How many pairs ran, and how they ended."""
     counts = Counter(outcome.status for outcome in report)
     return f"{sum(counts.values())} method x check pairs: " + ", ".join(f"{n} {s}" for s, n in sorted(counts.items()))

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from tracecvr.base.config import DAY
+from tracecvr.base.metrics import nll
+from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
-from tracecvr.clicks import ClickTable
-from tracecvr.config import DAY
-from tracecvr.method import Part
-from tracecvr.metrics import nll
-from tracecvr.reveal import LabelledReveals
-from tracecvr.seeds import generator
-from tracecvr.source import TableSource
+from tracecvr.data.table import ClickTable
+from tracecvr.families.method import Part
+from tracecvr.stream.reveal import LabelledReveals
+from tracecvr.stream.source import TableSource
 
 
 def check_warm_up_learns(subject: Subject) -> None:

@@ -7,16 +7,16 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from tracecvr.checks.subject import Cell, NotApplicable, Subject, plan_for, small_log
-from tracecvr.engine import Engine
-from tracecvr.reveal import Reveals
+from tracecvr.checks.subject import KnownLaw, NotApplicable, Subject, plan_for, small_log
+from tracecvr.learn.engine import Engine
+from tracecvr.stream.reveal import Reveals
 
 
 def check_fixed_point(subject: Subject) -> None:
     """On a stationary stream with exact helpers, the expected gradient vanishes at the method's stated rate."""
     if subject.plugin is not None:
         raise NotApplicable("a plugin's pull has no root of its own")
-    cell = Cell()
+    cell = KnownLaw()
     engine = cell.engine(subject)
     stated = engine.method.fixed_point(cell.p, cell.delayed)
     if not engine.schedule:
@@ -24,23 +24,23 @@ def check_fixed_point(subject: Subject) -> None:
     if stated is None:
         raise NotApplicable("it states no root that p and pi_dp decide: it has tests of its own")
     engine.plugins = ()
-    found = root(engine, cell.events(engine))
-    assert abs(found - stated) < 1e-3, f"the gradient vanishes at {found:.4f}, not at {stated:.4f}"
+    rate = root(engine, cell.events(engine))
+    assert abs(rate - stated) < 1e-3, f"the gradient vanishes at {rate:.4f}, not at {stated:.4f}"
 
 
 def check_gradient(subject: Subject) -> None:
     """Autograd agrees with finite differences when everything behind a stop-gradient is held still."""
-    engine = Cell().engine(subject, logit=-0.5)
-    events = Cell().events(engine)
+    engine = KnownLaw().engine(subject, logit=-0.5)
+    events = KnownLaw().events(engine)
     if not len(events):
         raise NotApplicable("it is never updated")
     held: list[Tensor] = []
-    _replace_sg(engine, lambda value: held.append(value.detach()) or held[-1])  # type: ignore[func-returns-value]
+    _replace_stop_gradient(engine, lambda value: held.append(value.detach()) or held[-1])  # type: ignore[func-returns-value]
     slopes = gradient(engine, events, -0.5)
     losses = []
     for logit in (-0.5 + 0.01, -0.5 - 0.01):
         turn = count()
-        _replace_sg(engine, lambda _, turn=turn: held[next(turn)])
+        _replace_stop_gradient(engine, lambda _, turn=turn: held[next(turn)])
         losses.append(_loss(engine, events, logit).item())
     difference = (losses[0] - losses[1]) / 0.02
     slope = float(slopes.sum())
@@ -50,8 +50,8 @@ def check_gradient(subject: Subject) -> None:
 def check_extreme_logits(subject: Subject) -> None:
     """Logits of -40 and 40 give finite losses and gradients in single precision."""
     for logit in (-40.0, 40.0):
-        engine = Cell().engine(subject, logit=logit)
-        events = Cell().events(engine)
+        engine = KnownLaw().engine(subject, logit=logit)
+        events = KnownLaw().events(engine)
         if not len(events):
             raise NotApplicable("it is never updated")
         slopes = gradient(engine, events, logit)
@@ -109,6 +109,6 @@ def _loss(engine: Engine, events: Reveals, logits: Tensor | float) -> Tensor:
     return loss
 
 
-def _replace_sg(engine: Engine, stop: object) -> None:
+def _replace_stop_gradient(engine: Engine, stop: object) -> None:
     for part in (engine.method, *engine.plugins):
-        part.sg = stop  # type: ignore[assignment,method-assign]
+        part.stop_gradient = stop  # type: ignore[assignment,method-assign]

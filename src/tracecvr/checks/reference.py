@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracecvr.clicks import NEVER, ClickTable, Ids, Schema
-from tracecvr.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal
+from tracecvr.data.table import NEVER, ClickTable, Ids, Schema
+from tracecvr.stream.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal
 
 
 @dataclass
@@ -18,7 +18,7 @@ class _Click:
     click_ts: int
     x: Ids
     action_ts: list[int]
-    undone_ts: int = NEVER
+    refund_ts: int = NEVER
 
 
 @dataclass
@@ -32,11 +32,11 @@ class EventByEvent:
         """What a live system would be told in [start, end)."""
         for row in np.flatnonzero((table.click_ts >= start) & (table.click_ts < end)):
             self.clicks.append(_Click(int(table.click_ts[row]), table.x[row], [NEVER] * len(self.schema.actions)))
-        for row, action in np.argwhere((table.seen_ts >= start) & (table.seen_ts < end)):
+        for row, action in np.argwhere((table.known_ts >= start) & (table.known_ts < end)):
             self.clicks[row].action_ts[action] = int(table.action_ts[row, action])
-        if table.undone_ts is not None:
-            for row in np.flatnonzero((table.undone_ts >= start) & (table.undone_ts < end)):
-                self.clicks[row].undone_ts = int(table.undone_ts[row])
+        if table.refund_ts is not None:
+            for row in np.flatnonzero((table.refund_ts >= start) & (table.refund_ts < end)):
+                self.clicks[row].refund_ts = int(table.refund_ts[row])
 
     def reveals(self, schedule: Schedule, start: int, end: int) -> Reveals:
         """Events that fire in [start, end)."""
@@ -58,12 +58,12 @@ class EventByEvent:
             ),
             click_ts=np.array([self.clicks[r].click_ts for r in rows], np.int64),
             action_ts=actions,
-            seen_ts=actions,
+            known_ts=actions,
             clock=np.array([clock for *_, clock in events], np.int64),
             d_max=self.schema.d_max,
             row=np.array(rows, np.int64),
             trigger=np.array([number for _, _, number, _ in events], np.int64),
-            undone_ts=np.array([self.clicks[r].undone_ts for r in rows], np.int64),
+            refund_ts=np.array([self.clicks[r].refund_ts for r in rows], np.int64),
         )
 
     def _fires(self, trigger: Trigger, click: _Click) -> tuple[int, int] | None:
@@ -74,12 +74,12 @@ class EventByEvent:
         if isinstance(trigger, On):
             at = click.action_ts[trigger.action]
             wait = at - click.click_ts
-            told = trigger.action > 0 or at < click.undone_ts
-            return (at, at) if at != NEVER and told and trigger.later_than < wait <= self.schema.d_max else None
+            stands = trigger.action > 0 or at < click.refund_ts
+            return (at, at) if at != NEVER and stands and trigger.later_than < wait <= self.schema.d_max else None
         return self._fires_after(trigger, click)
 
     def _fires_after(self, trigger: After, click: _Click) -> tuple[int, int] | None:
         at = click.click_ts + trigger.seconds
         final = click.click_ts + self.schema.d_max
-        converted = click.action_ts[0] <= min(at, final) and not click.undone_ts <= min(at, final)
+        converted = click.action_ts[0] <= min(at, final) and not click.refund_ts <= min(at, final)
         return None if trigger.seen is not None and trigger.seen != converted else (at, at)

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tracecvr.base.config import DAY
 from tracecvr.checks.reference import EventByEvent
 from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
-from tracecvr.clicks import NEVER, ClickTable
-from tracecvr.config import DAY
-from tracecvr.engine import Engine
-from tracecvr.replay import FullPlan, Scored, replay
-from tracecvr.source import TableSource
+from tracecvr.data.table import NEVER, ClickTable
+from tracecvr.learn.engine import Engine
+from tracecvr.runs.replay import FullPlan, Scored, replay
+from tracecvr.stream.source import TableSource
 
 
 def check_no_future(subject: Subject) -> None:

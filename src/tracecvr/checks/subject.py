@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tracecvr import registry
-from tracecvr.clicks import NEVER, ClickTable, Feature, Schema
-from tracecvr.config import DAY, HOUR, MINUTE
+from tracecvr.base import registry
+from tracecvr.base.config import DAY, HOUR, MINUTE
+from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
 from tracecvr.datasets.synthetic import Synthetic
-from tracecvr.engine import Engine
-from tracecvr.looking import Looking
-from tracecvr.method import Method
-from tracecvr.replay import FullPlan, Plan
-from tracecvr.reveal import Reveals
-from tracecvr.source import TableSource
+from tracecvr.families.method import Method
+from tracecvr.families.repeated_looks import RepeatedLooks
+from tracecvr.learn.engine import Engine
+from tracecvr.runs.replay import FullPlan, Plan
+from tracecvr.stream.reveal import Reveals
+from tracecvr.stream.source import TableSource
 
 
 class NotApplicable(Exception):  # noqa: N818  (not an error: there is nothing to be held to)
@@ -77,7 +77,7 @@ def plan_for(table: ClickTable, warm_labels: str = "censored") -> FullPlan:
 
 
 @dataclass(frozen=True)
-class Cell:
+class KnownLaw:
     """One kind of click in exact proportions: of 1,000 clicks, so many convert after so many seconds. The events of a
     schedule over all of them are a law's event masses, without sampling. By default p = 0.2 and pi_dp = 0.12."""
 
@@ -130,7 +130,7 @@ class Cell:
         """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
         method = engine.method
-        exact = self.helpers(clip, method.windows if isinstance(method, Looking) else self.horizons)
+        exact = self.helpers(clip, method.windows if isinstance(method, RepeatedLooks) else self.horizons)
         if type(method).build is not Method.build:
             raise NotApplicable("its served net is more than a backbone: it has tests of its own")
         if unknown := set(method.helpers()) - set(exact):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.dataset import Dataset, RawLog
-from tracecvr.encode import Binned, Column, Hashed
-from tracecvr.rawcsv import Field, read_blocks
-from tracecvr.scratch import Scratch
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.encoder import Binned, Column, Hashed
+from tracecvr.data.external_sort import Scratch
+from tracecvr.data.raw_csv import Field, read_blocks
 
 HORIZONS = (6 * MINUTE, 15 * MINUTE, HOUR, DAY, 7 * DAY, 30 * DAY)
 CATEGORIES = (512, 128, 256, 256, 64, 256, 256, 16, 256)

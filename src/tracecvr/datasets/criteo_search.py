@@ -7,12 +7,12 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.config import DAY, Seconds, option
-from tracecvr.dataset import Dataset, RawLog
+from tracecvr.base.config import DAY, Seconds, option
+from tracecvr.base.errors import UserError
+from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.encoder import Binned, Column, Hashed
+from tracecvr.data.raw_csv import Field, check_rows, head, read_csv
 from tracecvr.datasets.criteo import HORIZONS
-from tracecvr.encode import Binned, Column, Hashed
-from tracecvr.errors import UserError
-from tracecvr.rawcsv import Field, check_rows, head, read_csv
 
 CATEGORIES = {
     "partner_id": 512,
@@ -106,10 +106,10 @@ def _check_sales(path: Path, raw: pl.DataFrame, unit: str, first: int) -> None:
 
 
 def _is_parquet(path: Path) -> bool:
-    found = head(path) == b"PAR1"
-    if not found and path.suffix == ".parquet":
+    parquet = head(path) == b"PAR1"
+    if not parquet and path.suffix == ".parquet":
         raise UserError(f"{path}: not a Parquet file: it does not start with PAR1; download it again, or name it .csv")
-    return found
+    return parquet
 
 
 def _read_parquet(path: Path) -> pl.DataFrame:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from tracecvr.clicks import Schema
-from tracecvr.config import Seconds, option
-from tracecvr.dataset import Dataset, RawLog
-from tracecvr.encode import Column, Encoder
-from tracecvr.errors import UserError
-from tracecvr.ownlog import schema as schemas
-from tracecvr.ownlog.clean import COUNTED, DROPPED, Cleaner
-from tracecvr.ownlog.rows import Rows
-from tracecvr.ownlog.schema import LogSchema
-from tracecvr.ownlog.times import origin_of
-from tracecvr.scratch import Scratch
+from tracecvr.base.config import Seconds, option
+from tracecvr.base.errors import UserError
+from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.encoder import Column, Encoder
+from tracecvr.data.external_sort import Scratch
+from tracecvr.data.own_log import schema as schemas
+from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
+from tracecvr.data.own_log.rows import Rows
+from tracecvr.data.own_log.schema import LogSchema
+from tracecvr.data.own_log.times import origin_of
+from tracecvr.data.table import Schema
 
 
 @dataclass

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracecvr.clicks import ClickTable
-from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.dataset import Dataset, RawLog
-from tracecvr.encode import Column, Hashed, Modulo
-from tracecvr.seeds import generator
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.base.seeds import generator
+from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.encoder import Column, Hashed, Modulo
+from tracecvr.data.table import ClickTable
 
 Floats = npt.NDArray[np.float64]
 
@@ -154,8 +154,8 @@ class Truth:
     def converted_by(self, t: int) -> Floats:
         """P(delay <= t | y = 1, x)."""
         by_law = np.array([_cdf(law, t, self.table.schema.d_max) for law in LAWS])
-        found: Floats = by_law[self.table.truth["segment"] % len(LAWS)]
-        return found
+        share: Floats = by_law[self.table.truth["segment"] % len(LAWS)]
+        return share
 
     def delayed(self, w: int) -> Floats:
         """pi_dp = P(y = 1, delay > w | x), the joint mass of delayed positives."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.dataset import Dataset, RawLog, first_of_each
-from tracecvr.encode import Column, Modulo
-from tracecvr.files import existing
-from tracecvr.rawcsv import Field, numbered, read_blocks
-from tracecvr.scratch import Scratch, spread
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.base.files import existing
+from tracecvr.data.dataset import Dataset, RawLog, first_of_each
+from tracecvr.data.encoder import Column, Modulo
+from tracecvr.data.external_sort import Scratch, partitioned
+from tracecvr.data.raw_csv import Field, numbered, read_blocks
 
 START, END = 1_511_539_200, 1_512_316_800
 """First second of 25 November 2017 and of 4 December, Beijing time: clicks outside are corrupt."""
@@ -88,7 +88,7 @@ class Taobao(Dataset):
         assert source is not None
         rows = numbered(read_blocks(source, FIELDS, scratch))
         # Every step of the recipe stays with one user, so that any number of users can be taken at a time.
-        for raw in spread(rows, "user", existing(source).stat().st_size, scratch):
+        for raw in partitioned(rows, "user", existing(source).stat().st_size, scratch):
             yield self._clicks(raw)
 
     def _clicks(self, raw: pl.DataFrame) -> RawLog:

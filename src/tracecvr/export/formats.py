@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 from tracecvr.export import scorer
-from tracecvr.export.questions import Inputs
-from tracecvr.export.stable import FORMS
+from tracecvr.export.outputs import Inputs
+from tracecvr.export.stable_functions import FORMS
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ def traced(module: nn.Module, example: Inputs) -> ExportedProgram:
     rows = Dim("batch")
     with quiet(), torch.no_grad():
         inputs = tuple(map(torch.from_numpy, example))
-        found = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: rows} for _ in inputs))
-    for node in found.graph.nodes:  # where our source lies is nobody's business, and differs between machines
+        program = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: rows} for _ in inputs))
+    for node in program.graph.nodes:  # where our source lies is nobody's business, and differs between machines
         node.meta.pop("stack_trace", None)
-    return found
+    return program
 
 
 def _write_onnx(program: ExportedProgram, path: Path) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracecvr import run
-from tracecvr.encode import Encoder
-from tracecvr.engine import Engine
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
+from tracecvr.data.encoder import Encoder
+from tracecvr.learn.engine import Engine
+from tracecvr.runs import run
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from tracecvr.clicks import NEVER, draft
-from tracecvr.config import chosen
-from tracecvr.encode import Binned, Column, Hashed
-from tracecvr.errors import UserError
+from tracecvr.base.config import chosen
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import sha256, write_json, write_text
+from tracecvr.data.encoder import Binned, Column, Hashed
+from tracecvr.data.table import NEVER, atomic_directory
 from tracecvr.export import scorer
-from tracecvr.export.edges import edges
+from tracecvr.export.bin_edges import edges
 from tracecvr.export.formats import FORMATS, Format, quiet, traced
 from tracecvr.export.model import Model
-from tracecvr.export.questions import BATCHES, Question, questions
-from tracecvr.files import sha256, write_json, write_text
+from tracecvr.export.outputs import BATCHES, ModelOutput, model_outputs
 
 TOLERANCE = 1e-4
 """How far log-odds of an export may be from torch's."""
@@ -50,8 +50,8 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
     """Write a model in a format and return its manifest."""
     kind = FORMATS[chosen(name, tuple(FORMATS), "--format")]
     kind.check()
-    with draft(out) as folder:
-        models = {q.name: _written(q, model, kind, folder / f"{q.name}.{name}") for q in questions(model.engine)}
+    with atomic_directory(out) as folder:
+        models = {q.name: _written(q, model, kind, folder / f"{q.name}.{name}") for q in model_outputs(model.engine)}
         write_text(folder / "scorer.py", _scorer(kind))
         write_text(folder / "README.txt", _readme(model, name, "posterior" in models))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
@@ -60,7 +60,7 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
         return manifest
 
 
-def _written(question: Question, model: Model, kind: Format, path: Path) -> dict[str, Any]:
+def _written(question: ModelOutput, model: Model, kind: Format, path: Path) -> dict[str, Any]:
     """Write what answers a question, and hold its answers against the engine's."""
     engine = model.engine
     expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
@@ -69,14 +69,14 @@ def _written(question: Question, model: Model, kind: Format, path: Path) -> dict
             kind.write(traced(question.module, question.batches[-1]), path)
         with quiet():
             answer = kind.loaded(path)
-        found = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in question.batches]
+        answers = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in question.batches]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
         raise _untraceable(model, question.name, error) from error
     finally:
         engine.method.forget()
-    difference = max(float(np.abs(f - e).max()) for f, e in zip(found, expected, strict=True))
+    difference = max(float(np.abs(f - e).max()) for f, e in zip(answers, expected, strict=True))
     if not difference <= TOLERANCE:
         raise UserError(
             f"{engine.method.name}: the exported {question.name} is {difference:.3g} from torch's log-odds, more than "
@@ -113,7 +113,7 @@ def _manifest(model: Model, kind: Format, name: str) -> dict[str, Any]:
         "kind": name,
         "model": model.source | {"state_sha256": engine.fingerprint()},
         "method": engine.method.name,
-        "options": engine.in_force(),
+        "options": engine.resolved_options(),
         "dataset": schema.dataset,
         "features": [described(column) for column in model.encoder.columns],
         "hashing": _HASHING,

@@ -8,10 +8,10 @@ from math import log
 import torch
 from torch import Tensor
 
-from tracecvr.config import MINUTE
-from tracecvr.delayed import two_sided
-from tracecvr.method import Windowed, cross_entropy, mean_over
-from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
+from tracecvr.base.config import MINUTE
+from tracecvr.families.late_conversions import weighted_cross_entropies
+from tracecvr.families.method import Windowed, cross_entropy, mean_over
+from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 _EPS = 1e-6
 
@@ -62,7 +62,10 @@ class BiDefuse(Windowed):
         first, k = b.trigger == 0, torch.sigmoid(after).clamp(_EPS, 1 - _EPS)
         as_positive = self.clip(torch.where(first, k * k, 1.0))
         as_negative = self.clip(torch.where(first, (1 - k) * (1 + k), 0.0))
-        return mean_over(cross_entropy(inside, b.label), first) + two_sided(after, as_positive, as_negative).mean()
+        return (
+            mean_over(cross_entropy(inside, b.label), first)
+            + weighted_cross_entropies(after, as_positive, as_negative).mean()
+        )
 
 
 def log_odds_of_sum(a: Tensor, b: Tensor) -> Tensor:

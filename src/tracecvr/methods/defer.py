@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.delayed import Confirming
-from tracecvr.method import cross_entropy
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.families.late_conversions import Confirming
+from tracecvr.families.method import cross_entropy
+from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass

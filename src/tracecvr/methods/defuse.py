@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.config import HOUR, option
-from tracecvr.delayed import DelayAware, two_sided
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.base.config import HOUR, option
+from tracecvr.families.late_conversions import DelayAware, weighted_cross_entropies
+from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Defuse(DelayAware):
         z = 1 - never if self.false_negatives == "helper" else self._served(logit, late)
         as_positive = torch.where(b.converted, self.positive_weight(b, late), z * late)
         as_negative = torch.where(b.converted, 0.0, (1 - z) * (1 + late))
-        return two_sided(logit, self.clip(as_positive), self.clip(as_negative)).mean()
+        return weighted_cross_entropies(logit, self.clip(as_positive), self.clip(as_negative)).mean()
 
     def positive_weight(self, b: Reveals, late: Tensor) -> Tensor:
         """1 for a conversion after the window, whose first copy carries the rest; 1 + pi_dp for one inside."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.config import DAY
-from tracecvr.survival import Survival
+from tracecvr.base.config import DAY
+from tracecvr.families.survival import Survival
 
 
 @dataclass

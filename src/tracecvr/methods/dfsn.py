@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tracecvr.clicks import Schema
-from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.errors import UserError
-from tracecvr.method import Method, cross_entropy, mean_over
-from tracecvr.nets import Backbone, Embedding
-from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.base.errors import UserError
+from tracecvr.data.table import Schema
+from tracecvr.families.method import Method, cross_entropy, mean_over
+from tracecvr.nets.backbones import Backbone, Embedding
+from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 AT_CLICK, CONVERTED, SHORT, LONG = range(4)  # positions in the schedule
 
@@ -61,8 +61,8 @@ class DFSN(Method):
         short, long = (max(round(w * self.schema.d_max / windows[-1]), MINUTE) for w in (short, long))
         return self.satellite_window or short, self.window or long
 
-    def in_force(self) -> dict[str, Any]:
-        return super().in_force() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
+    def resolved_options(self) -> dict[str, Any]:
+        return super().resolved_options() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
 
     def bind(self, schema: Schema, seed: int) -> None:
         super().bind(schema, seed)
@@ -79,12 +79,12 @@ class DFSN(Method):
             raise UserError(f"{self.name} needs a backbone with `embedding` and `top`; {self.backbone!r} has none")
         dim = self.embedding_dim or self.schema.embedding_dim
         # The method's own stop-gradient, looked up when it is used.
-        return SatelliteNet(main, self.schema, dim, lambda value: self.sg(value))
+        return SatelliteNet(main, self.schema, dim, lambda value: self.stop_gradient(value))
 
     def main_logit(self, x: Tensor) -> Tensor:
         """o_m + sg[o_u]."""
         out = self.outputs(x)
-        return out[:, 0] + self.sg(out[:, 2])
+        return out[:, 0] + self.stop_gradient(out[:, 2])
 
     def log_odds(self, x: Tensor) -> Tensor:
         return torch.maximum(self.main_logit(x), self.outputs(x)[:, 1])
@@ -95,7 +95,7 @@ class DFSN(Method):
         late = converts & (b.elapsed > self.spans[1])
         main = mean_over(cross_entropy(self.main_logit(b.x), b.label), (b.trigger == LONG) | late)
         feature = mean_over(cross_entropy(out[:, 1], b.label), b.trigger == SHORT)
-        rate = self.sg(torch.sigmoid(out[:, 2]))
+        rate = self.stop_gradient(torch.sigmoid(out[:, 2]))
         weight = (1 + rate) * torch.where(converts, 1.0, 1 - rate)
         # At the click every label is 0, also where the conversion came with it: it has a copy of its own.
         each = weight * cross_entropy(out[:, 2], converts.to(out.dtype))

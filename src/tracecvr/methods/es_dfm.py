@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.delayed import DelayAware
-from tracecvr.method import cross_entropy
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.families.late_conversions import DelayAware
+from tracecvr.families.method import cross_entropy
+from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.clicks import Schema
-from tracecvr.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.errors import UserError
-from tracecvr.survival import Survival
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.base.errors import UserError
+from tracecvr.data.table import Schema
+from tracecvr.families.survival import Survival
 
 _DEFAULT = (15 * MINUTE, HOUR, 6 * HOUR, *(day * DAY for day in (*range(1, 8), 14, 30)))
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.method import cross_entropy
+from tracecvr.families.method import cross_entropy
 from tracecvr.methods.fnw import FNW
-from tracecvr.reveal import LabelledReveals, Reveals
+from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 _HIGHEST = math.log((0.5 - 1e-5) / (0.5 + 1e-5))
 """The highest logit of q that is served, that of 0.5 - 1e-5: at 0.5 the rate would be 1."""

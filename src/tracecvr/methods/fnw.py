@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.method import Method, cross_entropy
-from tracecvr.reveal import After, On, Reveals, Schedule
+from tracecvr.families.method import Method, cross_entropy
+from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass
@@ -34,7 +34,7 @@ class FNW(Method):
 
     def loss(self, b: Reveals) -> Tensor:
         logit, positive = self.logit(b.x), self.positive(b)
-        f = self.sg(torch.sigmoid(logit))
+        f = self.stop_gradient(torch.sigmoid(logit))
         weight = (1 + f) * torch.where(positive, 1.0, 1 - f)
         return (weight * cross_entropy(logit, positive.float())).mean()
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.deadline import Hindsight
-from tracecvr.method import Helper, cross_entropy
-from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
+from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
+from tracecvr.families.method import Helper, cross_entropy
+from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 
 @dataclass
-class FSIW(Hindsight):
+class FSIW(CounterfactualDeadline):
     """Shows a click once, when its window ends. A positive weighs 1 / P(seen by now | converts), a negative
     P(never converts | not seen by now), so that the rate it converges to is the true one.
 
@@ -40,7 +40,7 @@ class FSIW(Hindsight):
         return {"observed": helper, "negative": helper}
 
     def question(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor, Tensor]:
-        elapsed, before, after = self.hindsight(b)
+        elapsed, before, after = self.known_and_later(b)
         return (elapsed, before | after, before) if name == "observed" else (elapsed, ~before, ~after)
 
     def loss(self, b: Reveals) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.method import MultiWindow, cross_entropy, mean_over, mixture
-from tracecvr.nets import Perceptron
-from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
+from tracecvr.families.method import MultiWindow, cross_entropy, mean_over, mixture
+from tracecvr.nets.backbones import Perceptron
+from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 DECAY = 0.9
 
@@ -66,7 +66,7 @@ class FTP(MultiWindow):
         tasks, policy = self.outputs(b.x).chunk(2, dim=1)
         converted = (b.delay[:, :1] <= torch.tensor(self.spans)).to(tasks.dtype)  # (B, n)
         prophet = self._net.prophet(b.x)[:, 0]
-        target = nearest(self.sg(torch.sigmoid(tasks)), self.sg(torch.sigmoid(prophet)))
+        target = nearest(self.stop_gradient(torch.sigmoid(tasks)), self.stop_gradient(torch.sigmoid(prophet)))
         losses = torch.cat([cross_entropy(tasks, converted).mean(0), F.cross_entropy(policy, target)[None]])
         seen = torch.ones(len(losses), dtype=torch.bool)
         return self._sum(losses, seen) + cross_entropy(prophet, b.truth).mean()
@@ -93,7 +93,7 @@ class FTP(MultiWindow):
 
     def _sum(self, losses: Tensor, seen: Tensor) -> Tensor:
         """The tasks' losses plus the policy's, scaled to a task's by moving averages of what has been seen of each."""
-        now = self.sg(losses)
+        now = self.stop_gradient(losses)
         old = self.counts.get("average_loss", torch.full_like(now, torch.nan))
         moved = torch.where(old.isnan(), now, DECAY * old + (1 - DECAY) * now)
         average = self.counts["average_loss"] = torch.where(seen, moved, old)

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.config import option
-from tracecvr.errors import UserError
-from tracecvr.method import MultiWindow, cross_entropy, mean_over, mixture
-from tracecvr.reveal import After, LabelledReveals, On, Reveals, Schedule
+from tracecvr.base.config import option
+from tracecvr.base.errors import UserError
+from tracecvr.families.method import MultiWindow, cross_entropy, mean_over, mixture
+from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 
 @dataclass
@@ -61,11 +61,11 @@ class MISS(MultiWindow):
         else:
             converted, delay = b.trigger == len(self.spans), b.age[:, 0]
         late = delay[converted][:, None] > self._ends  # (conversions, N)
-        found = torch.cat([late.sum(0), torch.tensor([len(late)])])
-        self._count("conversions", found, float(torch.exp(torch.tensor(-len(late) / self.recent))))
+        counts = torch.cat([late.sum(0), torch.tensor([len(late)])])
+        self._count("conversions", counts, float(torch.exp(torch.tensor(-len(late) / self.recent))))
 
-    def _count(self, name: str, found: Tensor, kept: float) -> None:
-        self.counts[name] = kept * self.counts.get(name, torch.zeros(len(found), dtype=torch.float64)) + found
+    def _count(self, name: str, new: Tensor, kept: float) -> None:
+        self.counts[name] = kept * self.counts.get(name, torch.zeros(len(new), dtype=torch.float64)) + new
 
     def positive_weight(self) -> Tensor:
         """1 + alpha P(d > d_i | y = 1) of each head, as counted."""
@@ -105,12 +105,12 @@ class MISS(MultiWindow):
 
     def mix_loss(self, heads: Tensor, label: Tensor, assembled: Tensor) -> Tensor:
         """The synthesizer's cross-entropy on the assembled stream; no head is trained by it."""
-        return mean_over(cross_entropy(self._served(self.sg(heads)), label), assembled)
+        return mean_over(cross_entropy(self._served(self.stop_gradient(heads)), label), assembled)
 
     def _served(self, heads: Tensor) -> Tensor:
         net = self.nets["main"]
         assert isinstance(net, MixedNet)
-        return mixture(net.log_weights(self.sg(F.logsigmoid(heads))), heads)
+        return mixture(net.log_weights(self.stop_gradient(F.logsigmoid(heads))), heads)
 
     @property
     def _ends(self) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.config import option
-from tracecvr.survival import Survival
+from tracecvr.base.config import option
+from tracecvr.families.survival import Survival
 
 
 @dataclass

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr import registry
-from tracecvr.config import option
-from tracecvr.method import Method, cross_entropy
-from tracecvr.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
+from tracecvr.base import registry
+from tracecvr.base.config import option
+from tracecvr.families.method import Method, cross_entropy
+from tracecvr.stream.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
 
 
 @dataclass

@@ -9,18 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.chain import chain_loss, hazard_events, log_open, width
-from tracecvr.config import Seconds, option
-from tracecvr.looking import Looking
-from tracecvr.method import Helper
-from tracecvr.reveal import LabelledReveals, Reveals
+from tracecvr.base.config import Seconds, option
+from tracecvr.families.hazard_chain import chain_loss, hazard_events, log_open, output_count
+from tracecvr.families.method import Helper
+from tracecvr.families.repeated_looks import RepeatedLooks
+from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 _CERTAIN = 30.0
 """Log-odds of an outcome that is known."""
 
 
 @dataclass
-class Telescoped(Looking):
+class Telescoped(RepeatedLooks):
     """Shows a click at rising ages until its outcome is known. The loss is the likelihood of what has been seen since
     the click was shown before, given all that had been seen by then. Its gradient is the change of the posterior.
 
@@ -39,7 +39,7 @@ class Telescoped(Looking):
     title = "Telescoped"
     reference = "ours"
     status = "ours"
-    per_click: ClassVar[tuple[str, ...]] = ("chain",)
+    per_click_nets: ClassVar[tuple[str, ...]] = ("chain",)
 
     refresh: Seconds | None = option(
         None, "train the law of delays and actions anew this often, on the last clicks; never by default", low=1
@@ -58,7 +58,7 @@ class Telescoped(Looking):
     # The law of delays and actions.
 
     def helpers(self) -> dict[str, Helper]:
-        outputs = width(len(self.windows), len(self.schema.actions))
+        outputs = output_count(len(self.windows), len(self.schema.actions))
         return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh, before_main=True)}
 
     def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
@@ -77,7 +77,7 @@ class Telescoped(Looking):
 
     def log_psi(self, b: Reveals) -> Tensor:
         """log P(o_1..o_h, open | x, y) after no window and after each: (B, 2, H + 1)."""
-        return log_open(self.of_click("chain", b), b.trajectory(self.windows)[0], self.hazard_shift)
+        return log_open(self.per_click("chain", b), b.trajectory(self.windows)[0], self.hazard_shift)
 
     # Training.
 
@@ -85,11 +85,11 @@ class Telescoped(Looking):
         # History comes in the order of time: if the labels of its last clicks are final, all are.
         if isinstance(b, LabelledReveals):
             final = b.mature.all() and not self.repeat_warm_up
-            self.counts["learnt_until"] = b.came.max() if final else torch.tensor(-1)
+            self.counts["learnt_until"] = b.arrival.max() if final else torch.tensor(-1)
 
     def condensed(self, events: Reveals) -> Reveals:
         """Without clicks that warm-up has learnt with their final labels."""
-        new = events.came > self.counts.get("learnt_until", -1)
+        new = events.arrival > self.counts.get("learnt_until", -1)
         return super().condensed(events.take(new.nonzero()[:, 0]))
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:

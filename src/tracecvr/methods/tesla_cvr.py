@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tracecvr.config import HOUR, option
-from tracecvr.method import cross_entropy
+from tracecvr.base.config import HOUR, option
+from tracecvr.families.method import cross_entropy
 from tracecvr.methods.es_dfm import ESDFM
-from tracecvr.reveal import Reveals
+from tracecvr.stream.reveal import Reveals
 
 
 @dataclass
@@ -61,7 +61,7 @@ class TeslaCVR(ESDFM):
     def _draw(self, b: Reveals, score: Tensor, rows: int) -> Tensor:
         """Positions among the negatives, (rows, K), in proportion to 1 - f."""
         rng = np.random.default_rng(0) if b.rng is None else b.rng
-        share = self.sg(torch.sigmoid(-score)).clamp(1e-6, 1 - 1e-6).double().numpy()
+        share = self.stop_gradient(torch.sigmoid(-score)).clamp(1e-6, 1 - 1e-6).double().numpy()
         return torch.from_numpy(rng.choice(len(share), size=(rows, self.negatives), p=share / share.sum()))
 
     def fixed_point(self, p: float, delayed: float) -> float | None:

@@ -8,12 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tracecvr.config import option
-from tracecvr.errors import UserError
-from tracecvr.method import Helper, Plugin, cross_entropy, mean_over
+from tracecvr.base.config import option
+from tracecvr.base.errors import UserError
+from tracecvr.families.method import Helper, Plugin, cross_entropy, mean_over
+from tracecvr.families.trajectory import (
+    TrajectoryAware,
+    count_states,
+    marginal_nll,
+    window_log_likelihood,
+    window_weights,
+)
 from tracecvr.plugins.completer import Completer
-from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
-from tracecvr.trajectory import TrajectoryAware, count_states, marginal_nll, window_log_likelihood, window_weights
+from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 
 @dataclass
@@ -68,7 +74,7 @@ class Trace(TrajectoryAware):
     def log_likelihood(self, b: Reveals) -> Tensor:
         """log psi(o_h | x, y), summed over actions: (B, 2, H)."""
         state = b.trajectory(self.ends)[0]
-        return self.once("log psi", b, lambda: window_log_likelihood(self.of_click("trajectory", b), state))
+        return self.memoised("log psi", b, lambda: window_log_likelihood(self.per_click("trajectory", b), state))
 
     # The weight of a window, from the entropy of the label given the window's state.
 
@@ -96,7 +102,7 @@ class Trace(TrajectoryAware):
     # Training.
 
     def posterior(self, b: Reveals) -> Tensor:
-        return self.once("posterior", b, lambda: self._corrected(b))
+        return self.memoised("posterior", b, lambda: self._corrected(b))
 
     def _corrected(self, b: Reveals) -> Tensor:
         """The prior's log-odds plus the weighted evidence of every visible window."""
@@ -132,7 +138,7 @@ class Trace(TrajectoryAware):
         now = torch.sigmoid(self._given(b, (window <= b.trigger[:, None]).float()))
         last = b.trigger == len(self.schedule()) - 1
         change = torch.where(last, b.label, now) - before
-        return -(self.sg(change) * self.logit(b.x)).mean()
+        return -(self.stop_gradient(change) * self.logit(b.x)).mean()
 
     def uncertain(self, b: Reveals) -> Tensor:
         return ~self._revealed(b)
@@ -140,9 +146,9 @@ class Trace(TrajectoryAware):
     def _revealed(self, b: Reveals) -> Tensor:
         return b.mature if self._revealed_when_mature else b.mature | b.converted
 
-    def in_force(self) -> dict[str, Any]:
+    def resolved_options(self) -> dict[str, Any]:
         revealed = "mature" if self._revealed_when_mature else "known"
-        return super().in_force() | {"revealed": revealed, "entropy": self._entropy}
+        return super().resolved_options() | {"revealed": revealed, "entropy": self._entropy}
 
     @property
     def _revealed_when_mature(self) -> bool:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.clicks import Schema
-from tracecvr.config import DAY, Seconds, option
-from tracecvr.deadline import Hindsight
-from tracecvr.errors import UserError
-from tracecvr.method import Helper, cross_entropy
-from tracecvr.reveal import After, LabelledReveals, Reveals, Schedule
+from tracecvr.base.config import DAY, Seconds, option
+from tracecvr.base.errors import UserError
+from tracecvr.data.table import Schema
+from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
+from tracecvr.families.method import Helper, cross_entropy
+from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 
 @dataclass
-class ULC(Hindsight):
+class ULC(CounterfactualDeadline):
     """Shows a click once, when its window ends. A negative gets the soft label b = P(converts later | not yet), so that
     the rate it converges to is the true one; late conversions are not shown again, or they would count twice.
 
@@ -55,7 +55,7 @@ class ULC(Hindsight):
         return {"later": Helper(self.elapsed_net, self.helper_epochs, self.refresh, self.usual_epochs)}
 
     def question(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor, Tensor]:
-        elapsed, before, after = self.hindsight(b)
+        elapsed, before, after = self.known_and_later(b)
         return elapsed, ~before, after
 
     def loss(self, b: Reveals) -> Tensor:

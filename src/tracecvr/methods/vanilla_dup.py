@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracecvr.methods.vanilla import Vanilla
-from tracecvr.reveal import After, On, Schedule
+from tracecvr.stream.reveal import After, On, Schedule
 
 
 @dataclass

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tracecvr.method import Method, cross_entropy
-from tracecvr.reveal import After, Reveals, Schedule
+from tracecvr.families.method import Method, cross_entropy
+from tracecvr.stream.reveal import After, Reveals, Schedule
 
 
 @dataclass

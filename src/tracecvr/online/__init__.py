@@ -26,10 +26,11 @@ log needs no clock.
 
 An event that is dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
 
-Rooms: `times` (how events tell the time), `events` (from JSON to rows), `eventlog` (the database), `committer` (group
+Rooms: `times` (how events tell the time), `events` (from JSON to rows), `event_log` (the database), `committer` (group
 commit), `inbox` (how far brokers were read), `sources` (brokers, and the pump), `ledger` (the live twin of
-`TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `vitals` (live metrics),
-`archive` (compaction and erasure), `reopening` (closings undone), `relive` (replay of what ran), `store` (the
-directory), `manifest` (hashes of its files), `pages` (checksums of the log), `verify` (a store checked as a whole),
-`origin` (the run that a store may go on from), `feed` (a dataset as events), `report` (what status shows).
+`TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `live_metrics` (live metrics),
+`archive` (compaction and erasure), `reopening` (closings undone), `verify_log` (replay of what ran), `store` (the
+directory), `file_hashes` (hashes of its files), `page_checksums` (checksums of the log), `store_check` (a store checked
+as a whole), `starting_run` (the run that a store may go on from), `dataset_events` (a dataset as events), `report`
+(what status shows).
 """

@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from tracecvr.errors import UserError
-from tracecvr.files import sha256, write_parquet, write_text
-from tracecvr.online.eventlog import Accepted, EventLog
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import sha256, write_parquet, write_text
+from tracecvr.online.event_log import Accepted, EventLog
 from tracecvr.online.events import CLICK, body_of
 from tracecvr.online.ledger import first_needed, memory_of
 from tracecvr.online.store import Store
@@ -135,12 +135,12 @@ class WholeLog(EventLog):
 
     def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
         number = self.grid.number(start)
-        found: list[tuple[Any, ...]] = []
+        rows: list[tuple[Any, ...]] = []
         for path in archived(self.store):
             first, last = _intervals(path)
             if first <= number < last:
-                found += self._archived(path, start, end)
-        return sorted(found, key=_order) if found else super().between(start, end)
+                rows += self._archived(path, start, end)
+        return sorted(rows, key=_order) if rows else super().between(start, end)
 
     def next_known(self, time: int) -> int | None:
         for path in archived(self.store):  # in order of time, and before what is in the database

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 
 _AGAIN = {408, 429, 500, 502, 503, 504}
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 
-from tracecvr.online.eventlog import EventLog, Receipt
+from tracecvr.online.event_log import EventLog, Receipt
 from tracecvr.online.events import Event
 
 _AT_ONCE = 5_000

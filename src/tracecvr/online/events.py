@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import polars as pl
 import xxhash
 
-from tracecvr.clicks import Ids, Schema
-from tracecvr.config import nearest
-from tracecvr.encode import Encoder, Hashed, is_huge, rounded
-from tracecvr.errors import UserError
+from tracecvr.base.config import nearest
+from tracecvr.base.errors import UserError
+from tracecvr.data.encoder import Encoder, Hashed, is_huge, rounded
+from tracecvr.data.table import Ids, Schema
 from tracecvr.online.times import Times
 
 CLICK = 0

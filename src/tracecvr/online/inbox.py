@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tracecvr.errors import UserError
-from tracecvr.online.eventlog import EventLog, Receipt
+from tracecvr.base.errors import UserError
+from tracecvr.online.event_log import EventLog, Receipt
 from tracecvr.online.events import Event
 
 _KNOWN = "INSERT INTO positions(partition, position) VALUES(?, ?) ON CONFLICT DO NOTHING"
@@ -120,10 +120,10 @@ class Inbox(EventLog):
         """How far time has come in the partitions that are read together; None if one is behind and has told none."""
         newest = {p: n for p, n in self._rows("SELECT partition, newest FROM positions") if p in lag}
         behind = [newest.get(partition) for partition, left in lag.items() if left]
-        told: list[int] = [time for time in behind or newest.values() if time is not None]
-        if not told or len(told) < len(behind):
+        times: list[int] = [time for time in behind or newest.values() if time is not None]
+        if not times or len(times) < len(behind):
             return None
-        return min(told) if behind else max(told)
+        return min(times) if behind else max(times)
 
     def reader(self) -> int:
         """A number that tells this store from others that read the same source."""
@@ -145,20 +145,26 @@ class Inbox(EventLog):
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """What there is to be told of each source."""
-        found: dict[str, dict[str, Any]] = {}
+        by_source: dict[str, dict[str, Any]] = {}
         for source, problem in self._rows("SELECT source, problem FROM sources"):
-            found[source] = {"problem": problem, "lag": 0, **dict.fromkeys(_COUNTED, 0), "waiting": 0, "positions": {}}
+            by_source[source] = {
+                "problem": problem,
+                "lag": 0,
+                **dict.fromkeys(_COUNTED, 0),
+                "waiting": 0,
+                "positions": {},
+            }
         columns = ("lag", *_COUNTED)
         for partition, position, *counts in self._rows(
             f"SELECT partition, position, {','.join(columns)} FROM positions"
         ):
-            told = found[source_of(partition)]
-            told["positions"][partition] = position
+            facts = by_source[source_of(partition)]
+            facts["positions"][partition] = position
             for name, n in zip(columns, counts, strict=True):
-                told[name] += n
+                facts[name] += n
         for partition, n in self._rows("SELECT partition, count(*) FROM unread GROUP BY partition"):
-            found[source_of(partition)]["waiting"] += n
-        return found
+            by_source[source_of(partition)]["waiting"] += n
+        return by_source
 
     def forget(self, source: str) -> None:
         """Forget how far a source was read. What was read from it stays, and what was set aside, too."""
@@ -173,8 +179,8 @@ class Inbox(EventLog):
 
     def aside(self) -> list[tuple[Message, str, int]]:
         """Messages that could not be read: each with the reason, and when that was."""
-        found = self._rows("SELECT partition, position, payload, reason, at FROM unread ORDER BY partition, position")
-        return [(Message(*row[:3]), row[3], row[4]) for row in found]
+        rows = self._rows("SELECT partition, position, payload, reason, at FROM unread ORDER BY partition, position")
+        return [(Message(*row[:3]), row[3], row[4]) for row in rows]
 
     def mend(self, parsed: Sequence[Parsed]) -> Receipt:
         """Accept the events of messages that were set aside, which are so no longer."""

@@ -18,19 +18,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.clicks import Ints
-from tracecvr.engine import Engine
-from tracecvr.errors import DivergedError
-from tracecvr.files import locked, not_written, sync
-from tracecvr.metrics import Labels, nll, probability
+from tracecvr.base.errors import DivergedError
+from tracecvr.base.files import locked, not_written, sync
+from tracecvr.base.metrics import Labels, nll, probability
+from tracecvr.base.progress import Progress, no_progress
+from tracecvr.data.table import Ints
+from tracecvr.learn.engine import Engine
 from tracecvr.online.archive import WholeLog
 from tracecvr.online.ledger import MATURE, Ledger, memory_of
+from tracecvr.online.live_metrics import LiveMetrics, by_version, recent_rates
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
-from tracecvr.online.vitals import Vitals, by_version, recent
-from tracecvr.reveal import After
-from tracecvr.scratch import Progress, silent
-from tracecvr.source import TableSource
+from tracecvr.stream.reveal import After
+from tracecvr.stream.source import TableSource
 
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
@@ -124,13 +124,13 @@ class Tick:
 class Learner:
     """An engine that follows an event log. Use `opened`, which holds the store."""
 
-    def __init__(self, store: Store, progress: Progress = silent) -> None:
+    def __init__(self, store: Store, progress: Progress = no_progress) -> None:
         self.store, self.guard = store, guard_of(store)
         torch.set_num_threads(store.settings.threads)
         self.log, self.engine = store.log(), store.engine()
         self.versions = Versions(store.folder, store.settings.keep)
         self.ledger = ledger_of(store, self.engine)
-        self.vitals = Vitals(store.schema.d_max)
+        self.vitals = LiveMetrics(store.schema.d_max)
         self._erasures = self.log.facts().get("erasures", 0)
         self.prequential = Prequential(store.folder / "prequential.f32", self.ledger.rows)
         manifest = self.versions.latest()
@@ -146,7 +146,7 @@ class Learner:
 
         Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end.
         """
-        self._heed_erasures()
+        self._apply_erasures()
         closed, first, since = self.log.closed(), self.ledger.done, time.monotonic()
         if closed <= first:
             return None
@@ -197,8 +197,8 @@ class Learner:
         age, served = events.elapsed.numpy(), self.ledger.served(rows)[0]
         ours = ~np.isnan(served)
         return {
-            "as_served": recent(served[ours], converted[ours], age[ours], posterior[ours], self.vitals),
-            "prequential": recent(
+            "as_served": recent_rates(served[ours], converted[ours], age[ours], posterior[ours], self.vitals),
+            "prequential": recent_rates(
                 self.prequential.of(rows + self.ledger.first_row), converted, age, posterior, self.vitals
             ),
         }
@@ -210,7 +210,7 @@ class Learner:
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
         return by_version(*self.ledger.served(rows), self.ledger.converted(rows, end))
 
-    def _heed_erasures(self) -> None:
+    def _apply_erasures(self) -> None:
         """Forget what was erased since: it is in the ledger's memory, too."""
         erasures = self.log.facts().get("erasures", 0)
         if erasures != self._erasures:
@@ -219,7 +219,7 @@ class Learner:
 
     # State.
 
-    def _save(self, number: int, tick: Tick, told: dict[str, Any]) -> None:
+    def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
         self.prequential.sync()
         summary = {
             "published": not tick.undone,
@@ -240,22 +240,22 @@ class Learner:
         features = [column.raw for column in self.store.reader.encoder.columns]
         facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
         facts["by_version"] = self._by_version()
-        self.versions.save(self.engine, number, summary | told | facts)
+        self.versions.save(self.engine, number, summary | measured | facts)
         if number:
-            self.log.record(number - 1, summary | told)
+            self.log.record(number - 1, summary | measured)
 
     def _restore(self, manifest: dict[str, Any]) -> None:
         self.versions.load(self.engine, manifest)
         self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
-        self.vitals = Vitals.of(manifest["vitals"])
+        self.vitals = LiveMetrics.of(manifest["vitals"])
         self.prequential.keep(manifest["scored"] if "scored" in manifest else manifest["served"])
         if manifest["intervals"]:  # killed when the version was whole and its tick not yet recorded
-            told = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
-            self.log.record(manifest["intervals"] - 1, told)
+            record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
+            self.log.record(manifest["intervals"] - 1, record)
 
 
 @contextmanager
-def opened(store: Store, progress: Progress = silent) -> Iterator[Learner]:
+def opened(store: Store, progress: Progress = no_progress) -> Iterator[Learner]:
     """A learner that holds its store: a second one is refused."""
     models = store.folder / "models"
     with locked(models, "a store has one learner; stop the other first"):
@@ -310,7 +310,7 @@ def ledger_of(store: Store, engine: Engine) -> Ledger:
     return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory_of(store.grid, engine.memory))
 
 
-def warm_up(engine: Engine, store: Store, progress: Progress = silent) -> None:
+def warm_up(engine: Engine, store: Store, progress: Progress = no_progress) -> None:
     """Start an engine from what its store started from: a log, or the end of a run over one."""
     if store.start is not None:
         store.restore_start(engine)

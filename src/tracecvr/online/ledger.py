@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.clicks import NEVER, ClickTable, Ints
-from tracecvr.online.eventlog import EventLog, Grid
+from tracecvr.data.table import NEVER, ClickTable, Ints
+from tracecvr.online.event_log import EventLog, Grid
 from tracecvr.online.events import CLICK, Reader
-from tracecvr.reveal import Reveals, Schedule
-from tracecvr.source import TableSource
+from tracecvr.stream.reveal import Reveals, Schedule
+from tracecvr.stream.source import TableSource
 
 _CHUNKS = 64
 """How many sorted pieces an index may have before they are merged into one."""
@@ -40,7 +40,7 @@ def first_needed(grid: Grid, memory: int, done: int) -> int:
     return max(0, done - 1 - -(-(memory + grid.d_max) // grid.interval))
 
 
-class Action(NamedTuple):
+class KnownAction(NamedTuple):
     """An action as the log tells it; ordered by when it became known."""
 
     seen: int
@@ -58,7 +58,7 @@ class Ledger(TableSource):
         self.done = 0
         """How many intervals of the stream are in it."""
         self._base = base
-        self._pending: dict[int, list[Action]] = {}
+        self._pending: dict[int, list[KnownAction]] = {}
         self._start(0)
 
     def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:
@@ -72,11 +72,11 @@ class Ledger(TableSource):
     def advance(self) -> None:
         """Take in the next interval."""
         start, end = self.grid.bounds(self.done)
-        found = self.log.between(start, end)
+        rows = self.log.between(start, end)
         first = len(self._columns)
-        fresh = self._add([row for row in found if row[0] == CLICK])
+        fresh = self._add([row for row in rows if row[0] == CLICK])
         self._answer(first, self.log.answers(start, end))
-        actions = [Action(seen, ts, kind, click) for kind, click, ts, seen, _ in found if kind > CLICK]
+        actions = [KnownAction(seen, ts, kind, click) for kind, click, ts, seen, _ in rows if kind > CLICK]
         self._join(actions + [action for click in fresh for action in self._pending.pop(click, ())])
         self._expire(end)
         self.done += 1
@@ -95,7 +95,7 @@ class Ledger(TableSource):
     @property
     def idle(self) -> bool:
         """Whether nobody can ask for a click any more, nor could in the last interval: all are too long ago."""
-        newest = self.table.came_ts[-1:]
+        newest = self.table.arrival_ts[-1:]
         return not len(newest) or newest[0] < self.grid.bounds(self.done - 1)[0] - self.memory
 
     @property
@@ -104,11 +104,11 @@ class Ledger(TableSource):
         return self.first_row + len(self.table)
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
-        found = super().reveals(schedule, start, end, truth)
+        events = super().reveals(schedule, start, end, truth)
         erased = self._columns["erased"]
         if not erased.any():
-            return found
-        return found.take(torch.from_numpy(np.flatnonzero(~erased[found.row.numpy() - self.first_row])))
+            return events
+        return events.take(torch.from_numpy(np.flatnonzero(~erased[events.row.numpy() - self.first_row])))
 
     def known_between(self, start: int, end: int) -> Ints:
         """Positions in the table of clicks that became known in [start, end) and were not erased."""
@@ -134,9 +134,9 @@ class Ledger(TableSource):
         """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
         later one, whatever is needed has become known since, and so has all that is known of it."""
         t, split = self._base, self.grid.split
-        begin, end = np.searchsorted(t.came_ts, (split if first else split - self.memory, split))
-        known = t.seen_ts[begin:end] < split
-        undone = np.full(end - begin, NEVER) if t.undone_ts is None else t.undone_ts[begin:end]
+        begin, end = np.searchsorted(t.arrival_ts, (split if first else split - self.memory, split))
+        known = t.known_ts[begin:end] < split
+        undone = np.full(end - begin, NEVER) if t.refund_ts is None else t.refund_ts[begin:end]
         self.first_row, self.done = int(begin), first
         self._columns = _Columns(
             {
@@ -144,9 +144,9 @@ class Ledger(TableSource):
                 "click_ts": np.array(t.click_ts[begin:end]),
                 "click_id": np.array(t.click_id[begin:end]),
                 "action_ts": np.where(known, t.action_ts[begin:end], NEVER),
-                "seen_ts": np.where(known, t.seen_ts[begin:end], NEVER),
-                "came_ts": np.array(t.came_ts[begin:end]),
-                "undone_ts": np.where(undone < split, undone, NEVER),
+                "known_ts": np.where(known, t.known_ts[begin:end], NEVER),
+                "arrival_ts": np.array(t.arrival_ts[begin:end]),
+                "refund_ts": np.where(undone < split, undone, NEVER),
                 "erased": np.zeros(end - begin, np.bool_),
                 "score": np.full(end - begin, np.nan, np.float32),
                 "version": np.full(end - begin, -1),
@@ -179,9 +179,9 @@ class Ledger(TableSource):
                 "click_ts": np.array(ts, np.int64),
                 "click_id": np.array(click, np.int64),
                 "action_ts": blank,
-                "seen_ts": blank,
-                "came_ts": np.array(seen, np.int64),
-                "undone_ts": blank[:, 0],
+                "known_ts": blank,
+                "arrival_ts": np.array(seen, np.int64),
+                "refund_ts": blank[:, 0],
                 "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
                 "score": np.full(len(fresh), np.nan, np.float32),
                 "version": np.full(len(fresh), -1),
@@ -200,14 +200,14 @@ class Ledger(TableSource):
             if click in known:
                 self._columns["score"][row], self._columns["version"][row] = known[click]
 
-    def _join(self, actions: list[Action]) -> None:
+    def _join(self, actions: list[KnownAction]) -> None:
         """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""
         ours = []
         for action, row in zip(actions, self._rows_of([action.click for action in actions]), strict=True):
             if row < 0:
                 self._pending.setdefault(action.click, []).append(action)
             else:  # one that came before its click becomes known with it
-                seen = max(action.seen, int(self._columns["came_ts"][row]))
+                seen = max(action.seen, int(self._columns["arrival_ts"][row]))
                 ours.append((action._replace(seen=seen), row))
         happened: list[list[tuple[int, int]]] = [[] for _ in self.schema.actions]
         for action, row in sorted(ours):
@@ -216,19 +216,19 @@ class Ledger(TableSource):
             elif self._counts(row, action):
                 column = action.kind - 1
                 self._columns["action_ts"][row, column] = action.ts
-                self._columns["seen_ts"][row, column] = action.seen
+                self._columns["known_ts"][row, column] = action.seen
                 happened[column].append((action.seen, row))
-        for column, found in enumerate(happened):
-            self._extend(column, sorted(found))
+        for column, pairs in enumerate(happened):
+            self._extend(column, sorted(pairs))
 
     def _rows_of(self, clicks: list[int]) -> list[int]:
         """The rows of clicks, -1 of those not known, and of those that are there only because none was dropped yet."""
-        oldest = np.searchsorted(self.table.came_ts, self.grid.bounds(self.done)[1] - self.memory)
+        oldest = np.searchsorted(self.table.arrival_ts, self.grid.bounds(self.done)[1] - self.memory)
         rows = self._index.rows(np.array(clicks, np.int64))
-        found: list[int] = np.where(rows >= oldest, rows, -1).tolist()
-        return found
+        known_rows: list[int] = np.where(rows >= oldest, rows, -1).tolist()
+        return known_rows
 
-    def _counts(self, row: int, action: Action) -> bool:
+    def _counts(self, row: int, action: KnownAction) -> bool:
         """Whether an action changes anything; if not, why is counted."""
         delay = action.ts - int(self._columns["click_ts"][row])
         if delay < 0:
@@ -241,15 +241,15 @@ class Ledger(TableSource):
             return True
         return False
 
-    def _take_back(self, row: int, action: Action) -> None:
+    def _take_back(self, row: int, action: KnownAction) -> None:
         self.counts["refunds"] += 1
-        undone = self._columns["undone_ts"]
+        undone = self._columns["refund_ts"]
         undone[row] = min(int(undone[row]), action.seen)
 
-    def _extend(self, column: int, found: list[tuple[int, int]]) -> None:
+    def _extend(self, column: int, pairs: list[tuple[int, int]]) -> None:
         """Keep the actions in the order in which they became known: those of an interval come after all before it."""
-        if found:
-            seen, rows = (np.array(values, np.int64) for values in zip(*found, strict=True))
+        if pairs:
+            seen, rows = (np.array(values, np.int64) for values in zip(*pairs, strict=True))
             old_rows, old_seen = self._by_seen[column]
             self._by_seen[column] = np.concatenate([old_rows, rows]), np.concatenate([old_seen, seen])
 
@@ -267,7 +267,7 @@ class Ledger(TableSource):
 
     def _drop(self, before: int) -> None:
         """Forget clicks that became known before a time, once they are half of what is kept: copying is not free."""
-        gone = int(np.searchsorted(self.table.came_ts, before))
+        gone = int(np.searchsorted(self.table.arrival_ts, before))
         if 2 * gone < len(self.table):
             return
         self._columns.drop(gone)
@@ -289,9 +289,9 @@ class Ledger(TableSource):
             click_id=c["click_id"],
             action_ts=c["action_ts"],
             schema=self._base.schema,
-            undone_ts=c["undone_ts"],
-            late_seen_ts=c["seen_ts"],
-            late_came_ts=c["came_ts"],
+            refund_ts=c["refund_ts"],
+            late_known_ts=c["known_ts"],
+            late_arrival_ts=c["arrival_ts"],
         )
 
 
@@ -338,9 +338,9 @@ class _Index:
 
     def rows(self, ids: Ints) -> Ints:
         """The row of each click, -1 if there is none."""
-        found = np.full(len(ids), -1, np.int64)
+        result = np.full(len(ids), -1, np.int64)
         for known, rows in self._pieces:
             if len(known):
                 at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-                found = np.where(known[at] == ids, rows[at], found)
-        return found
+                result = np.where(known[at] == ids, rows[at], result)
+        return result

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tracecvr.errors import UserError
-from tracecvr.files import locked
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import locked
 from tracecvr.online.archive import restore
-from tracecvr.online.eventlog import Reopening
+from tracecvr.online.event_log import Reopening
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 

@@ -15,26 +15,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tracecvr import config, prepared, registry
-from tracecvr.clicks import ClickTable, Schema, draft
-from tracecvr.config import DAY, values
-from tracecvr.dataset import Dataset
-from tracecvr.encode import Encoder
-from tracecvr.engine import Engine
-from tracecvr.errors import UserError
-from tracecvr.files import read_json, sha256, write_json
-from tracecvr.learning import AS_WARM_UP, StreamLearning
-from tracecvr.method import Method, Plugin
-from tracecvr.online import manifest as files
-from tracecvr.online.eventlog import EventLog, Grid
+from tracecvr.base import config, registry
+from tracecvr.base.config import DAY, values
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, sha256, write_json
+from tracecvr.data import prepared
+from tracecvr.data.dataset import Dataset
+from tracecvr.data.encoder import Encoder
+from tracecvr.data.table import ClickTable, Schema, atomic_directory
+from tracecvr.families.method import Method, Plugin
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
+from tracecvr.online import file_hashes as files
+from tracecvr.online.event_log import EventLog, Grid
 from tracecvr.online.events import Reader
 from tracecvr.online.inbox import Inbox
-from tracecvr.online.origin import Origin, Start
-from tracecvr.online.pages import Acknowledged
+from tracecvr.online.page_checksums import Acknowledged
+from tracecvr.online.starting_run import RunEnd, StartingRun
 from tracecvr.online.times import AskedTimes, Times
 from tracecvr.online.versions import Versions
-from tracecvr.run import parts
-from tracecvr.spec import dataset_of, owners_of
+from tracecvr.runs.run import parts
+from tracecvr.runs.spec import dataset_of, owners_of
 
 _FORMAT = 1
 _START = "start.safetensors"
@@ -79,7 +80,7 @@ class Store:
         method: Method,
         plugins: tuple[Plugin, ...],
         settings: Settings,
-        origin: Origin | None = None,
+        origin: StartingRun | None = None,
         stream: StreamLearning = AS_WARM_UP,
         times: AskedTimes | None = None,
     ) -> Store:
@@ -109,11 +110,11 @@ class Store:
                 raise UserError(f"{base}: not the log that {origin.folder} was run over")
             content["start"] = asdict(origin.start)
         start = schema.split if origin is None else origin.start.time
-        kind: type[Dataset] = registry.found("dataset").get(schema.dataset, Dataset)
+        kind: type[Dataset] = registry.available("dataset").get(schema.dataset, Dataset)
         dated = kind.origin is not Dataset.origin
         content["times"] = asdict((times or AskedTimes()).settled(manifest.get("origin"), None if dated else start))
         Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
-        with draft(folder) as made:
+        with atomic_directory(folder) as made:
             made.chmod(0o700)  # users' events will be in it
             shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_linked)
             (made / "models").mkdir()
@@ -161,7 +162,7 @@ class Store:
         times: AskedTimes | None = None,
     ) -> Store:
         """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
-        origin = Origin.of(run)
+        origin = StartingRun.of(run)
         recorded, plan = origin.recorded, origin.plan
         settings = Settings(
             lateness=lateness,
@@ -236,10 +237,10 @@ class Store:
     @cached_property
     def base(self) -> ClickTable:
         """The log that it started from."""
-        found = prepared.load(self.folder / "base").table
-        if found.fingerprint != self.content["fingerprint"]:
+        table = prepared.load(self.folder / "base").table
+        if table.fingerprint != self.content["fingerprint"]:
             raise UserError(f"{self.folder / 'base'}: not the log that this store was created with")
-        return found
+        return table
 
     @property
     def grid(self) -> Grid:
@@ -251,10 +252,10 @@ class Store:
         return Grid(first, interval, self.settings.lateness, s.d_max, origin=self.times.origin, advance=advance)
 
     @property
-    def start(self) -> Start | None:
+    def start(self) -> RunEnd | None:
         """Where the run ended that it goes on from, if it does."""
-        told = self.content.get("start")
-        return None if told is None else Start(**told)
+        recorded = self.content.get("start")
+        return None if recorded is None else RunEnd(**recorded)
 
     def restore_start(self, engine: Engine) -> None:
         """Put an engine where that run ended."""

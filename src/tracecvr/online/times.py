@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tracecvr.errors import UserError
-from tracecvr.ownlog.times import FIRST, LAST
+from tracecvr.base.errors import UserError
+from tracecvr.data.own_log.times import FIRST, LAST
 
 UNITS = {
     "log": "whole seconds since the log's origin",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tracecvr.checkpoint import Checkpoints
-from tracecvr.engine import Engine
-from tracecvr.errors import UserError
-from tracecvr.files import read_json, write_json
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, write_json
+from tracecvr.learn.checkpoint import Checkpoints
+from tracecvr.learn.engine import Engine
 
 
 class Versions:

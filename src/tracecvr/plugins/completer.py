@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tracecvr.clicks import Schema
-from tracecvr.config import option
-from tracecvr.method import Helper, Method, Plugin, cross_entropy, entropy_bits
-from tracecvr.nets import Embedding, Perceptron
-from tracecvr.reveal import After, Again, LabelledReveals, Reveals
+from tracecvr.base.config import option
+from tracecvr.data.table import Schema
+from tracecvr.families.method import Helper, Method, Plugin, cross_entropy, entropy_bits
+from tracecvr.nets.backbones import Embedding, Perceptron
+from tracecvr.stream.reveal import After, Again, LabelledReveals, Reveals
 
 
 @dataclass
@@ -73,16 +73,16 @@ class Completer(Plugin):
         target = self.frozen("completer", b.x[pulled], state, visible)
         trust = torch.ones_like(target)
         if self.gate:
-            trust = self.sg(reliability(posterior, target, visible.mean(1)))
+            trust = self.stop_gradient(reliability(posterior, target, visible.mean(1)))
             self._count(trust, visible)
-        pull = cross_entropy(posterior, torch.sigmoid(self.sg(target)))
+        pull = cross_entropy(posterior, torch.sigmoid(self.stop_gradient(target)))
         return (trust * pull).sum() / trust.sum().clamp_min(1e-6)
 
     def _count(self, trust: Tensor, visible: Tensor) -> None:
         """Sum the gate of clicks that are pulled, by how many windows of them have been seen."""
         seen, sizes = visible.sum(1).long(), len(self.ends) + 1
-        found = torch.stack([torch.bincount(seen, trust.double(), sizes), torch.bincount(seen, minlength=sizes)])
-        self.counts["gate"] = self.counts.get("gate", torch.zeros_like(found)) + found
+        sums = torch.stack([torch.bincount(seen, trust.double(), sizes), torch.bincount(seen, minlength=sizes)])
+        self.counts["gate"] = self.counts.get("gate", torch.zeros_like(sums)) + sums
 
     def report(self) -> dict[str, Any]:
         """`gate`: its mean over training events, by the age from which on that many windows have been seen."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tracecvr.config import Seconds, option
-from tracecvr.method import Method, Plugin
-from tracecvr.reveal import After, Again, Reveals, Schedule
+from tracecvr.base.config import Seconds, option
+from tracecvr.families.method import Method, Plugin
+from tracecvr.stream.reveal import After, Again, Reveals, Schedule
 
 
 @dataclass

@@ -5,15 +5,15 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 
 if TYPE_CHECKING:
-    from tracecvr.bench.runner import Engine
+    from tracecvr.bench.runner import BenchEngine
 
 NAMES = ("local", "ray")
 
 
-def chosen(name: str, cores: int, workers: int | None = None, address: str | None = None) -> Engine:
+def chosen(name: str, cores: int, workers: int | None = None, address: str | None = None) -> BenchEngine:
     """The engine of that name: `local` with so many workers, or as many as cores; `ray` at an address, or a new one."""
     if name == "local":
         from tracecvr.bench.engines.local import Local

@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from tracecvr.base.progress import ThrottledProgress
 from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
-from tracecvr.children import end_with_parent, started, threads_of
-from tracecvr.progress import Teller
+from tracecvr.distributed.processes import end_with_parent, start_process, thread_settings
 
 _TELL_S = 0.2
 """How often a worker tells where it is."""
@@ -56,7 +56,7 @@ class _Worker:
 
 def _started(bench: Bench) -> _Worker:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = started(_worker, (theirs, bench.out, bench.data, bench.log), threads_of(1))
+    process = start_process(_worker, (theirs, bench.out, bench.data, bench.log), thread_settings(1))
     theirs.close()
     return _Worker(process, ours)
 
@@ -96,5 +96,5 @@ def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
             cell: Cell = pipe.recv()
         except (EOFError, OSError):
             return
-        tell = Teller(lambda where: pipe.send(("at", where)), _TELL_S)
+        tell = ThrottledProgress(lambda where: pipe.send(("at", where)), _TELL_S)
         pipe.send(("ended", failure_of(cell, out, data, log, tell)))

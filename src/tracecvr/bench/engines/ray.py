@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracecvr.bench.engines.whereabouts import Whereabouts
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import is_locked, sha256
+from tracecvr.base.progress import ThrottledProgress
+from tracecvr.bench.engines.cell_progress import CellProgress
 from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
-from tracecvr.children import threads_of
-from tracecvr.clicks import ClickTable
-from tracecvr.cluster import connected
-from tracecvr.errors import UserError
-from tracecvr.files import is_locked, sha256
-from tracecvr.progress import Teller
-from tracecvr.run import versions
+from tracecvr.data.table import ClickTable
+from tracecvr.distributed.processes import thread_settings
+from tracecvr.distributed.ray_cluster import connected
+from tracecvr.runs.run import versions
 
 _TELL_S = 1.0
 """How often a task tells where it is."""
@@ -75,9 +75,13 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
     place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
     memory = memory_of(bench.log)
     warn_if_nothing_fits(ray.nodes(), memory)
-    board = ray.remote(num_cpus=0, max_restarts=-1)(Whereabouts).remote()
+    board = ray.remote(num_cpus=0, max_restarts=-1)(CellProgress).remote()
     task = ray.remote(
-        num_cpus=1, memory=memory, max_retries=_LOSSES, retry_exceptions=False, runtime_env={"env_vars": threads_of(1)}
+        num_cpus=1,
+        memory=memory,
+        max_retries=_LOSSES,
+        retry_exceptions=False,
+        runtime_env={"env_vars": thread_settings(1)},
     )(run_cell)
     at_work = {task.options(name=cell.name).remote(cell, place, board): cell.name for cell in waiting}
     try:
@@ -87,8 +91,8 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
             for ref in ended:
                 state.ended(at_work.pop(ref), _failure(ref))
             with suppress(GetTimeoutError, RayError):  # its node was lost: it starts again, and is told again
-                told = ray.get(board.ask.remote(), timeout=1.0)
-                state.at = {name: told[name] for name in at_work.values() if name in told}
+                progress = ray.get(board.ask.remote(), timeout=1.0)
+                state.at = {name: progress[name] for name in at_work.values() if name in progress}
         watch(state)
     finally:
         for ref in at_work:
@@ -138,7 +142,7 @@ def run_cell(cell: Cell, place: Place, board: Any) -> str | None:
     with suppress(OSError):  # only methods that are given as files are looked for from there
         os.chdir(place.cwd)
     board.tell.remote(cell.name, ("start", 0, 1))
-    tell = Teller(lambda where: board.tell.remote(cell.name, where), _TELL_S)
+    tell = ThrottledProgress(lambda where: board.tell.remote(cell.name, where), _TELL_S)
     return failure_of(cell, place.out, place.data, place.log, tell)
 
 

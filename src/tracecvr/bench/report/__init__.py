@@ -3,7 +3,7 @@
 Figures are SVG, drawn here: small, printable, light or dark with the page, and readable without the script, which adds
 nothing but a switch of the theme and highlighting. A chart library's script alone would be ten times the page.
 
-Rooms: `figure` (what a figure is), `figures` (a bench to figures), `words` (a bench to sentences), `svg`, `plots`.
+Rooms: `figure` (what a figure is), `figures` (a bench to figures), `sentences` (a bench to sentences), `svg`, `plots`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import polars as pl
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from tracecvr.base.durations import log_day
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, write_atomically
 from tracecvr.bench import results, segments
-from tracecvr.bench.document import Table
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import HEADLINE, figures
-from tracecvr.bench.report.words import summary
+from tracecvr.bench.report.sentences import summary
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.bench.tables import Outcome, of_layout
-from tracecvr.bench.tuned import days
-from tracecvr.errors import UserError
-from tracecvr.files import read_json, write_atomically
+from tracecvr.bench.text_tables import Table
 
 WIDE, NARROW, GAP = 1000.0, 354.0, 24.0
 """Widths that panels are drawn for: the text column on a large screen and on a phone, and what is between panels."""
@@ -42,7 +42,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     write_atomically(out / "report.html", lambda draft: _write(draft, page))
     written = [out / "report.html"]
     if kinds:
-        from tracecvr.bench.report.plots import save  # matplotlib is an extra
+        from tracecvr.bench.report.plots import save
 
         written += save(made, out / "figures", kinds)
     return written
@@ -121,8 +121,8 @@ def _drawn(figure: Figure) -> _Drawn:
 def _tables(outcome: Outcome) -> list[Table]:
     made = of_layout(outcome) if outcome.lines else []
     path = outcome.out / "segments.parquet"
-    found = pl.read_parquet(path) if path.is_file() else pl.DataFrame()
-    return made + (segments.tables(outcome.results, found) if len(found) and outcome.lines else [])
+    by_segment = pl.read_parquet(path) if path.is_file() else pl.DataFrame()
+    return made + (segments.tables(outcome.results, by_segment) if len(by_segment) and outcome.lines else [])
 
 
 def _unfinished(outcome: Outcome) -> list[tuple[str, str]]:
@@ -145,10 +145,10 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
     }
     if (judged := bench.get("judged")) is not None:
-        facts["clicks judged"] = f"{days(judged['from'])} to {days(judged['until'])} of the log"
+        facts["clicks judged"] = f"{log_day(judged['from'])} to {log_day(judged['until'])} of the log"
     if (period := bench.get("tuning", {}).get("period")) is not None:
         facts["settings tuned on"] = (
-            f"{days(period['start'])} to {days(period['until'])}, seeds {_value(period['seeds'])}"
+            f"{log_day(period['start'])} to {log_day(period['until'])}, seeds {_value(period['seeds'])}"
         )
     if len(outcome.results):
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
@@ -161,8 +161,8 @@ def _facts(outcome: Outcome) -> dict[str, str]:
     return facts
 
 
-def _settings(found: dict[str, Any], sign: str = "=") -> str:
-    return ", ".join(f"{key}{sign}{_value(value)}" for key, value in found.items())
+def _settings(settings: dict[str, Any], sign: str = "=") -> str:
+    return ", ".join(f"{key}{sign}{_value(value)}" for key, value in settings.items())
 
 
 def _value(value: Any) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from tracecvr.bench.document import Table, Text
-from tracecvr.config import DAY, HOUR, MINUTE
-from tracecvr.durations import duration
+from tracecvr.base.config import DAY, HOUR, MINUTE
+from tracecvr.base.durations import duration
+from tracecvr.bench.text_tables import Table, Text
 
 STYLES = 8
 """So many methods stand out, by colour, dash and marker; what a style looks like is up to who draws it."""
@@ -118,13 +118,13 @@ class Chart:
     def words(self) -> str:
         """What somebody who cannot see it is told: what is drawn, and where it begins and ends."""
         kind = "Points" if self.scatter else "Lines"
-        told = [f"{kind} of {self.y.label} by {self.x.label}{f', {self.title}' if self.title else ''}."]
+        sentences = [f"{kind} of {self.y.label} by {self.x.label}{f', {self.title}' if self.title else ''}."]
         for one in self.series:
             if one.style is not None and one.x:
                 first, last = (f"{self.y.shown(one.y[n])} at {self.x.shown(one.x[n])}" for n in (0, -1))
-                told.append(f"{one.name}: {first}." if len(one.x) == 1 else f"{one.name}: {first}, {last}.")
-        rest = sum(one.style is None for one in self.series)
-        return " ".join([*told, f"{rest} more in grey."] if rest else told)
+                sentences.append(f"{one.name}: {first}." if len(one.x) == 1 else f"{one.name}: {first}, {last}.")
+        others = sum(one.style is None for one in self.series)
+        return " ".join([*sentences, f"{others} more in grey."] if others else sentences)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.durations import duration
+from tracecvr.base.files import read_json
 from tracecvr.bench import stats, tune
 from tracecvr.bench.posteriors import WORDS, Judge, Judged
 from tracecvr.bench.report.figure import STYLES, Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of
-from tracecvr.config import DAY, HOUR
-from tracecvr.durations import duration
-from tracecvr.files import read_json
 
 _MOST_POINTS = 45
 _BUCKETS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)
@@ -33,12 +33,12 @@ class Scene:
     def standing_out(self) -> list[tuple[int, Line]]:
         """The lines that stand out with their styles: ours, the bounds, then the best of the rest."""
         by_role = {role: style for style, role in enumerate(("ours", "upper", "zero", "lower"))}
-        found = {by_role[role]: line for role in by_role if (line := self.outcome.of_role(role)) is not None}
-        taken = {line.facts["name"] for line in found.values()}
-        rest = self._ranked([line for line in self.outcome.lines if line.facts["name"] not in taken])
-        free = [style for style in range(1, STYLES) if style not in found]  # 0 is ours or nobody's
-        found |= dict(zip(free, rest, strict=False))
-        return sorted(found.items(), key=lambda one: one[0])
+        by_style = {by_role[role]: line for role in by_role if (line := self.outcome.of_role(role)) is not None}
+        taken = {line.facts["name"] for line in by_style.values()}
+        others = self._ranked([line for line in self.outcome.lines if line.facts["name"] not in taken])
+        free = [style for style in range(1, STYLES) if style not in by_style]  # 0 is ours or nobody's
+        by_style |= dict(zip(free, others, strict=False))
+        return sorted(by_style.items(), key=lambda one: one[0])
 
     def _ranked(self, lines: Sequence[Line]) -> list[Line]:
         metric = next((m for m in self.outcome.metrics if m in ARROWS), "auc")
@@ -114,8 +114,8 @@ def _over_time(scene: Scene, metric: str) -> Figure | None:
     return Figure(f"{metric}-over-time", f"{name} over time", caption, tuple(panels))
 
 
-def _lines(scene: Scene, title: str, x: Axis, y: Axis, found: Sequence[tuple[Line, dict[float, float]]]) -> Chart:
-    series = [Series(line.name, scene.style(line), tuple(own), tuple(own.values())) for line, own in found]
+def _lines(scene: Scene, title: str, x: Axis, y: Axis, curves: Sequence[tuple[Line, dict[float, float]]]) -> Chart:
+    series = [Series(line.name, scene.style(line), tuple(own), tuple(own.values())) for line, own in curves]
     return Chart(title, x, y, tuple(series))
 
 
@@ -138,8 +138,8 @@ def _bucketed(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float
     day with hardly any clicks, as the last of a stream may be: its luck would set the scale for all others."""
     known = frame.drop_nulls(metric).with_columns(at=pl.col("start") // width * width / DAY)
     mean = (pl.col(metric) * pl.col("clicks")).sum() / pl.col("clicks").sum()
-    found = known.group_by("seed", "at").agg(mean.alias("mean"), pl.col("clicks").sum())
-    enough = found.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").median())
+    by_day = known.group_by("seed", "at").agg(mean.alias("mean"), pl.col("clicks").sum())
+    enough = by_day.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").median())
     days = enough.group_by("at").agg(pl.col("mean").sort().mean())
     return {float(at): float(value) for at, value in days.sort("at").iter_rows()}
 
@@ -218,10 +218,20 @@ def _difference_bars(scene: Scene, metric: str) -> Bars:
         other = outcome.base_of(line) or best
         if other is None or other is line or (comparing and line.facts["role"] == "upper"):
             continue
-        found = outcome.difference(line, other, metric, pooled=False)
-        if found is not None:
-            text = f"{found.mean:+.4f}"
-            bars.append(Bar(line.name, found.mean, scene.style(line), found.low, found.high, found.clear, text))
+        difference = outcome.difference(line, other, metric, pooled=False)
+        if difference is not None:
+            text = f"{difference.mean:+.4f}"
+            bars.append(
+                Bar(
+                    line.name,
+                    difference.mean,
+                    scene.style(line),
+                    difference.low,
+                    difference.high,
+                    difference.clear,
+                    text,
+                )
+            )
     better = "right" if metric in stats.HIGHER_IS_BETTER else "left"
     title = f"{NAMES[metric]}{f' against {best.name}' if best else ''}"
     return Bars(title, Axis(f"difference in {NAMES[metric]}; {better} is better"), tuple(bars), "95 % interval")
@@ -232,7 +242,7 @@ def _difference_bars(scene: Scene, metric: str) -> Bars:
 
 def _calibration(scene: Scene) -> Figure | None:
     """ECE of every line, best first, and mean prediction over mean label."""
-    known = [(found.mean, line) for line in scene.outcome.lines if (found := line.spread("ece")) is not None]
+    known = [(spread.mean, line) for line in scene.outcome.lines if (spread := line.spread("ece")) is not None]
     lines = [line for _, line in sorted(known, key=lambda one: one[0])]
     panels = [_spread_bars(scene, lines, "ece", "ECE", Axis("ECE; lower is better"))]
     off = _spread_bars(scene, lines, "pcoc", "PCOC", Axis("mean prediction / mean label; 1 is right"))
@@ -245,9 +255,9 @@ def _calibration(scene: Scene) -> Figure | None:
 def _spread_bars(scene: Scene, lines: Sequence[Line], column: str, title: str, axis: Axis) -> Bars:
     bars = []
     for line in lines:
-        if (found := line.spread(column)) is not None:
-            reach = (None, None) if found.sd is None else (found.mean - found.sd, found.mean + found.sd)
-            bars.append(Bar(line.name, found.mean, scene.style(line), *reach))
+        if (spread := line.spread(column)) is not None:
+            reach = (None, None) if spread.sd is None else (spread.mean - spread.sd, spread.mean + spread.sd)
+            bars.append(Bar(line.name, spread.mean, scene.style(line), *reach))
     return Bars(title, axis, tuple(bars), "one standard deviation")
 
 
@@ -257,10 +267,10 @@ def _reliability(scene: Scene) -> Figure | None:
     if not path.is_file():
         return None
     bins = pl.read_parquet(path)
-    found = [(style, line.name, *_bins(bins, line)) for style, line in scene.standing_out]
-    top = min(1.0, 1.08 * max((value for _, _, x, y, _ in found for value in (*x, *y)), default=1.0))
+    diagrams = [(style, line.name, *_bins(bins, line)) for style, line in scene.standing_out]
+    top = min(1.0, 1.08 * max((value for _, _, x, y, _ in diagrams for value in (*x, *y)), default=1.0))
     panels = []
-    for style, name, x, y, clicks in found:
+    for style, name, x, y, clicks in diagrams:
         area = tuple(count / max(clicks, default=1) for count in clicks)
         axes = (Axis("mean prediction", "percent", 0.0, top), Axis("share converted", "percent", 0.0, top))
         panels.append(Chart(name, *axes, (Series(name, style, x, y, area),), diagonal=True, labels=False))
@@ -310,7 +320,7 @@ def _by_age(judged: Judged, shown: Line, metric: str) -> Chart:
             if line is not shown and estimate != "survival":
                 continue
             spreads = [judged.spread(Judge(line, estimate), age, metric) for age in judged.ages]
-            points = [(float(place), found.mean) for place, found in enumerate(spreads) if found is not None]
+            points = [(float(place), spread.mean) for place, spread in enumerate(spreads) if spread is not None]
             name = words if line is shown else line.name
             at, y = tuple(p[0] for p in points), tuple(p[1] for p in points)
             series.append(Series(name, style if line is shown else None, at, y))
@@ -324,10 +334,10 @@ def _inside(scene: Scene) -> Figure | None:
     """Weights of TRACE's windows and mean gates of completers, where runs wrote them down."""
     etas, gates = [], []
     for line in scene.outcome.lines:
-        told = _internals(scene.outcome, line)
-        if eta := _mean_by(told, "method", "eta", "end_s", "share"):
+        internals = _internals(scene.outcome, line)
+        if eta := _mean_by(internals, "method", "eta", "end_s", "share"):
             etas.append((line, eta))
-        if gate := _mean_by(told, "completer", "gate", "age_s", "mean"):
+        if gate := _mean_by(internals, "completer", "gate", "age_s", "mean"):
             gates.append((line, gate))
     panels = []
     if etas:
@@ -347,22 +357,22 @@ def _internals(outcome: Outcome, line: Line) -> list[dict[str, Any]]:
     return [read_json(path) for path in paths if path.is_file()]
 
 
-def _mean_by(told: Sequence[dict[str, Any]], part: str, name: str, key: str, value: str) -> dict[int, float]:
+def _mean_by(internals: Sequence[dict[str, Any]], part: str, name: str, key: str, value: str) -> dict[int, float]:
     """Mean over seeds, by age."""
-    found: dict[int, list[float]] = {}
-    for one in told:
+    by_age: dict[int, list[float]] = {}
+    for one in internals:
         table = one.get(part, {}).get(name, {key: (), value: ()})
         for age, figure in zip(table[key], table[value], strict=True):
-            found.setdefault(age, []).append(figure)
-    return {age: fmean(found[age]) for age in sorted(found)}
+            by_age.setdefault(age, []).append(figure)
+    return {age: fmean(by_age[age]) for age in sorted(by_age)}
 
 
-def _by_place(scene: Scene, title: str, x: str, y: str, found: Sequence[tuple[Line, dict[int, float]]]) -> Chart:
-    ages = sorted({age for _, means in found for age in means})
+def _by_place(scene: Scene, title: str, x: str, y: str, curves: Sequence[tuple[Line, dict[int, float]]]) -> Chart:
+    ages = sorted({age for _, means in curves for age in means})
     axis = Axis(x, "places", places=tuple(duration(age) if age else "0 s" for age in ages))
     series = [
         Series(line.name, scene.style(line), tuple(float(ages.index(age)) for age in means), tuple(means.values()))
-        for line, means in found
+        for line, means in curves
     ]
     return Chart(title, axis, Axis(y, low=0.0), tuple(series))
 

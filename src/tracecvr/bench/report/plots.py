@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import write_atomically
 from tracecvr.bench.report.figure import Axis, Bars, Chart, Figure, Panel, Series
 from tracecvr.bench.report.svg import limits
-from tracecvr.errors import UserError
-from tracecvr.files import write_atomically
 
 COLOURS = ("#bf4a00", "#1d1f21", "#2078b4", "#8a7400", "#a83f82", "#007f61", "#6a51c8", "#8c564b")
 _GREY, _BAR, _SOFT = "#b4b7bc", "#8b93a0", "#5b6067"

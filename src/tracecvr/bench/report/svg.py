@@ -79,17 +79,19 @@ def _dash(style: int | None) -> str | None:
 def _marker(style: int | None, x: float, y: float, r: float, title: str = "") -> Markup:
     """A point; its shape goes with the style, so that colour is not all that tells methods apart."""
     shape = "circle" if style is None else MARKERS[style % STYLES]
-    told = _element("title", title) if title else ""
+    tooltip = _element("title", title) if title else ""
     if shape == "circle":
-        return _element("circle", told, cx=x, cy=y, r=r, class_="m")
+        return _element("circle", tooltip, cx=x, cy=y, r=r, class_="m")
     if shape == "square":
-        return _element("rect", told, x=x - 0.9 * r, y=y - 0.9 * r, width=1.8 * r, height=1.8 * r, class_="m")
+        return _element("rect", tooltip, x=x - 0.9 * r, y=y - 0.9 * r, width=1.8 * r, height=1.8 * r, class_="m")
     n = _plain
     if shape == "diamond":
         r *= 1.3
-        return _element("path", told, d=f"M{n(x)} {n(y - r)}l{n(r)} {n(r)} {n(-r)} {n(r)} {n(-r)} {n(-r)}z", class_="m")
+        return _element(
+            "path", tooltip, d=f"M{n(x)} {n(y - r)}l{n(r)} {n(r)} {n(-r)} {n(r)} {n(-r)} {n(-r)}z", class_="m"
+        )
     r *= 1.2
-    return _element("path", told, d=f"M{n(x)} {n(y - r)}l{n(r)} {n(1.8 * r)}h{n(-2 * r)}z", class_="m")
+    return _element("path", tooltip, d=f"M{n(x)} {n(y - r)}l{n(r)} {n(1.8 * r)}h{n(-2 * r)}z", class_="m")
 
 
 def _figure(width: float, height: float, words: str, *children: Markup) -> Markup:
@@ -192,12 +194,14 @@ def _series(chart: Chart, one: Series, x: _Scale, y: _Scale, key: int) -> Markup
     if one.style is not None or chart.scatter or len(at) == 1:
         every = 1 if one.area or chart.scatter else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
         for n in range((len(at) - 1) % every, len(at), every):
-            told = f"{one.name}, {chart.x.shown(one.x[n])}: {chart.y.shown(one.y[n])}"
+            tooltip = f"{one.name}, {chart.x.shown(one.x[n])}: {chart.y.shown(one.y[n])}"
             if one.area:
                 size = 1.2 + (x.end - x.start) / 34 * sqrt(one.area[n])
-                parts.append(_element("circle", _element("title", told), cx=at[n][0], cy=at[n][1], r=size, class_="m"))
+                parts.append(
+                    _element("circle", _element("title", tooltip), cx=at[n][0], cy=at[n][1], r=size, class_="m")
+                )
             else:
-                parts.append(_marker(one.style, *at[n], 4.5 if chart.scatter else 3.0, told))
+                parts.append(_marker(one.style, *at[n], 4.5 if chart.scatter else 3.0, tooltip))
     return _element("g", *parts, class_=_class(one.style), data_k=key)
 
 
@@ -248,14 +252,14 @@ def apart(wanted: Sequence[float], high: float, gap: float = LINE - 1) -> list[f
     >>> apart([55, 58], 60, 10)
     [50.0, 60.0]
     """
-    found = list(wanted)
-    for n in range(1, len(found)):
-        found[n] = max(found[n], found[n - 1] + gap)
-    if found and found[-1] > high:
-        found[-1] = float(high)
-        for n in range(len(found) - 2, -1, -1):
-            found[n] = float(min(found[n], found[n + 1] - gap))
-    return found
+    places = list(wanted)
+    for n in range(1, len(places)):
+        places[n] = max(places[n], places[n - 1] + gap)
+    if places and places[-1] > high:
+        places[-1] = float(high)
+        for n in range(len(places) - 2, -1, -1):
+            places[n] = float(min(places[n], places[n + 1] - gap))
+    return places
 
 
 def _wide(text: str) -> float:
@@ -317,9 +321,9 @@ def _bar(panel: Bars, bar: Bar, scale: _Scale, top: float, above: bool, width: f
     parts = [name]
     if bar.value is not None:
         a, b = sorted((scale(0.0), scale(bar.value)))
-        told = _element("title", f"{bar.name}: {_beside(panel, bar)}")
+        tooltip = _element("title", f"{bar.name}: {_beside(panel, bar)}")
         shape = {"x": a, "y": top + 4, "width": max(b - a, 1.0), "height": _ROW - 8}
-        parts.append(_element("rect", told, **shape, class_="b" if bar.sure else "b hollow"))
+        parts.append(_element("rect", tooltip, **shape, class_="b" if bar.sure else "b hollow"))
         if bar.low is not None and bar.high is not None:
             reach = f"M{_plain(scale(bar.low))} {_plain(middle)}H{_plain(scale(bar.high))}"
             ends = "".join(f"M{_plain(scale(end))} {_plain(middle - 4)}v8" for end in (bar.low, bar.high))

@@ -5,5 +5,5 @@ process of its own, started and watched by `tracecvr serve`, so that neither eve
 
 Rooms: `app` (routes), `bodies` (what requests and answers look like), `auth` (tokens and scopes), `limits` (what one
 sender may ask for), `scorer` (the version that serves), `gauges` (Prometheus), `latency` (how long answers took of
-late), `serve` (the command), `options` (what it is told), `page.html` (what is seen).
+late), `serve` (the command), `options` (flags and configuration file), `page.html` (what is seen).
 """

@@ -23,32 +23,32 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from tracecvr.clicks import NEVER
-from tracecvr.errors import UserError
-from tracecvr.files import NotWrittenError
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import NotWrittenError
+from tracecvr.data.table import NEVER
 from tracecvr.online.committer import Committer
-from tracecvr.online.eventlog import Accepted, Receipt
+from tracecvr.online.event_log import Accepted, Receipt
 from tracecvr.online.events import CLICK, Event, click_key
-from tracecvr.online.report import bad_values, figures_of, newest_time, status_of, ticks_of
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.latency import Latency
-from tracecvr.online.service.learning import LearnerState
+from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import (
     App,
     AtWork,
     BoundedBodies,
     Limits,
     Message,
-    Pace,
+    RateLimiter,
     Receive,
     Scope,
     Send,
     refuse,
 )
-from tracecvr.online.service.scorer import NotReadyError, Scorer
+from tracecvr.online.service.scorer import LiveScorer, NotReadyError
+from tracecvr.online.status import bad_values, figures_of, newest_time, status_of, ticks_of
 from tracecvr.online.store import Store
 
 _log = logging.getLogger("tracecvr.service")
@@ -63,7 +63,7 @@ class Service:
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
         self.store, self.tokens, self.limits, self.learner = store, tokens, limits, learner
-        self.scorer, self.gauges, self.pace = Scorer(store), Gauges(), Pace(limits.rate)
+        self.scorer, self.gauges, self.pace = LiveScorer(store), Gauges(), RateLimiter(limits.rate)
         self.latency = Latency(self.gauges.seconds)
         self.committer = Committer(store.log)
         self.log = store.inbox()
@@ -81,13 +81,13 @@ class Service:
         return self._read(contents, what) if count <= _FEW else await run_in_threadpool(self._read, contents, what)
 
     def _read(self, contents: Iterable[dict[str, Any]], what: str) -> list[Event]:
-        found = []
+        events = []
         for number, content in enumerate(contents):
             try:
-                found.append(self.store.reader.read(self._short(content)))
+                events.append(self.store.reader.read(self._short(content)))
             except UserError as error:
                 raise HTTPException(422, f"{what} {number}: {error}") from None
-        return found
+        return events
 
     def _short(self, content: dict[str, Any]) -> dict[str, Any]:
         texts = [v for v in content.values() if isinstance(v, str)]
@@ -208,10 +208,10 @@ def _routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/model", responses=_ERRORS, dependencies=[need("score")])
     async def model() -> dict[str, Any]:
         """The version that serves, and what it expects."""
-        found, facts = service.scorer.ready(), await run_in_threadpool(service.log.facts)
+        serving, facts = service.scorer.ready(), await run_in_threadpool(service.log.facts)
         return {
-            "version": found.version,
-            "weights": found.manifest["weights"],
+            "version": serving.version,
+            "weights": serving.manifest["weights"],
             "method": service.store.content["method"],
             "plugins": service.store.content["plugins"],
             "features": list(service.store.reader.features),
@@ -272,9 +272,9 @@ _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", descript
 
 
 def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
-    key, (found, *actions) = _logged(service, given, kind)
-    clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, found.ts)
-    now, known = service.scorer.posterior(found, actions, clock)
+    key, (click, *actions) = _logged(service, given, kind)
+    clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, click.ts)
+    now, known = service.scorer.posterior(click, actions, clock)
     names = service.store.schema.actions
     ages = dict(zip(names, known.age[0].tolist(), strict=True))
     state, visible = (t[0].tolist() for t in known.trajectory(service.store.schema.horizons))
@@ -284,10 +284,10 @@ def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
     ]
     return bodies.Known(
         click_id=key,
-        ts=service.store.times.shown(found.ts),
-        time=service.store.times.iso(found.ts),
-        at_click=None if found.score is None else bodies.Score.of(found.score),
-        version_at_click=found.version,
+        ts=service.store.times.shown(click.ts),
+        time=service.store.times.iso(click.ts),
+        at_click=None if click.score is None else bodies.Score.of(click.score),
+        version_at_click=click.version,
         now=bodies.Score.of(now),
         version=service.scorer.ready().version,
         elapsed=int(known.elapsed[0]),
@@ -306,7 +306,7 @@ def _logged(service: Service, given: str, kind: str | None) -> tuple[int | str, 
     if kind != "number" and given:
         ids.append(given)
     for key in ids:
-        rows = service.log.of_click(click_key(key))
+        rows = service.log.events_of_click(click_key(key))
         if rows and rows[0].kind == CLICK and rows[0].body is not None:
             return key, rows
     raise HTTPException(404, "no such click in the log: it has not come, is archived, or was erased")
@@ -325,7 +325,7 @@ def _status(service: Service) -> dict[str, Any]:
         "learner": asdict(service.learner()),
         "serving": service.scorer.model.version if service.scorer.model else None,
         "interval_s": service.store.grid.interval,
-        "latency": service.latency.told(),
+        "latency": service.latency.summary(),
         "ticks": ticks_of(service.log, 200),
         "all_versions": versions,
     }
@@ -369,7 +369,7 @@ class _Admission:
             try:
                 scope.setdefault("state", {})["token"] = _admitted(Headers(scope=scope), self.service)
             except HTTPException as error:
-                await _told(error)(scope, receive, send)
+                await _error_response(error)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -379,23 +379,23 @@ def _admitted(headers: Headers, service: Service) -> Token:
     token = ANYBODY
     if service.tokens.required:
         kind, _, given = headers.get("authorization", "").partition(" ")
-        found = service.tokens.known(given) if kind.lower() == "bearer" and given else None
-        if found is None:
+        known = service.tokens.known(given) if kind.lower() == "bearer" and given else None
+        if known is None:
             raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
-        token = found
+        token = known
     if not service.pace.allowed(token.name):
         raise HTTPException(429, "too many requests: slow down", {"Retry-After": "1"})
     return token
 
 
-def _told(error: AnyHTTPException) -> JSONResponse:
+def _error_response(error: AnyHTTPException) -> JSONResponse:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 def _failures(app: FastAPI) -> None:
     @app.exception_handler(AnyHTTPException)
     async def failed(_: Request, error: AnyHTTPException) -> JSONResponse:
-        return _told(error)
+        return _error_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

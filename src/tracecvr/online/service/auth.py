@@ -16,8 +16,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracecvr.errors import UserError
-from tracecvr.files import read_toml
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_toml
 
 SCOPES = ("score", "ingest", "admin")
 _HEX = 64
@@ -58,11 +58,11 @@ class Tokens:
     def known(self, given: str) -> Token | None:
         """Who holds a token. Every entry is compared, each in constant time: how long it takes tells nothing."""
         digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
-        found = None
+        holder = None
         for token in self._tokens:
             if hmac.compare_digest(token.sha256, digest):
-                found = token
-        return found
+                holder = token
+        return holder
 
 
 def new_token() -> tuple[str, str]:

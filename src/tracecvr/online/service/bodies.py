@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from tracecvr.metrics import probability
-from tracecvr.online.eventlog import Receipt as Committed
+from tracecvr.base.metrics import probability
+from tracecvr.online.event_log import Receipt as Committed
 from tracecvr.online.times import Times
 
 

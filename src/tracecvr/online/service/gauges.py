@@ -48,11 +48,11 @@ class Gauges:
 
     def tell(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
         """How far brokers were read."""
-        for source, told in sources.items():
-            self.source_lag.labels(source).set(told["lag"])
-            self.source_up.labels(source).set(told["problem"] is None)
+        for source, facts in sources.items():
+            self.source_lag.labels(source).set(facts["lag"])
+            self.source_up.labels(source).set(facts["problem"] is None)
             for kind in ("messages", "repeated", "set_aside", "lost", "waiting"):
-                self.source_messages.labels(source, kind).set(told[kind])
+                self.source_messages.labels(source, kind).set(facts[kind])
 
     def judge(self, figures: Mapping[str, Mapping[str, float | None]]) -> None:
         """How good predictions were: as served, prequential, and of the version that serves. Unknown is NaN."""

@@ -39,16 +39,16 @@ class Latency:
         while len(self._past) > 1 and now - self._past[1][0] >= _WINDOW:
             self._past.popleft()
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Of each route: how many answers of late, and the milliseconds in which half and 99 % of them came."""
         since, old = self._past[0]
         ends, new = self._counts()
-        found: dict[str, Any] = {"seconds": round(self.clock() - since)}
+        content: dict[str, Any] = {"seconds": round(self.clock() - since)}
         for name, route in ROUTES.items():
             counts = new.get(route, np.zeros(1)) - old.get(route, 0.0)
             middle, slow = (quantile(ends, counts, share) for share in (0.5, 0.99))
-            found[name] = {"requests": int(counts.sum()), "p50_ms": middle, "p99_ms": slow}
-        return found
+            content[name] = {"requests": int(counts.sum()), "p50_ms": middle, "p99_ms": slow}
+        return content
 
     def _counts(self) -> tuple[list[float], Counts]:
         """The ends of the buckets that have one, in milliseconds, and what is in each bucket."""

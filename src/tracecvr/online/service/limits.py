@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tracecvr.config import option
+from tracecvr.base.config import option
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -43,7 +43,7 @@ class Limits:
     idle_seconds: int = option(30, "time that a connection is kept open between requests", low=1)
 
 
-class Pace:
+class RateLimiter:
     """A bucket of requests for each sender, refilled at a steady rate."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.config import filled, option
-from tracecvr.files import read_toml
+from tracecvr.base.config import filled, option
+from tracecvr.base.files import read_toml
 from tracecvr.online.service.limits import Limits
 
 _PATHS = ("store", "model", "tokens", "certificate", "key", "source_config")
@@ -32,16 +32,16 @@ class Options(Limits):
     source_config: str | None = option(None, "TOML file for the broker's client")
 
     @classmethod
-    def told(cls, file: Path | None, flags: dict[str, Any]) -> Options:
+    def from_file_and_flags(cls, file: Path | None, flags: dict[str, Any]) -> Options:
         """What a file says, its paths relative to where it lies, and what flags do; None is a flag not given."""
-        said = cls() if file is None else filled(cls, read_toml(file, "--config"), str(file))
-        found: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+        from_file = cls() if file is None else filled(cls, read_toml(file, "--config"), str(file))
+        changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
         if file is not None:
-            paths = {name: getattr(said, name) for name in _PATHS}
-            found = {name: str(file.parent / path) for name, path in paths.items() if path is not None} | found
-        return replace(said, **found)
+            paths = {name: getattr(from_file, name) for name in _PATHS}
+            changes = {name: str(file.parent / path) for name, path in paths.items() if path is not None} | changes
+        return replace(from_file, **changes)
 
     def path(self, name: str) -> Path | None:
         """One of those that are paths."""
-        found = getattr(self, name)
-        return None if found is None else Path(found)
+        value = getattr(self, name)
+        return None if value is None else Path(value)

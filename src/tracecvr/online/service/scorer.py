@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.clicks import NEVER
-from tracecvr.engine import Engine
-from tracecvr.errors import UserError
-from tracecvr.online.eventlog import Accepted
+from tracecvr.base.errors import UserError
+from tracecvr.data.table import NEVER
+from tracecvr.learn.engine import Engine
+from tracecvr.online.event_log import Accepted
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
-from tracecvr.reveal import Reveals, reveal
+from tracecvr.stream.reveal import Reveals, reveal
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class ServingModel:
     """One version, ready to answer."""
 
     version: int
@@ -38,13 +38,13 @@ class Scored(NamedTuple):
     """Of each column, how many values could not be read and counted as missing."""
 
 
-class Scorer:
+class LiveScorer:
     """Answers with one version from start to end of a request; `refresh` swaps in whichever serves now."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.versions = Versions(store.folder, store.settings.keep)
-        self.model: Model | None = None
+        self.model: ServingModel | None = None
         self._seen: tuple[int, ...] = ()
         self._asking = threading.Lock()  # a net remembers its last answers while it works: one question at a time
 
@@ -82,28 +82,28 @@ class Scorer:
             x=self.store.reader.encoded([click.body]),
             click_ts=np.array([click.ts]),
             action_ts=happened,
-            seen_ts=happened,
+            known_ts=happened,
             clock=np.array([max(clock, click.ts)]),
             d_max=self.store.schema.d_max,
             row=np.zeros(1, np.int64),
-            undone_ts=undone,
+            refund_ts=undone,
         )
         with self._asking:
             return float(model.engine.posterior_log_odds(known)[0]), known
 
-    def ready(self) -> Model:
+    def ready(self) -> ServingModel:
         """The model that serves, once there is one."""
         if self.model is None:
             raise NotReadyError
         return self.model
 
-    def _loaded(self, number: int) -> Model:
+    def _loaded(self, number: int) -> ServingModel:
         manifest = next((m for m in self.versions.listed() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")
         engine = self.store.engine()
         self.versions.load(engine, manifest)
-        return Model(number, engine, manifest)
+        return ServingModel(number, engine, manifest)
 
 
 class NotReadyError(Exception):

@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 import uvicorn
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.connections import Config
-from tracecvr.online.service.learning import Learning
+from tracecvr.online.service.learner_process import LearnerProcess
 from tracecvr.online.service.limits import Limits
-from tracecvr.online.sources import Source
+from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store import Store
 
@@ -49,7 +49,7 @@ def serve(
     address: Address,
     limits: Limits,
     learn: bool,
-    source: Source | None = None,
+    source: BrokerSource | None = None,
     heard: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Answer until stopped. Once it listens, `heard` is told where."""
@@ -61,7 +61,7 @@ def serve(
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
     sys.setswitchinterval(0.001)  # who reads a large batch lets the others go on after a millisecond, not after five
     pumping = Pumping(store, source)
-    with _bound(address) as listening, Learning(store.folder, learn) as learning, pumping:
+    with _bound(address) as listening, LearnerProcess(store.folder, learn) as learning, pumping:
         names = (address.host, *address.names) if address.names or not known.required else ()
         config = Config(
             application(store, known, limits, learning.state, names),
@@ -113,15 +113,19 @@ def _url(address: Address, port: int) -> str:
 def _bound(address: Address) -> socket.socket:
     """Hold the address before anything is started: who cannot have it should be told, not find a learner at work."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves Nagle's delay on
+    listener = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # named, or asyncio leaves Nagle's delay on
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not to wait for connections of one killed before
-        found.bind((address.host, address.port))
+        listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # not to wait for connections of one killed before
+        listener.bind((address.host, address.port))
     except OSError as error:
-        found.close()
+        listener.close()
         where = f"--host {address.host} --port {address.port}"
         raise UserError(f"{where} cannot be listened at ({error.strerror}): choose others") from None
-    return found
+    return listener
 
 
 def _is_loopback(host: str) -> bool:

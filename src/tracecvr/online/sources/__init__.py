@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 from tracecvr.online.inbox import Message
 
 _CLIENTS = {"nats": "nats", "kafka": "confluent_kafka"}
@@ -35,7 +35,7 @@ class Broker(Protocol):
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         """Of each partition: the first position that can be read, and the one after the last."""
 
-    def found(self, start: Start) -> Mapping[str, int]:
+    def first_positions(self, start: StartPosition) -> Mapping[str, int]:
         """Of each partition: the first position from a start on."""
 
     def seek(self, following: Mapping[str, int]) -> None:
@@ -57,7 +57,7 @@ class Broker(Protocol):
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPosition:
     """Where a source starts that was not read before."""
 
     at: Literal["earliest", "latest", "position", "time"] = "earliest"
@@ -65,7 +65,7 @@ class Start:
     """The position, or seconds since 1970."""
 
     @classmethod
-    def of(cls, text: str) -> Start:
+    def of(cls, text: str) -> StartPosition:
         """From `earliest`, `latest`, a position, `@SECONDS` since 1970, or a date and time (UTC unless it says so)."""
         if text == "earliest":
             return cls("earliest")
@@ -86,7 +86,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Source:
+class BrokerSource:
     """What a store pulls its events from, and how to get there."""
 
     scheme: str
@@ -94,14 +94,16 @@ class Source:
     """HOST:PORT, several with commas."""
     names: tuple[str, ...]
     """The stream, or the topics."""
-    start: Start = Start()
+    start: StartPosition = StartPosition()
     announce: str | None = None
     """Subject or topic that is told of new versions."""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """For the client: credentials and the like, never shown."""
 
     @classmethod
-    def of(cls, url: str, start: str = "earliest", announce: str | None = None, config: Path | None = None) -> Source:
+    def of(
+        cls, url: str, start: str = "earliest", announce: str | None = None, config: Path | None = None
+    ) -> BrokerSource:
         """From the command line's words."""
         parts = urlsplit(url)
         if parts.scheme not in _CLIENTS:
@@ -116,7 +118,12 @@ class Source:
         if parts.scheme == "nats" and len(names) > 1:
             raise UserError(f"--source {url}: give one stream; a stream may have several subjects")
         return cls(
-            parts.scheme, parts.netloc, names, Start.of(start), announce, {} if config is None else _read(config)
+            parts.scheme,
+            parts.netloc,
+            names,
+            StartPosition.of(start),
+            announce,
+            {} if config is None else _read(config),
         )
 
     @property
@@ -154,7 +161,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in content.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        settings |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return settings

@@ -19,9 +19,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 from tracecvr.online.inbox import Message
-from tracecvr.online.sources import Source, Start
+from tracecvr.online.sources import BrokerSource, StartPosition
 
 _log = logging.getLogger("tracecvr.sources.kafka")
 _log.addHandler(logging.NullHandler())
@@ -33,14 +33,14 @@ _OURS = ("bootstrap.servers", "enable.auto.commit", "enable.partition.eof", "aut
 _LOST = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL)
 
 
-def connect(source: Source, client: str) -> Topics:
+def connect(source: BrokerSource, client: str) -> Topics:
     return Topics(source, client)
 
 
 class Topics:
     """Topics, by their partitions."""
 
-    def __init__(self, source: Source, client: str) -> None:
+    def __init__(self, source: BrokerSource, client: str) -> None:
         self.source = source
         if taken := sorted(set(source.settings) & set(_OURS)):
             raise UserError(f"--source-config: {taken[0]!r} is not to be chosen")
@@ -59,19 +59,19 @@ class Topics:
             "auto.offset.reset": "error",
             "error_cb": self._heard,
         }
-        with _told(source):
+        with _kafka_errors(source):
             self._consumer = Consumer(settings, logger=_log)
             self._asker = Consumer(settings, logger=_log)  # a question waits behind a pull on the same connection
 
     def identities(self) -> Mapping[str, str]:
-        with _told(self.source):
+        with _kafka_errors(self.source):
             cluster = self._asker.list_topics(timeout=_SECONDS).cluster_id
         return dict.fromkeys(self.source.sources, f"of cluster {cluster}")
 
     def bounds(self) -> Mapping[str, tuple[int, int]]:
-        return {name: self._watermarks(found) for name, found in self._partitions().items()}
+        return {name: self._watermarks(partition) for name, partition in self._partitions().items()}
 
-    def found(self, start: Start) -> Mapping[str, int]:
+    def first_positions(self, start: StartPosition) -> Mapping[str, int]:
         bounds = self.bounds()
         if start.at == "time":
             return self._from_time(int(start.value * 1000), bounds)
@@ -81,27 +81,27 @@ class Topics:
     def seek(self, following: Mapping[str, int]) -> None:
         self._next, self._ends = dict(following), {}
         self.lag(ask=True)
-        with _told(self.source):
+        with _kafka_errors(self.source):
             self._consumer.assign([_at(name, first) for name, first in following.items()])
 
     def pull(self, count: int, seconds: float) -> list[Message]:
-        with _told(self.source):
+        with _kafka_errors(self.source):
             first = self._consumer.poll(seconds)
             batch = [] if first is None else [first, *self._consumer.consume(count - 1, 0.0)]
         if self._error is not None:
             raise UserError(f"{self.source}: {self._error.str()}")
-        found = []
+        messages = []
         for message in batch:
             name, offset = f"kafka:{message.topic()}/{message.partition()}", message.offset()
             error = message.error()
             if error is None:
-                found.append(Message(name, offset, message.value() or b""))
+                messages.append(Message(name, offset, message.value() or b""))
                 self._next[name] = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._next[name] = offset  # beyond what was written about transactions, which is no message
             else:
                 raise UserError(f"{self.source}: {error.str()}")
-        return found
+        return messages
 
     def lag(self, ask: bool = False) -> Mapping[str, int]:
         for name, following in self._next.items():
@@ -111,11 +111,11 @@ class Topics:
         return {name: max(0, self._ends[name] - following) for name, following in self._next.items()}
 
     def acknowledge(self, positions: Mapping[str, int]) -> None:
-        with _told(self.source):
+        with _kafka_errors(self.source):
             self._consumer.commit(offsets=[_at(name, last + 1) for name, last in positions.items()], asynchronous=True)
 
     def announce(self, target: str, content: bytes) -> None:
-        with _told(self.source):
+        with _kafka_errors(self.source):
             if self._producer is None:
                 self._producer = Producer({**self._common, "acks": "all"}, logger=_log)
             failed: list[KafkaError] = []
@@ -135,32 +135,34 @@ class Topics:
     # What the broker knows.
 
     def _partitions(self) -> dict[str, TopicPartition]:
-        found = {}
+        partitions = {}
         for topic in self.source.names:
-            with _told(self.source):
-                told = self._asker.list_topics(topic, timeout=_SECONDS).topics[topic]
-            if told.error is not None or not told.partitions:
-                raise UserError(f"{self.source}: topic {topic}: {told.error.str() if told.error else 'no partitions'}")
-            for number in sorted(told.partitions):
-                found[f"kafka:{topic}/{number}"] = TopicPartition(topic, number)
-        return found
+            with _kafka_errors(self.source):
+                metadata = self._asker.list_topics(topic, timeout=_SECONDS).topics[topic]
+            if metadata.error is not None or not metadata.partitions:
+                raise UserError(
+                    f"{self.source}: topic {topic}: {metadata.error.str() if metadata.error else 'no partitions'}"
+                )
+            for number in sorted(metadata.partitions):
+                partitions[f"kafka:{topic}/{number}"] = TopicPartition(topic, number)
+        return partitions
 
     def _watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        with _told(self.source):
-            found = self._asker.get_watermark_offsets(partition, timeout=_SECONDS)
-        if found is None:
+        with _kafka_errors(self.source):
+            offsets = self._asker.get_watermark_offsets(partition, timeout=_SECONDS)
+        if offsets is None:
             raise UserError(f"{self.source}: no answer about {partition.topic}/{partition.partition}")
-        first, end = found
+        first, end = offsets
         return int(first), int(end)
 
     def _cached(self, name: str) -> int:
         """The offset after the last, as of the last messages from there."""
-        found = self._consumer.get_watermark_offsets(_at(name), cached=True)
-        return int(found[1]) if found else 0
+        offsets = self._consumer.get_watermark_offsets(_at(name), cached=True)
+        return int(offsets[1]) if offsets else 0
 
     def _from_time(self, milliseconds: int, bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
         asked = [_at(name, milliseconds) for name in bounds]
-        with _told(self.source):
+        with _kafka_errors(self.source):
             answers = self._asker.offsets_for_times(asked, timeout=_SECONDS)
         starts = {f"kafka:{a.topic}/{a.partition}": a.offset for a in answers}
         return {name: starts[name] if starts[name] >= 0 else end for name, (_, end) in bounds.items()}
@@ -176,11 +178,11 @@ def _at(name: str, offset: int = OFFSET_INVALID) -> TopicPartition:
 
 
 @contextmanager
-def _told(source: Source) -> Iterator[None]:
+def _kafka_errors(source: BrokerSource) -> Iterator[None]:
     """Whatever the library raises, as an error of ours."""
     try:
         yield
     except KafkaException as error:
-        told = error.args[0]
-        why = told.str() if isinstance(told, KafkaError) else str(told)
+        reason = error.args[0]
+        why = reason.str() if isinstance(reason, KafkaError) else str(reason)
         raise UserError(f"{source}: {why}; are the brokers up, and is there such a topic?") from None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 from tracecvr.online.events import Event, Reader
 from tracecvr.online.inbox import Message, Parsed
 

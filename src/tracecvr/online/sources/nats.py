@@ -20,9 +20,9 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamInfo
 from nats.js.errors import NoStreamResponseError, NotFoundError
 
-from tracecvr.errors import UserError
+from tracecvr.base.errors import UserError
 from tracecvr.online.inbox import Message
-from tracecvr.online.sources import Source, Start
+from tracecvr.online.sources import BrokerSource, StartPosition
 
 _SECONDS = 10.0
 """How long the broker may take to answer."""
@@ -34,14 +34,14 @@ _SETTINGS = ("user", "password", "token", "user_credentials", "nkeys_seed", "tls
 _T = TypeVar("_T")
 
 
-def connect(source: Source, client: str) -> Jetstream:
+def connect(source: BrokerSource, client: str) -> Jetstream:
     return Jetstream(source, client)
 
 
 class Jetstream:
     """A stream. The client is asynchronous: its loop runs while we ask, and answers the server's pings then."""
 
-    def __init__(self, source: Source, client: str) -> None:
+    def __init__(self, source: BrokerSource, client: str) -> None:
         self.source, self.stream = source, source.names[0]
         self.partition = f"{source.sources[0]}/0"
         self._name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in client)
@@ -64,7 +64,7 @@ class Jetstream:
         state = self._info().state
         return {self.partition: (max(1, state.first_seq), state.last_seq + 1)}
 
-    def found(self, start: Start) -> Mapping[str, int]:
+    def first_positions(self, start: StartPosition) -> Mapping[str, int]:
         first, end = self.bounds()[self.partition]
         if start.at == "time":
             return {self.partition: self._ask(self._at(datetime.fromtimestamp(start.value, UTC)))}
@@ -76,15 +76,15 @@ class Jetstream:
         self._left, self._delivered = info.num_pending or 0, 0
 
     def pull(self, count: int, seconds: float) -> list[Message]:
-        found = []
+        messages = []
         for msg in self._ask(self._fetch(count, seconds)):
-            told = msg.metadata
+            metadata = msg.metadata
             self._delivered += 1
-            if told.sequence.consumer != self._delivered:
+            if metadata.sequence.consumer != self._delivered:
                 raise UserError(f"{self.source}: a message did not arrive; reading again from the store's position")
-            found.append(Message(self.partition, told.sequence.stream, msg.data))
-            self._last, self._left = msg, told.num_pending
-        return found
+            messages.append(Message(self.partition, metadata.sequence.stream, msg.data))
+            self._last, self._left = msg, metadata.num_pending
+        return messages
 
     def lag(self, ask: bool = False) -> Mapping[str, int]:
         return {self.partition: self._left}
@@ -160,12 +160,12 @@ class Jetstream:
         return info
 
     async def _fetch(self, count: int, seconds: float) -> list[Msg]:
-        found: list[Msg] = []
+        messages: list[Msg] = []
         with suppress(TimeoutError):
-            found = await self._pulling.fetch(count, timeout=seconds)
-        if not found:  # it looks the same if somebody has deleted the consumer: ask
+            messages = await self._pulling.fetch(count, timeout=seconds)
+        if not messages:  # it looks the same if somebody has deleted the consumer: ask
             self._left = (await self._pulling.consumer_info()).num_pending or 0
-        return found
+        return messages
 
     async def _publish(self, subject: str, content: bytes) -> None:
         try:
@@ -178,8 +178,8 @@ class Jetstream:
         try:
             return self._runner.run(question)
         except (Error, OSError, TimeoutError) as error:
-            told = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"{self.source}: {told}; is the server up, and is there such a stream?") from error
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"{self.source}: {reason}; is the server up, and is there such a stream?") from error
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
-from tracecvr.errors import UserError
-from tracecvr.files import locked
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import locked
 from tracecvr.online.inbox import Parsed, Taken, source_of
-from tracecvr.online.sources import Broker, Source
+from tracecvr.online.sources import Broker, BrokerSource
 from tracecvr.online.sources.messages import parsed
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -32,7 +32,7 @@ _PARTITIONS_S = 30.0
 
 
 @contextmanager
-def held(store: Store) -> Iterator[None]:
+def pump_lock(store: Store) -> Iterator[None]:
     """A store, for one pump alone: of what two pull by turns, neither has the position."""
     with locked(store.folder, "a store has one reader of brokers; stop the other first", ".pull.lock"):
         yield
@@ -41,7 +41,7 @@ def held(store: Store) -> Iterator[None]:
 class Pump:
     """Pulls a source into a store."""
 
-    def __init__(self, store: Store, source: Source, batch: int = 500, wait: float = 1.0) -> None:
+    def __init__(self, store: Store, source: BrokerSource, batch: int = 500, wait: float = 1.0) -> None:
         source.check()
         self.store, self.source, self.batch, self.wait = store, source, batch, wait
         self.inbox = store.inbox()
@@ -57,7 +57,7 @@ class Pump:
         """Pull until stopped, whatever happens; as long as another does so, wait for it to end."""
         while not stop.is_set():
             try:
-                with held(self.store):
+                with pump_lock(self.store):
                     self._pull(stop)
             except UserError as error:
                 _log.info("%s", error)
@@ -73,13 +73,13 @@ class Pump:
                         self.step(broker)
             except Exception as error:
                 failures = 0 if time.monotonic() - since > 60 else failures + 1
-                self._lament(error)
+                self._report_failure(error)
                 stop.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
 
     def drain(self) -> int:
         """Pull until nothing is left, and announce what there is; how many messages came."""
         count = 0
-        with held(self.store), self._connected() as broker:
+        with pump_lock(self.store), self._connected() as broker:
             while any(broker.lag().values()):
                 count += self.step(broker)
             self.step(broker)  # for partitions that end in something that is not for us
@@ -99,10 +99,10 @@ class Pump:
     def step(self, broker: Broker) -> int:
         """Pull once, commit, acknowledge; how many messages came."""
         messages = broker.pull(self.batch, self.wait)
-        found = [parsed(self.store.reader, message) for message in messages]
-        lag = dict(broker.lag(ask=self._ends_something(found)))
+        contents = [parsed(self.store.reader, message) for message in messages]
+        lag = dict(broker.lag(ask=self._ends_something(contents)))
         if messages or lag != self._lag:
-            taken = self.inbox.take(found, lag)
+            taken = self.inbox.take(contents, lag)
             self._lag = lag
             self._tell(taken)
         if messages:
@@ -110,10 +110,10 @@ class Pump:
         self._look(broker)
         return len(messages)
 
-    def _ends_something(self, found: Sequence[Parsed]) -> bool:
+    def _ends_something(self, contents: Sequence[Parsed]) -> bool:
         """Whether an interval may be closed by these: then it has to be known, not guessed, that nothing is left in
         other partitions that was sent before."""
-        newest = max((event.ts for p in found for event in p.events), default=0)
+        newest = max((event.ts for p in contents for event in p.events), default=0)
         return self.store.grid.closed(newest - self.store.grid.lateness) > self.inbox.closed()
 
     def _go_on(self, broker: Broker) -> None:
@@ -122,7 +122,7 @@ class Pump:
         read_before = {source_of(partition) for partition in known}
         starts: Mapping[str, int] = {}
         if any(source_of(partition) not in read_before for partition in bounds):
-            starts = broker.found(self.source.start)
+            starts = broker.first_positions(self.source.start)
         following, lost = {}, {}
         for partition, (first, end) in bounds.items():
             if partition not in known:  # a new partition of a topic that is read: all of it is new
@@ -155,7 +155,7 @@ class Pump:
         if future := taken.receipt.counts["future"]:
             _log.warning("%s: %d events dated too far ahead set aside: see `tracecvr aside list`", self.source, future)
 
-    def _lament(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         problem = " ".join(str(error).split()) or type(error).__name__
         _log.error("%s: %s", self.source, problem, exc_info=None if isinstance(error, UserError) else error)
         try:
@@ -199,7 +199,7 @@ class Pump:
 class Pumping:
     """A pump in a thread of its own."""
 
-    def __init__(self, store: Store, source: Source | None) -> None:
+    def __init__(self, store: Store, source: BrokerSource | None) -> None:
         self._stop = threading.Event()
         self._pump = None if source is None else Pump(store, source)
         self._thread = threading.Thread(target=self._work, daemon=True)

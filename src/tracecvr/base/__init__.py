@@ -1,0 +1,1 @@
+"""What every room uses: errors, options, safe files, seeds, metrics, progress, and the registry of components."""

@@ -1,0 +1,51 @@
+"""Durations as text: for people to read, and as options and schemas take them (`config.duration` reads those)."""
+
+from __future__ import annotations
+
+from tracecvr.base.config import DAY, HOUR, MINUTE
+
+
+def duration(seconds: float) -> str:
+    """Roughly, for people.
+
+    >>> duration(59), duration(150), duration(3600), duration(9000), duration(7 * 86400 + 60)
+    ('59 s', '2 min', '1 h', '2 h 30 min', '7 d')
+    """
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s"
+    days, hours = int(seconds // DAY), int(seconds % DAY // HOUR)
+    parts = {"d": days, "h": hours, "min": 0 if days else int(seconds % HOUR // MINUTE)}
+    return " ".join(f"{count} {unit}" for unit, count in parts.items() if count)
+
+
+def exact_duration(seconds: int) -> str:
+    """As an option takes it.
+
+    >>> [exact_duration(s) for s in (90, 900, 7200, 86400)]
+    ['90s', '15min', '2h', '1d']
+    """
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def rounded_duration(seconds: int) -> str:
+    """In its largest unit, to three digits.
+
+    >>> rounded_duration(50), rounded_duration(5400)
+    ('50 s', '1.5 h')
+    """
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds} s"
+
+
+def log_day(seconds: int) -> str:
+    """A time of the log.
+
+    >>> log_day(31 * 86400), log_day(86400 + 43200)
+    ('day 31', 'day 1.5')
+    """
+    return f"day {round(seconds / DAY, 1):g}"

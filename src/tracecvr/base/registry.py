@@ -1,0 +1,127 @@
+"""Finds methods, plugins, datasets, backbones and optimisers: the package's own files and third parties' entry points.
+
+A kind of thing has a package of one-subject files (`tracecvr.methods`, ...) and an entry-point group. Whatever
+class there has a `name` is found; nothing is registered by hand.
+
+A class may also come from a Python file, and then the file is executed. So a file is named by the command line of this
+very call or not at all: `Given` marks such names. A name that was read from a store, a run or a suite is plain text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import pkgutil
+import sys
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from tracecvr.base.config import nearest
+from tracecvr.base.errors import UserError
+
+_GROUPS = {
+    "method": "tracecvr.methods",
+    "plugin": "tracecvr.plugins",
+    "dataset": "tracecvr.datasets",
+    "backbone": "tracecvr.nets",
+    "optimiser": "tracecvr.optimisers",
+}
+"""Entry-point groups by kind."""
+
+_HOMES = _GROUPS | {"optimiser": "tracecvr.learn.optimisers"}
+"""Where our own classes of a kind are."""
+
+
+class Given(str):
+    """A name as the command line of this call gives it: only such a name may be that of a file. It can be pickled, for
+    worker processes; written as JSON and read again, it is plain text."""
+
+    __slots__ = ()
+
+
+_HASH = "__tracecvr_sha256__"
+"""The attribute of a module that was loaded from a file."""
+
+
+@cache
+def available(kind: str) -> dict[str, type]:
+    """Every class of a kind by name, sorted; two of one name are an error."""
+    classes = _walk(_HOMES[kind]) + [point.load() for point in entry_points(group=_GROUPS[kind])]
+    by_name: dict[str, type] = {}
+    for cls in classes:
+        name: str = cls.name
+        if by_name.setdefault(name, cls) is not cls:
+            raise UserError(
+                f"two {kind}s are named {name!r}: {_where(by_name[name])} and {_where(cls)}; rename or uninstall one"
+            )
+    return dict(sorted(by_name.items()))
+
+
+def get(kind: str, name: str) -> type:
+    """The class of that name, or of the Python file that is `Given`; else an error that lists what there is."""
+    if name.endswith(".py"):
+        if not isinstance(name, Given):
+            raise UserError(
+                f"{name}: a {kind} is loaded from a file only if the command line names the file; "
+                f"{as_entry_point(kind)}"
+            )
+        return _in_file(kind, Path(name))
+    known = available(kind)
+    if name not in known:
+        raise UserError(f"unknown {kind} {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
+    return known[name]
+
+
+def as_entry_point(kind: str) -> str:
+    """What to do with a file whose class is to be known by its name."""
+    return f"make it an entry point of the group {_HOMES[kind]!r} in a package of yours, install that, and use its name"
+
+
+def file_hash(owner: object) -> str | None:
+    """The SHA-256 of the file that an object's class was loaded from; None of a class that is installed."""
+    available: str | None = getattr(sys.modules.get(type(owner).__module__), _HASH, None)
+    return available
+
+
+def _walk(home: str) -> list[type]:
+    root = importlib.import_module(home)
+    modules = [root]
+    for info in pkgutil.iter_modules(getattr(root, "__path__", [])):
+        modules.append(importlib.import_module(f"{home}.{info.name}"))
+    return [cls for module in modules for cls in _named(module)]
+
+
+def _named(module: ModuleType) -> list[type]:
+    """Classes that a module defines and gives a name."""
+    return [
+        cls
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if cls.__module__ == module.__name__ and "name" in vars(cls) and isinstance(vars(cls)["name"], str)
+    ]
+
+
+@cache
+def _in_file(kind: str, path: Path) -> type:
+    """The one named class of a file that is not part of any package."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give a {kind}'s name or the file that defines it")
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    sys.modules[path.stem] = module  # dataclasses look their module up
+    code = path.read_bytes()
+    setattr(module, _HASH, hashlib.sha256(code).hexdigest())
+    try:
+        exec(compile(code, str(path), "exec"), vars(module))
+    except Exception as error:
+        raise UserError(f"{path}: could not be loaded: {type(error).__name__}: {error}") from error
+    classes = _named(module)
+    if len(classes) != 1:
+        raise UserError(f"{path}: expected one class with a `name`, found {len(classes)}")
+    return classes[0]
+
+
+def _where(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

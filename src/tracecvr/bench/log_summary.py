@@ -1,0 +1,59 @@
+"""What a report shows of a log itself: `log.json`, sums only, so that it can be redrawn where the log is not at hand.
+
+{"clicks", "conversions", "d_max", "horizons", "split", "actions", "notes", "counts",
+ "delays": {"age_s", "share": {action: share of its occurrences within d_max that came by that age}, "count"},
+ "days": {"day", "clicks", "conversions"}}
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracecvr.base.config import DAY, HOUR, MINUTE
+from tracecvr.base.files import write_json
+from tracecvr.data.table import NEVER, ClickTable
+
+AGES = (0, 10, 30, *(n * MINUTE for n in (1, 2, 5, 10, 15, 30)), *(n * HOUR for n in (1, 2, 3, 6, 12)))
+_DAYS = (1, 2, 3, 5, 7, 10, 14, 21, 30, 45, 60, 90, 180, 365)
+
+
+def write(out: Path, log: Path) -> None:
+    """`out/log.json` of a prepared log, unless it is there already."""
+    if not (out / "log.json").is_file():
+        write_json(out / "log.json", measured(ClickTable.load(log)))
+
+
+def measured(table: ClickTable) -> dict[str, Any]:
+    """Delays and daily rates of the clicks whose labels are final: of others, only early conversions are known."""
+    schema = table.schema
+    final = int(np.searchsorted(table.click_ts, schema.observed_until - schema.d_max, side="right"))
+    click_ts, label = table.click_ts[:final], table.label[:final]
+    ages = sorted({age for age in (*AGES, *(n * DAY for n in _DAYS), *schema.horizons) if age < schema.d_max})
+    ages.append(schema.d_max)
+    share, count = {}, {}
+    for number, action in enumerate(schema.actions):
+        at = table.action_ts[:final, number]
+        delay = np.sort((at - click_ts)[(at != NEVER) & (at - click_ts <= schema.d_max)])
+        count[action] = len(delay)
+        share[action] = (np.searchsorted(delay, ages, side="right") / max(len(delay), 1)).tolist()
+    day = click_ts // DAY
+    first, last = (int(day[0]), int(day[-1])) if final else (0, -1)
+    return {
+        "clicks": final,
+        "conversions": int(label.sum()),
+        "d_max": schema.d_max,
+        "horizons": list(schema.horizons),
+        "split": schema.split,
+        "actions": list(schema.actions),
+        "notes": list(schema.notes),
+        "counts": table.counts,
+        "delays": {"age_s": ages, "share": share, "count": count},
+        "days": {
+            "day": list(range(first, last + 1)),
+            "clicks": np.bincount(day - first, minlength=last - first + 1).tolist() if final else [],
+            "conversions": np.bincount((day - first)[label], minlength=last - first + 1).tolist() if final else [],
+        },
+    }

@@ -1,0 +1,309 @@
+"""The outcome of a bench in sentences, from its statistics: also where a baseline is the better one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracecvr.base.durations import duration, log_day
+from tracecvr.bench import stats, tune
+from tracecvr.bench.posteriors import Judge, Judged
+from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
+
+_MOST_ROWS = 6
+"""Rows of a suite that get a sentence each; of more, only sums are told."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """`verdict` is better, worse, open (not statistically significant) or fact: the mark beside the sentence."""
+
+    verdict: str
+    text: str
+
+
+def summary(outcome: Outcome) -> list[Sentence]:
+    """What a reader should know who reads nothing else."""
+    sentences = {
+        "comparison": _comparison,
+        "changes": _changes,
+        "pairs": _changes,
+        "posterior": _posterior,
+        "tune": _tuned,
+    }[outcome.suite["layout"]](outcome)
+    return sentences + _caveats(outcome)
+
+
+def _caveats(outcome: Outcome) -> list[Sentence]:
+    caveats = []
+    if len(outcome.bench["seeds"]) == 1 and outcome.lines:
+        caveats.append(
+            "One seed: variation between seeds is not known. Intervals, where there are any, are over days that were "
+            "judged. Run it with three seeds or more to know."
+        )
+    tuning = outcome.bench.get("tuning", {})
+    if period := tuning.get("period"):
+        caveats.append(
+            f"Settings were chosen for each method on {log_day(period['start'])} to {log_day(period['until'])} of "
+            f"the log; judged are {tune.where(outcome)}, with other seeds."
+        )
+    elif outcome.bench.get("tuned"):
+        caveats.append("Settings were tuned, but nothing is known of the clicks that they were chosen on.")
+    lost = ", ".join(line.name for line in losers(outcome))
+    worse = f"Worse than a constant rate in NLL: {lost}. Look at PCOC, the warm-up part and learning_rate first."
+    return [Sentence("worse", worse)] * bool(lost) + [Sentence("fact", text) for text in caveats]
+
+
+# A comparison: ours against the best of the others, metric by metric.
+
+
+def _comparison(outcome: Outcome) -> list[Sentence]:
+    ours = outcome.of_role("ours")
+    if ours is None:
+        return [Sentence("fact", "No row of ours (TRACE) is finished, so nothing is compared with it.")]
+    sentences = [_against_best(outcome, ours, metric) for metric in _directed(outcome)]
+    sentences += [*_forms(outcome, ours), *_bounds(outcome), _gap_closed(outcome, ours), _cost(outcome, ours)]
+    return [one for one in sentences if one is not None]
+
+
+def _directed(outcome: Outcome) -> list[str]:
+    return [metric for metric in outcome.metrics if metric in ARROWS]
+
+
+def _against_best(outcome: Outcome, ours: Line, metric: str) -> Sentence | None:
+    column = column_of(metric, pooled=False)
+    other, mine = outcome.best_baseline(metric, column), ours.mean(column)
+    theirs = None if other is None else other.mean(column)
+    if other is None or mine is None or theirs is None:
+        return None
+    difference = outcome.difference(ours, other, metric, pooled=False)
+    rank = _rank(outcome, ours, metric, column)
+    verdict, words = verdict_of(metric, difference, len(outcome.bench["seeds"]))
+    figures = f"{ours.name} has {mine:.4f}, {rank}; the best baseline, {other.name}, has {theirs:.4f}"
+    return Sentence(verdict, f"{NAMES[metric]}: {figures}. {words}")
+
+
+def _rank(outcome: Outcome, ours: Line, metric: str, column: str) -> str:
+    """Among all that are no upper bound."""
+    means = [line.mean(column) for line in outcome.lines if line.facts["role"] != "upper" and line is not ours]
+    mine, known = ours.mean(column), [mean for mean in means if mean is not None]
+    assert mine is not None
+    ahead = sum(stats.better(metric, mean, mine) for mean in known)
+    return f"{_ordinal(ahead + 1)} of {len(known) + 1}"
+
+
+def _ordinal(n: int) -> str:
+    """The 1st, 2nd, ...
+
+    >>> [_ordinal(n) for n in (1, 2, 3, 4, 11, 22)]
+    ['1st', '2nd', '3rd', '4th', '11th', '22nd']
+    """
+    last = {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{'th' if 10 < n % 100 < 14 else last}"
+
+
+def verdict_of(metric: str, difference: stats.Difference | None, seeds: int) -> tuple[str, str]:
+    """better, worse or open, and the sentence that says so."""
+    if difference is None:
+        return "open", "They share no seed, so they cannot be compared."
+    if difference.mean == 0:
+        return "open", "They are equal."
+    word = "better" if stats.better(metric, difference.mean, 0.0) else "worse"
+    size = f"{word.capitalize()} by {abs(difference.mean):.4f}"
+    if difference.low is None or difference.high is None or difference.p is None:
+        return "open", f"{size} on one seed: whether it is statistically significant is not known."
+    p = "p < 0.001" if difference.p < 0.001 else f"p = {difference.p:.3f}"
+    low, high = sorted((abs(difference.low), abs(difference.high)))
+    over = f"{seeds} seeds" if difference.over == "seeds" else f"{difference.n} days of one seed"
+    if difference.clear:
+        return word, f"{size} (95 % interval {low:.4f} to {high:.4f}, {p}): statistically significant over {over}."
+    interval = f"the interval includes zero ({difference.low:+.4f} to {difference.high:+.4f}, {p})"
+    return "open", f"{size}, but {interval}: not statistically significant."
+
+
+def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
+    zero, upper = outcome.of_role("zero"), outcome.of_role("upper")
+    if zero is None or upper is None:
+        return None
+    parts = []
+    for metric in _directed(outcome):
+        column = column_of(metric, pooled=False)
+        value, low, high = (line.mean(column) for line in (ours, zero, upper))
+        if metric not in BY_INTERVAL or value is None or low is None or high is None:
+            continue
+        closed = stats.improvement(value, low, high) if stats.better(metric, high, low) else None
+        if closed is not None:
+            parts.append(f"{closed:.0%} in {NAMES[metric]}")
+    if not parts:
+        return None
+    return Sentence("fact", f"Of the gap from {zero.name} to {upper.name}, {ours.name} closes {_listed(parts)}.")
+
+
+def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
+    others = [line for line in outcome.lines if line is not ours and line.facts["role"] == "method"]
+    mine, mine_s = ours.mean("shown_per_click"), _seconds(ours)
+    if not others or not mine:
+        return None
+    shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
+    times = sorted(_seconds(line) for line in others)
+    return Sentence(
+        "fact",
+        f"Cost: {ours.name} is shown {mine:.2f} events per click (the other methods {shown[0]:.2f} to {shown[-1]:.2f}) "
+        f"and takes {duration(mine_s)} per run (the others {duration(times[0])} to {duration(times[-1])}).",
+    )
+
+
+def _seconds(line: Line) -> float:
+    return sum(line.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream"))
+
+
+# Methods in several forms: as they are, with more passes, with rehearsal.
+
+
+def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
+    """Ours against the best of each form, and whom the form helps."""
+    forms = dict.fromkeys(line.facts["variant"] for line in outcome.baselines if outcome.base_of(line) is not None)
+    shown = [m for m in _directed(outcome) if m in BY_INTERVAL]
+    sentences = [_against_form(outcome, ours, form, metric) for form in forms for metric in shown]
+    return sentences + [_helped(outcome, form, metric) for form in forms for metric in shown]
+
+
+def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sentence | None:
+    column = column_of(metric, pooled=False)
+    best = outcome.best_baseline(metric, column, form)
+    if best is None:
+        return None
+    verdict, words = verdict_of(
+        metric, outcome.difference(ours, best, metric, pooled=False), len(outcome.bench["seeds"])
+    )
+    return Sentence(
+        verdict, f"{NAMES[metric]} against the best with {form}, {best.name} ({best.mean(column):.4f}): {words}"
+    )
+
+
+def _helped(outcome: Outcome, form: str, metric: str) -> Sentence:
+    by: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
+    for line in outcome.lines:
+        base = outcome.base_of(line)
+        if base is not None and line.facts["variant"] == form:
+            difference = outcome.difference(line, base, metric, pooled=False)
+            by[verdict_of(metric, difference, len(outcome.bench["seeds"]))[0]].append(line.facts["label"])
+    words = {"better": "better for", "worse": "worse for", "open": "not statistically significant for"}
+    parts = [f"{words[verdict]} {_listed(names)}" for verdict, names in by.items() if names]
+    return Sentence(_overall(len(by["better"]), len(by["worse"])), f"{NAMES[metric]} with {form}: {'; '.join(parts)}.")
+
+
+def _bounds(outcome: Outcome) -> list[Sentence | None]:
+    """Methods that are better than Oracle at their own moments, which is then no bound of them."""
+    plain = {line.facts["method"]: line for line in outcome.lines if outcome.base_of(line) is None}
+    at = {line.facts["settings"].get("schedule_of"): line for line in outcome.lines if line.facts["role"] == "upper"}
+    pairs = [(plain[method], oracle) for method, oracle in at.items() if method in plain]
+    return [_above(outcome, pairs, metric) for metric in _directed(outcome) if metric in BY_INTERVAL] if pairs else []
+
+
+def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
+    above = []
+    for line, oracle in pairs:
+        difference = outcome.difference(line, oracle, metric, pooled=False)
+        if difference is not None and difference.clear and stats.better(metric, difference.mean, 0.0):
+            above.append(line.name)
+    who = f"{_listed(above)} significantly better: there it is no bound" if above else "none significantly better"
+    return Sentence("fact", f"{NAMES[metric]} against Oracle at a method's own moments ({len(pairs)} methods): {who}.")
+
+
+# Rows against the row that each is a variant of.
+
+
+def _changes(outcome: Outcome) -> list[Sentence]:
+    pairs = [(line, base) for line in outcome.lines if (base := outcome.base_of(line)) is not None]
+    if not pairs:
+        return [Sentence("fact", "No row is finished together with the row that it is compared with.")]
+    if len(pairs) > _MOST_ROWS:
+        return [_counted(outcome, pairs, metric) for metric in _directed(outcome)]
+    return [_change(outcome, line, base) for line, base in pairs]
+
+
+def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
+    """One row in all metrics; the mark goes by the first of them that is clear."""
+    parts, verdicts = [], []
+    for metric in _directed(outcome):
+        difference = outcome.difference(line, base, metric, pooled=False)
+        if difference is None:
+            continue
+        verdicts.append(verdict_of(metric, difference, len(outcome.bench["seeds"]))[0])
+        parts.append(
+            f"{NAMES[metric]} {difference.mean:+.4f} ({verdicts[-1] if verdicts[-1] != 'open' else 'not significant'})"
+        )
+    mark = next((verdict for verdict in verdicts if verdict != "open"), "open")
+    if {"better", "worse"} <= set(verdicts):
+        mark = "open"
+    return Sentence(mark, f"{line.name} against {base.name}: {_listed(parts) or 'no seed in common'}.")
+
+
+def _counted(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
+    verdicts, up = [], 0
+    for line, base in pairs:
+        difference = outcome.difference(line, base, metric, pooled=False)
+        verdicts.append(verdict_of(metric, difference, len(outcome.bench["seeds"]))[0])
+        up += difference is not None and stats.better(metric, difference.mean, 0.0)
+    good, bad = verdicts.count("better"), verdicts.count("worse")
+    text = (
+        f"{NAMES[metric]}: {up} of {len(pairs)} rows are better than the row that they are compared with, by the mean; "
+        f"statistically significant: {good} better, {bad} worse."
+    )
+    return Sentence(_overall(good, bad), text)
+
+
+def _overall(good: int, bad: int) -> str:
+    return "better" if good and not bad else "worse" if bad and not good else "open"
+
+
+# Open clicks, and tuning.
+
+
+def _posterior(outcome: Outcome) -> list[Sentence]:
+    judged, ours = Judged(outcome), outcome.of_role("ours")
+    if ours is None or not judged.ages:
+        return [Sentence("fact", "No posterior of ours (TRACE) is finished.")]
+    return [_ages_won(judged, ours, metric, other) for metric in ("nll", "auc", "ece") for other in _OTHERS]
+
+
+_OTHERS = {"survival": "the rate with survival alone", "static": "the served rate"}
+
+
+def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
+    """At how many ages the trajectory's estimate is the better one."""
+    pair = (Judge(ours, "posterior"), Judge(ours, other))
+    each = {age: difference for age in judged.ages if (difference := judged.difference(*pair, age, metric)) is not None}
+    won = [duration(age) for age, difference in each.items() if stats.better(metric, difference.mean, 0.0)]
+    verdicts = [verdict_of(metric, difference, len(judged.outcome.bench["seeds"]))[0] for difference in each.values()]
+    good, bad = verdicts.count("better"), verdicts.count("worse")
+    which = f" ({_listed(won)})" if won and len(won) < len(each) else ""
+    text = (
+        f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {_OTHERS[other]} at {len(won)} of "
+        f"{len(each)} ages{which}, by the mean; statistically significant: better at {good}, worse at {bad}."
+    )
+    return Sentence(_overall(good, bad), text)
+
+
+def _tuned(outcome: Outcome) -> list[Sentence]:
+    metric, best = outcome.suite["score"], tune.best(outcome)
+    gained = [line for line in best.values() if tune.chosen(outcome, line)]
+    return [
+        Sentence(
+            "fact",
+            f"Tuning changed {len(gained)} of {len(best)} methods; for the others no trial beat the defaults in "
+            f"{NAMES[metric]} on {tune.where(outcome)}. The best of several trials is flattered by its choice: "
+            "what tuning is worth is told by another suite run with --tuned.",
+        )
+    ]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """With commas and an and; a name with a comma of its own in quotes.
+
+    >>> _listed(["a", "b, too", "c"])
+    'a, "b, too" and c'
+    """
+    quoted = [f'"{part}"' if "," in part else part for part in parts]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

@@ -1,0 +1,410 @@
+"""The command line: thin, and quick to answer. Heavy modules are imported inside the commands that need them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracecvr.base.errors import UserError
+from tracecvr.cli import live
+
+if TYPE_CHECKING:
+    from tracecvr.runs.run import Launch
+
+app = typer.Typer(
+    help="Online conversion-rate prediction under delayed feedback.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_SET_HELP = (
+    "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
+    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag, posterior_every, tuning; "
+    "or of how the stream is learnt: stream.learning_rate, stream.batch_size, stream.average and others."
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET_HELP)]
+DataSettings = Annotated[
+    list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
+]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema", help="Schema of a log of your own (dataset `logs`), as `inspect` proposes it."),
+]
+Source = Annotated[Path | None, typer.Option("--source", help="Raw log, or a directory written by `prepare`.")]
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"tracecvr {version('tracecvr')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods and their options."""
+    _list("method", as_json)
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """List the datasets and their options."""
+    _list("dataset", as_json)
+
+
+@app.command()
+def plugins(as_json: AsJson = False) -> None:
+    """List the plugins and their options, set as `--set PLUGIN.KEY=VALUE`."""
+    _list("plugin", as_json)
+
+
+@app.command("inspect")
+def inspect_log(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Parquet or CSV: files, folders or patterns.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write the schema; must not exist.")] = None,
+    zone: Annotated[str, typer.Option("--zone", help="Time zone of times without an offset.")] = "UTC",
+    as_json: AsJson = False,
+) -> None:
+    """Look at a log of your own: columns, delays, defects, and a schema that `prepare logs` reads."""
+    from rich.console import Console
+
+    from tracecvr.base.files import write_text
+    from tracecvr.cli import tables
+    from tracecvr.cli.progress_display import Display
+    from tracecvr.data.inspection.inspect_log import inspect_files
+
+    if out is not None and out.exists():
+        raise UserError(f"{out} exists already: choose another --out, or remove it first")
+    with Display(Console(stderr=True)) as progress:
+        inspection = inspect_files(files, Path() if out is None else out.parent, zone, progress)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, inspection.toml)
+    if as_json:
+        typer.echo(json.dumps(inspection.to_json(), indent=2))
+        return
+    tables.inspected(inspection)
+    if out is None:
+        typer.echo(inspection.toml)
+        typer.echo(
+            "write it with --out schema.toml, read it, correct it, then: tracecvr prepare logs --schema schema.toml"
+        )
+    else:
+        typer.echo(f"schema: {out}; read it, correct it, then: tracecvr prepare logs --schema {out} --out TABLE")
+
+
+@app.command()
+def prepare(
+    data: Annotated[str, typer.Argument(help="Dataset, as listed by `tracecvr datasets`.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
+    source: Source = None,
+    schema: SchemaFile = None,
+    data_set: DataSettings = None,
+) -> None:
+    """Turn a raw log into a table that `run` reads at once."""
+    from rich.console import Console
+
+    from tracecvr.base.registry import Given
+    from tracecvr.cli.progress_display import Display
+    from tracecvr.data import prepared
+    from tracecvr.runs.spec import dataset_of
+
+    dataset = dataset_of(Given(data), _with_schema(data_set, schema))
+    with Display(Console(stderr=True)) as progress:
+        made = prepared.prepare_to(out, dataset, source, progress)
+    for name, count in made.table.counts.items():
+        typer.echo(f"{name}: {count:,}")
+    for note in made.table.schema.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"table: {out}")
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option("--method", help="Method, as listed by `tracecvr methods`.")],
+    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="Plugin to add, e.g. completer.")] = None,
+    source: Source = None,
+    schema: SchemaFile = None,
+    settings: Settings = None,
+    data_set: DataSettings = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Directory of the result.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads, of each worker; all cores by default.")
+    ] = None,
+    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=1, help="Processes that share each batch; on one machine, --threads is faster."),
+    ] = 1,
+    engine: Annotated[str, typer.Option("--engine", help="Where workers run: local, or ray (an extra).")] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; one of our own by default."),
+    ] = None,
+) -> None:
+    """Replay a log with one method: predict each interval, then learn from it."""
+    from rich.console import Console
+
+    from tracecvr.base import config
+    from tracecvr.base.registry import Given
+    from tracecvr.cli import tables
+    from tracecvr.cli.progress_display import Display
+    from tracecvr.runs.run import run as carried_out
+    from tracecvr.runs.spec import spec_of
+
+    added, given, chosen = plugin or [], config.pairs(settings or [], "--set"), _with_schema(data_set, schema)
+    each = threads or max(1, _cores() // workers)
+    spec = spec_of(
+        Given(method), [Given(name) for name in added], Given(data), source, given, chosen, seed, each, workers
+    )
+    where = out or Path("runs") / f"{data}-{'+'.join([method, *added])}-seed{seed}"
+    launch = _launch(engine, address, workers)
+    with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
+        result = carried_out(spec, where, resume, progress, checkpoint_every, launch=launch)
+    tables.result(result)
+    typer.echo(f"result: {where / 'result.json'}")
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="A built-in suite, or a TOML file.")],
+    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory of the bench; the same command again goes on in it.")],
+    source: Source = None,
+    schema: SchemaFile = None,
+    methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            metavar="0-4",
+            help="Seeds, one run of each row for each; 0 by default, with --tuned one that was not tuned with.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    data_set: DataSettings = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            "--tuned", help="tuned.toml of the suite `tune`: its settings, judged on clicks that were not tuned on."
+        ),
+    ] = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option("--reuse", metavar="DIR", help="A bench to take cells from that are the same.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help="local, or ray (an extra): cells as tasks of a cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray: auto or ray://HOST:PORT; a Ray of this machine alone by default."),
+    ] = None,
+) -> None:
+    """Run a suite of methods; write tables with statistics and a report. Suites: quick, table1, table2, ablation,
+    calibration, posterior, sensitivity, readings, warm_labels, budget, tune."""
+    from tracecvr.base import config
+    from tracecvr.base.registry import Given
+    from tracecvr.bench import command, engines
+    from tracecvr.bench import suite as suites
+    from tracecvr.bench import tuned as tuning
+    from tracecvr.bench.runner import Request
+
+    chosen, given = engines.chosen(engine, _cores(), workers, address), tuning.load(tuned)
+    request = Request(
+        suite=suites.load(suite),
+        data=Given(data),
+        source=source,
+        data_settings=tuple(_with_schema(data_set, schema)),
+        settings=config.pairs(settings or [], "--set"),
+        methods=tuple(Given(name) for name in methods.split(",") if name),
+        seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
+        tuned=given,
+    )
+    if not command.bench(request, out, chosen, by, reuse or ()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    bench: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a bench, finished or not.")],
+    pdf: Annotated[bool, typer.Option("--pdf", help="Each figure as DIR/figures/NAME.pdf, too.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
+) -> None:
+    """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
+    from tracecvr.bench import report as reports
+
+    for path in reports.write(bench, [kind for kind, wanted in (("pdf", pdf), ("png", png)) if wanted]):
+        typer.echo(f"written: {path}")
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="DIR1", help="A bench, before.")],
+    second: Annotated[Path, typer.Argument(metavar="DIR2", help="A bench of the same suite and dataset, after.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what changed from one bench to another, figure by figure, and whether it is more than noise."""
+    from tracecvr.bench import compare as comparing
+    from tracecvr.cli import tables
+
+    comparison = comparing.compare(first, second)
+    if as_json:
+        typer.echo(json.dumps([change.to_json() for change in comparison.changes], indent=2))
+    else:
+        tables.changes(comparison, comparing.summary_lines(comparison, (str(first), str(second))))
+
+
+@app.command()
+def check(
+    method: Annotated[
+        str | None, typer.Argument(help="Method or plugin to be checked, or the file that defines a method.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Check every method that is found.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run methods, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
+    from tracecvr import checks
+    from tracecvr.base import registry
+    from tracecvr.cli import tables
+
+    if (method is None) == (not everything):
+        raise UserError("give one method to be checked, or --all")
+    if method in registry.available("plugin"):
+        report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
+    else:
+        named = None if method is None else [registry.Given(method)]
+        for name in named or ():
+            registry.get("method", name)
+        report = checks.run(named)
+    if as_json:
+        typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
+    elif everything:
+        tables.matrix(report)
+    else:
+        tables.outcomes(report)
+    if any(outcome.unexpected for outcome in report):
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of a run, or of a live model.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
+    kind: Annotated[str, typer.Option("--format", help="onnx or pt2.")] = "onnx",
+    version: Annotated[
+        int | None, typer.Option("--version", help="Version of a live model; the one that serves by default.")
+    ] = None,
+) -> None:
+    """Write a model for other systems, checked against torch, with a scorer that needs onnxruntime alone."""
+    from tracecvr.export.model import opened
+    from tracecvr.export.write import export
+
+    manifest = export(opened(model, version), kind, out)
+    for facts in manifest["models"].values():
+        typer.echo(f"{facts['file']}: within {facts['max_difference']:.1e} of torch's log-odds")
+    typer.echo(f"export: {out}")
+
+
+@app.command()
+def new_method(
+    name: Annotated[str, typer.Argument(help="Name of the method: lower case, digits and underscores.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory of the new file.")] = Path(),
+) -> None:
+    """Write a skeleton of a method, to be filled in and then checked."""
+    from tracecvr.cli.new_method import write
+
+    path = write(name, out)
+    typer.echo(f"written: {path}")
+    typer.echo(f"fill in schedule() and loss(), then: tracecvr check {path}")
+
+
+live.add_to(app)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+        if code == 130:  # what typer makes of Ctrl-C, if it gets there first
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("stopped; a run goes on with --resume, a bench when it is started again", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)  # if Ctrl-C passed through code that C ran, Python would end by the signal, handled or not
+    except UserError as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        if not (message := error.format_message().rstrip(".")):  # no command given: help was printed instead
+            sys.exit(2)
+        _fail(f"{message}; see `tracecvr --help`")
+    except OSError as error:
+        _fail(f"{error.filename or ''}: {error.strerror}".lstrip(": ") if error.strerror else str(error))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        _fail("not enough memory; use a smaller log, smaller nets or a smaller batch_size")
+
+
+def _fail(message: str) -> None:
+    typer.echo("error: " + " ".join(message.split()), err=True)
+    sys.exit(2)
+
+
+def _with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
+    """Options of the dataset, of which `--schema FILE` is one."""
+    return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
+
+
+def _launch(engine: str, address: str | None, workers: int) -> Launch | None:
+    """Who starts the workers of a run; nobody if there is one, here."""
+    if engine == "ray":
+        from tracecvr.distributed.ray_train import ray_launcher
+
+        return ray_launcher(address)
+    if engine != "local":
+        raise UserError(f"--engine {engine}: give local or ray")
+    if address is not None:
+        raise UserError("--address is for --engine ray")
+    if workers == 1:
+        return None
+    from tracecvr.distributed.workers import run_workers
+
+    return run_workers
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _list(kind: str, as_json: bool) -> None:
+    from tracecvr.cli import tables
+
+    if as_json:
+        typer.echo(json.dumps(tables.described(kind), indent=2))
+    else:
+        tables.listing(kind)

@@ -1,0 +1,143 @@
+"""Stores are made: of a log, or of a finished run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracecvr.base.errors import UserError
+from tracecvr.cli.live.arguments import DataSettings, Source, Store
+
+if TYPE_CHECKING:
+    from tracecvr.online.store import Store as LiveStore
+    from tracecvr.online.times import AskedTimes
+
+
+def init(
+    context: typer.Context,
+    store: Store,
+    data: Annotated[str | None, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")] = None,
+    source: Source = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
+    ] = None,
+    method: Annotated[str, typer.Option("--method")] = "trace",
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+    ] = None,
+    data_set: DataSettings = None,
+    lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
+    warm_labels: Annotated[str, typer.Option(help="censored, as known at the split; or mature.")] = "censored",
+    keep: Annotated[int, typer.Option(min=2, help="Versions to keep.")] = 48,
+    seed: int = 0,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="How events tell the time: unix or unix-ms (seconds or milliseconds since 1970), iso (text), or log "
+            "(seconds since the log's origin). By default unix if the log has a calendar, else log.",
+        ),
+    ] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option(help="When second 0 of the log is, such as 2026-01-31T12:00:00Z, if the log does not say."),
+    ] = None,
+    max_advance: Annotated[
+        str | None,
+        typer.Option(
+            help="With --time log: how far ahead of the newest event another may be dated; d_max by default, and a day "
+            "at least.",
+        ),
+    ] = None,
+) -> None:
+    """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
+    from tracecvr.base import config
+    from tracecvr.base.registry import Given
+    from tracecvr.online.store import Settings, Store
+
+    waits = config.parsed_duration(lateness, "--lateness")
+    most = None if max_advance is None else config.parsed_duration(max_advance, "--max-advance")
+    times = _times(time, origin)
+    if model is not None:
+        _refuse_beside_model(context)
+        made_of_run(store, model, source, waits, keep, most, times)
+        return
+    if data is None:
+        raise UserError("--data is missing: name the dataset of a log, or give a finished run as --model")
+    for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
+        _refuse_file(kind, name)
+    opened_store = Store.from_log(
+        store,
+        Given(data),
+        source,
+        data_set or (),
+        method,
+        plugin or (),
+        config.pairs(settings or [], "--set"),
+        Settings(
+            lateness=waits,
+            warm_labels=config.chosen(warm_labels, ("censored", "mature"), "--warm-labels"),
+            keep=keep,
+            seed=seed,
+            threads=threads,
+            max_advance=most,
+        ),
+        times,
+    )
+    _say_made(opened_store)
+
+
+def _refuse_file(kind: str, name: str) -> None:
+    """Whoever opens a store later names no file, and a store must not name one for him."""
+    from tracecvr.base.registry import as_entry_point
+
+    if name.endswith(".py"):
+        raise UserError(f"--{kind} {name}: a live model cannot be made of a file; {as_entry_point(kind)}")
+
+
+def _refuse_beside_model(context: typer.Context) -> None:
+    """A run has its own method, log and seed: who asks for others should not believe that he got them."""
+    for name in ("data", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
+        if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
+            flag = {"settings": "set"}.get(name, name.replace("_", "-"))
+            raise UserError(f"--{flag} is the run's: leave it out beside --model")
+
+
+def _times(unit: str | None, origin: str | None) -> AskedTimes:
+    from tracecvr.base import config
+    from tracecvr.online.times import UNITS, AskedTimes, unix_time
+
+    return AskedTimes(
+        None if unit is None else config.chosen(unit, tuple(UNITS), "--time"),
+        None if origin is None else unix_time(origin, "--origin"),
+    )
+
+
+def made_of_run(
+    store: Path,
+    run: Path,
+    source: Path | None,
+    lateness: int,
+    keep: int,
+    max_advance: int | None = None,
+    times: AskedTimes | None = None,
+) -> LiveStore:
+    """A store that goes on where a run ended, with a version to serve at once."""
+    from tracecvr.online.learner import opened
+    from tracecvr.online.store import Store
+
+    made = Store.from_run(store, run, source, lateness, keep, max_advance, times)
+    with opened(made):
+        _say_made(made)
+    return made
+
+
+def _say_made(store: LiveStore) -> None:
+    start = store.times.facts(store.grid.split)
+    typer.echo(f"store: {store.folder}; its stream starts at {store.grid.split} s, {start['example']['means']}")
+    typer.echo(f"events: ts is {start['ts']}; for example {json.dumps(start['example']['ts'])}")
+    typer.echo(f"next: tracecvr ingest {store.folder} EVENTS, and tracecvr learn {store.folder}")

@@ -1,0 +1,67 @@
+"""Versions of a live model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracecvr.base.errors import UserError
+from tracecvr.cli.live.arguments import AsJson, Store, store_at
+
+if TYPE_CHECKING:
+    from tracecvr.online.versions import Versions
+
+app = typer.Typer(help="Versions of a live model: list them, choose which serves.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_models(store: Store, as_json: AsJson = False) -> None:
+    """The versions, and which of them serves."""
+    versions = _versions(store)
+    serving = versions.serving()
+    rows = [
+        {
+            "version": m["intervals"],
+            "serves": m["intervals"] == serving,
+            "published": m["published"],
+            "undone": m["undone"],
+            "clicks": m["tick"]["clicks"],
+            "events": m["tick"]["events"],
+            "weights": m["weights"],
+        }
+        for m in versions.listed()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        mark = "serves" if row["serves"] else "" if row["published"] else f"undone: {row['undone']}"
+        typer.echo(f"{row['version']:>6}  {row['clicks']:>8,} clicks  {row['events']:>9,} events  {mark}".rstrip())
+
+
+@app.command()
+def promote(
+    store: Store,
+    version: Annotated[str, typer.Argument(help="A version; `newest` for always the newest.")],
+) -> None:
+    """Let a version serve until another is chosen. Training goes on as before."""
+    if version != "newest" and not version.isdecimal():
+        raise UserError(f"version {version!r}: give a number of `tracecvr models list`, or newest")
+    _versions(store).promote(None if version == "newest" else int(version))
+    typer.echo(f"serving: {version}")
+
+
+@app.command()
+def rollback(store: Store) -> None:
+    """Let the version before the one that serves do so. Training goes on as before."""
+    typer.echo(f"serving: {_versions(store).rollback()}")
+
+
+def _versions(store: Path) -> Versions:
+    from tracecvr.online.versions import Versions
+
+    opened_store = store_at(store)
+    return Versions(opened_store.folder, opened_store.settings.keep)

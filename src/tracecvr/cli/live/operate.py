@@ -1,0 +1,255 @@
+"""A store at work: events go in, intervals are learnt, what became of them is looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracecvr.base.errors import HeldError, UserError
+from tracecvr.cli.live.arguments import AsJson, DataSettings, Source, Store, flat, store_at, time_of
+from tracecvr.cli.live.aside import set_aside
+
+if TYPE_CHECKING:
+    from tracecvr.online.learner import Tick
+    from tracecvr.online.store import Store as LiveStore
+
+
+def ingest(
+    store: Store,
+    file: Annotated[Path, typer.Argument(help="Events, one JSON object per line; - for standard input.")] = Path("-"),
+    batch: Annotated[int, typer.Option(min=1, help="Events that are accepted together.")] = 500,
+) -> None:
+    """Accept events into the log of a live model. To send some twice does no harm."""
+    opened_store = store_at(store)
+    log, totals = opened_store.log(), {"accepted": 0, "duplicates": 0}
+    lines = _lines(file)
+    while chunk := list(islice(lines, batch)):
+        rows = []
+        for number, line in chunk:
+            try:
+                rows.append(opened_store.reader.read(json.loads(line)))
+            except (UserError, ValueError, RecursionError) as error:  # json has all of them
+                accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
+                raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
+        receipt = log.append(rows)
+        for name, n in {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts}.items():
+            totals[name] = totals.get(name, 0) + n
+    typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
+    if totals.get("future"):
+        typer.echo(set_aside(opened_store.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    if str(file) == "-":
+        yield from ((number, line) for number, line in enumerate(sys.stdin, start=1) if line.strip())
+        return
+    with file.open(encoding="utf-8") as lines:
+        yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def tick(
+    store: Store,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Close every interval that ends by this time first; written as the events' times."),
+    ] = None,
+) -> None:
+    """Learn every interval that is closed, then end."""
+    from tracecvr.online.learner import opened
+
+    opened_store = store_at(store)
+    if to is not None:
+        opened_store.log().close_until(time_of(opened_store, to, "--to"))
+    with opened(opened_store) as learner:
+        while (done := learner.tick()) is not None:
+            _say(done)
+
+
+def learn(
+    store: Store,
+    poll: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the log.")] = 1.0,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Learn each interval as it is closed, until stopped. Stop it in any way: it goes on where it was."""
+    if with_parent:
+        _end_with_parent()
+    from tracecvr.online.learner import opened
+
+    with _reported() if with_parent else nullcontext(), opened(store_at(store)) as learner:
+        for done in learner.follow(poll):
+            _say(done)
+
+
+def _say(done: Tick) -> None:
+    word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
+    which = f"interval {done.number}"
+    if done.intervals > 1:
+        which = f"intervals {done.number - done.intervals + 1} to {done.number}"
+    typer.echo(f"{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """For whoever watches this process: its last line says why it ends, its exit code whether another has the store."""
+    try:
+        yield
+    except HeldError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(HeldError.code) from None
+    except (UserError, OSError):  # told on one line as of any command
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        typer.echo("error: " + " ".join(f"{type(error).__name__}: {error}".split()), err=True)
+        raise typer.Exit(1) from None
+
+
+def _end_with_parent() -> None:
+    """End when the process that holds the other end of standard input does, however it ends."""
+
+    def watch() -> None:
+        while os.read(0, 1):  # not by sys.stdin: its lock, held here, would abort a process that ends by itself
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def status(store: Store, as_json: AsJson = False) -> None:
+    """What was accepted, how far the learner is, and how well it predicts."""
+    from tracecvr.online.status import status_of
+
+    content = status_of(store_at(store))
+    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flat(content)))
+
+
+def replay_log(
+    store: Store,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="Only write the log as a prepared table, for `run` and `bench`.")
+    ] = None,
+) -> None:
+    """Learn everything again from the log alone, and compare with the versions."""
+    from rich.console import Console
+
+    from tracecvr.cli.progress_display import Display
+    from tracecvr.online.verify_log import as_table, verify_log
+
+    opened_store = store_at(store)
+    if table is not None:
+        made = as_table(opened_store, table)
+        typer.echo(f"table: {table}, {len(made):,} clicks; --data {made.schema.dataset} --source {table}")
+        return
+    with Display(Console(stderr=True)) as progress:
+        verification = verify_log(opened_store, progress)
+    typer.echo(verification.summary())
+    if not verification.same:
+        raise typer.Exit(1)
+
+
+def reopen(
+    store: Store,
+    at: Annotated[int | None, typer.Option("--at", min=0, help="The first interval that should not be closed.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="Set events aside that are dated later; by default by the store's rule."),
+    ] = None,
+) -> None:
+    """Undo closings that should not have been, such as those of an event with a wrong date. Nothing is lost: what came
+    since gets its place, and the learner goes on from the last good version. Stop the learner first."""
+    from tracecvr.online.reopening import reopen
+
+    found = store_at(store)
+    if at is None:
+        raise UserError(f"--at is missing: the first interval that should not be closed{_runs(found)}")
+    last = None if until is None else time_of(found, until, "--until")
+    done = reopen(found, at, last)
+    typer.echo(f"closed: {done.closed:,} intervals; moved: {done.moved:,} events; set aside: {done.set_aside:,} events")
+
+
+def _runs(store: LiveStore) -> str:
+    """The longest runs of intervals that were closed at once: most likely one of them is meant."""
+    runs = sorted(store.log().runs(), key=lambda run: run[0] - run[1])[:3]
+    words = [f"{first} to {after - 1}" for first, after in runs if after - first > 1]
+    return f"; closed at once were {', '.join(words)}" if words else ""
+
+
+def verify(
+    store: Store,
+    replay: Annotated[bool, typer.Option("--replay", help="Learn everything again and compare, too.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record hashes and checksums that an older store does not have.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a live model as a whole: files, log, versions, archive. Nothing else may learn in it meanwhile."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from tracecvr.cli.progress_display import Display
+    from tracecvr.online import store_check as checking
+
+    found = store_at(store, check=False)
+    if record:
+        checking.record(found)
+    report = checking.verified(found)
+    if replay and all(finding.fine for finding in report):
+        with Display(Console(stderr=True)) as progress:
+            report.append(checking.replayed(found, progress))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in report], indent=2))
+    else:
+        for finding in report:
+            typer.echo(f"{finding.part}: {finding.text}" if finding.fine else f"{finding.part}: WRONG: {finding.text}")
+    if not all(finding.fine for finding in report):
+        raise typer.Exit(1)
+
+
+def compact(store: Store) -> None:
+    """Move events that no horizon needs any more from the database to Parquet."""
+    from tracecvr.online.archive import compact
+
+    opened_store = store_at(store)
+    typer.echo(f"archived: {compact(opened_store, opened_store.engine().memory):,} events")
+
+
+def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events name the user.")]) -> None:
+    """Delete all events of a user, for good. Models keep what they have learnt."""
+    from tracecvr.online.archive import erase
+
+    clicks, actions = erase(store_at(store), user)
+    typer.echo(f"erased: {clicks:,} clicks, {actions:,} actions")
+
+
+def events(
+    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    source: Source = None,
+    data_set: DataSettings = None,
+    start: Annotated[str | None, typer.Option("--start", help="From this time on; the split by default.")] = None,
+    end: Annotated[str, typer.Option("--end", help="Up to this time.")] = "36500d",
+) -> None:
+    """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
+    text if the log has a calendar, else seconds since its origin."""
+    from tracecvr.base import config
+    from tracecvr.base.registry import Given
+    from tracecvr.online.dataset_events import events_of
+    from tracecvr.online.times import Times
+    from tracecvr.runs.spec import dataset_of
+
+    dataset = dataset_of(Given(data), data_set or ())
+    first = dataset.split if start is None else config.parsed_duration(start, "--start")
+    times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
+    for event in events_of(dataset, source, first, config.parsed_duration(end, "--end")):
+        event["ts"] = times.shown(event["ts"])
+        sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")

@@ -1,0 +1,163 @@
+"""What the command line prints: results, listings and the outcome of checks, as tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from inspect import getdoc
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from tracecvr import checks
+from tracecvr.base import config, registry
+from tracecvr.base.durations import exact_duration, rounded_duration
+from tracecvr.checks import CheckOutcome
+
+if TYPE_CHECKING:
+    from tracecvr.bench.compare import Comparison
+    from tracecvr.data.inspection.inspect_log import Inspection
+
+MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
+
+
+_REFERENCES = {"constant": "constant rate", "logistic": "logistic regression"}
+_BAR = 40
+"""Characters of a full bar."""
+
+
+def console() -> Console:
+    """As wide as the terminal; wide enough for every table where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def result(content: dict[str, Any]) -> None:
+    """What came out of a run, and what the log's reader has to tell."""
+    out, data = console(), content["data"]
+    title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("method", "AUC", "PR-AUC", "NLL", "NE", "ECE", "PCOC", "events/click", "time"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    table.add_row(*_row(content))
+    for name, figures in content.get("references", {}).items():
+        table.add_row(f"({_REFERENCES[name]})", *_figures(figures), "", "")
+    out.print(table)
+    if advice := content.get("advice"):
+        out.print(f"warning: {advice}", soft_wrap=True)
+    for name, count in data["counts"].items():
+        if count and name.startswith(("dropped_", "not_scored", "not_judged")):
+            out.print(f"{name}: {count:,}")
+    for note in data["notes"]:
+        out.print(f"note: {note}", soft_wrap=True)
+
+
+def _row(result: dict[str, Any]) -> list[str]:
+    pooled, cost = result["metrics"]["pooled"], result["cost"]
+    seconds = cost["prepare_s"] + cost["warm_up_s"] + cost["stream_s"]
+    events = cost["reveals"] / max(cost["clicks"], 1)
+    name = "+".join([result["method"], *result["plugins"]])
+    return [name, *_figures(pooled), f"{events:.2f}", f"{seconds:.0f} s"]
+
+
+def _figures(pooled: dict[str, Any]) -> list[str]:
+    shown = [_figure(pooled.get(name)) for name in ("auc", "pr_auc", "nll", "ne", "ece")]  # no `ne` in old results
+    return [*shown, _figure(pooled["pcoc"], 3)]
+
+
+def changes(comparison: Comparison, lines: Sequence[str]) -> None:
+    """One row per figure of two benches, then the rest in lines."""
+    from tracecvr.bench.tables import ARROWS, NAMES, difference_text
+
+    out = console()
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("row", "metric", "before", "after", "difference", "judged by", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("row", "judged by", "verdict") else "right")
+    for one in comparison.changes:
+        name = NAMES[one.metric] + ARROWS.get(one.metric, "")
+        figures = f"{one.before:.4f}", f"{one.after:.4f}", difference_text(one.difference).replace("[", "\\[")
+        table.add_row(one.row.replace("[", "\\["), name, *figures, one.by, one.verdict)
+    out.print(table)
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def inspected(inspection: Inspection) -> None:
+    """Columns, delays and defects of a log that was looked at."""
+    from tracecvr.data.inspection import columns
+
+    out = console()
+    table = Table("column", "holds", "for example", box=SIMPLE_HEAD)
+    for row in columns.shown(inspection.columns):
+        table.add_row(*(text.replace("[", "\\[") for text in row))
+    out.print(table)
+    for action, curve in inspection.measured.to_json().items():
+        marks = ", ".join(f"{float(q):.0%} by {rounded_duration(s)}" for q, s in curve["quantiles_s"].items())
+        out.print(
+            f"delay of {action}: {curve['count']:,} came after a click{'; ' if marks else ''}{marks}", markup=False
+        )
+        for point in curve["curve"]:
+            if 0.005 <= point["share"] < 0.995:
+                bar = "█" * round(_BAR * point["share"])
+                out.print(f"{exact_duration(point['age_s']):>8} {bar:<{_BAR}} {point['share']:6.1%}", markup=False)
+    out.print()
+    for name, count in inspection.counts.items():
+        if count:
+            out.print(f"{name}: {count:,}")
+    for doubt in inspection.doubts:
+        out.print(f"in doubt: {doubt}", markup=False, soft_wrap=True)
+    for name, why in inspection.measured.leaks.items():
+        out.print(f"left out: {name}: {why}", markup=False, soft_wrap=True)
+    out.print()
+
+
+def _figure(value: float | None, digits: int = 4) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
+def described(kind: str) -> list[dict[str, Any]]:
+    """Everything of a kind that is found, with its options, ready for JSON."""
+    return [
+        {
+            "name": name,
+            "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
+            "reference": getattr(cls, "reference", ""),
+            "options": [asdict(o) for o in config.options(cls)],
+        }
+        for name, cls in registry.available(kind).items()
+    ]
+
+
+def listing(kind: str) -> None:
+    """Everything of a kind, a row each."""
+    table = Table(kind, "what it does", "options")
+    for row in described(kind):
+        table.add_row(row["name"], row["summary"], ", ".join(o["name"] for o in row["options"]))
+    Console().print(table)
+
+
+def matrix(report: Sequence[CheckOutcome]) -> None:
+    """Methods down, checks across; a legend says what the marks mean, and every failure is told in full."""
+    out = console()
+    names = list(dict.fromkeys(outcome.check for outcome in report))
+    table = Table("method", *(str(i) for i in range(1, len(names) + 1)), box=SIMPLE_HEAD)
+    for method in dict.fromkeys(outcome.method for outcome in report):
+        table.add_row(method, *(MARKS[o.status] for o in report if o.method == method))
+    out.print(table)
+    out.print("  ".join(f"{i} {name}" for i, name in enumerate(names, start=1)))
+    out.print("  ".join(f"{mark} {status}" for status, mark in MARKS.items()))
+    for outcome in report:
+        if outcome.unexpected:
+            out.print(f"{outcome.method} {outcome.check}: {outcome.reason}", markup=False)
+    out.print(checks.summary(report))
+
+
+def outcomes(report: Sequence[CheckOutcome]) -> None:
+    """One row per check."""
+    table = Table("method", "check", "outcome", "why")
+    for outcome in report:
+        table.add_row(outcome.method, outcome.check, outcome.status, outcome.reason)
+    Console().print(table)
+    Console().print(checks.summary(report))

@@ -1,0 +1,266 @@
+"""Encoder: raw columns to embedding ids. Fitted on the warm-up part alone, saved beside the table and the model.
+
+Hashes are xxh3_64 of the UTF-8 text (a missing value is the empty text), modulo the table size: a fixed contract, so
+that a saved model reads the same ids for ever.
+
+Raw values are read by the kind of their column, by one rule, offline (`prepare`) and live (HTTP, files, brokers):
+
+- hashed: the text of a value. A number is the text that it is written as, so 3 and 3.0 differ; true is "true".
+- modulo: whole numbers of 64 bits. 3.0 is 3, a fraction is rounded down, and a text that is a number is that number.
+- binned: finite numbers. A text that is a number is that number.
+
+Anything else is a missing value: other text, true and false, NaN, infinities, lists, objects. Encoding never fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import polars_hash  # noqa: F401  (registers the .nchash namespace)
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, write_json
+from tracecvr.data.table import Feature, Ids
+
+_BLOCK = 1 << 18
+"""Rows encoded at a time: a block of ids stays in the cache while its columns are laid side by side."""
+
+_TYPES: dict[type, type[pl.DataType]] = {
+    int: pl.Int64,
+    float: pl.Float64,
+    str: pl.String,
+    bool: pl.Boolean,
+}
+"""Types of single values in JSON, and of columns that hold them."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one raw column becomes one feature. Subclasses say how values become ids in [0, size)."""
+
+    kind: ClassVar[str]
+    learns: ClassVar[bool] = False
+    takes: ClassVar[tuple[type, ...]] = (int, float, str)
+    """Types of values that it can read; of `sound` ones, it reads every value that is finite."""
+    sound: ClassVar[tuple[type, ...]] = (int,)
+    raw: str
+    size: int
+    table: str | None = None
+    one_hot: bool = False
+
+    @property
+    def feature(self) -> Feature:
+        return Feature(self.raw, self.size, self.table or self.raw, self.one_hot)
+
+    def fitted(self, warm: pl.DataFrame) -> Column:
+        """This column with what it learns from rows of the warm-up part, beside what it had learnt from others."""
+        return self
+
+    def ids(self) -> pl.Expr:
+        raise NotImplementedError
+
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        """Raw values of one type as this kind reads them: null where they are missing or cannot be read."""
+        raise NotImplementedError
+
+    def series(self, values: list[Any]) -> pl.Series:
+        """Raw values of any types as one column that `ids` takes, each as it would be alone: null where one is missing
+        or cannot be read."""
+        types = set(map(type, values)) - {type(None)}
+        if len(types) <= 1 and types <= {*self.sound}:
+            try:
+                found = pl.Series(values, dtype=_TYPES[next(iter(types), int)])
+                if types != {float} or found.is_finite().all():
+                    return found
+            except (OverflowError, TypeError):  # an integer beyond 64 bits
+                pass
+        if int in types:
+            values = [rounded(value) if type(value) is int and is_huge(value) else value for value in values]
+            types |= set(map(type, values))
+        layers = {str(t): _only(values, t) for t in self.takes if t in types}
+        if not layers:
+            return pl.Series([None] * len(values), dtype=pl.Int64)
+        read = [self.clean(pl.col(name), layer.dtype) for name, layer in layers.items()]
+        return pl.DataFrame(layers).select(pl.coalesce(read)).to_series()
+
+
+@dataclass(frozen=True)
+class Hashed(Column):
+    """Any value, hashed as text: unseen values get an id too."""
+
+    kind = "hashed"
+    takes = (int, float, str, bool)
+    sound = (int, float, str)
+
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        return values.cast(pl.String)
+
+    def ids(self) -> pl.Expr:
+        text: Any = pl.col(self.raw).cast(pl.String).fill_null("")
+        hashed: pl.Expr = text.nchash.xxh3_64()
+        return hashed % self.size
+
+
+@dataclass(frozen=True)
+class Modulo(Column):
+    """Whole numbers, modulo the table size (the Taobao recipe); missing is 0."""
+
+    kind = "modulo"
+
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        if dtype.is_integer():
+            return values
+        rounded = values.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
+        return pl.coalesce(values.cast(pl.Int64, strict=False), rounded) if dtype == pl.String else rounded
+
+    def ids(self) -> pl.Expr:
+        return pl.col(self.raw).fill_null(0) % self.size
+
+
+@dataclass(frozen=True)
+class Binned(Column):
+    """Numbers in equal-width bins between the warm-up part's extremes; missing is -1, later values are clipped.
+
+    `scale="log"` bins log(2 + v): counts are heavy-tailed, and equal widths put nearly all of them in the first bin.
+    """
+
+    kind = "binned"
+    learns = True
+    sound = (int, float)
+    scale: str = "linear"
+    low: float = math.inf
+    high: float = -math.inf
+
+    def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        number = values.cast(pl.Float64, strict=False)
+        return pl.when(number.is_finite()).then(number)
+
+    def fitted(self, warm: pl.DataFrame) -> Column:
+        if warm.is_empty():
+            return self
+        low, high = warm.select(self._value().min().alias("low"), self._value().max().alias("high")).row(0)
+        return replace(self, low=min(self.low, low), high=max(self.high, high))
+
+    def ids(self) -> pl.Expr:
+        # By the inverse: polars divides so, too, except where there is one row, and an id must not depend on that.
+        inverse = 1 / max(self.high - self.low, 1e-9)
+        position = (self._value() - self.low) * inverse * self.size
+        return position.floor().clip(0, self.size - 1)
+
+    def _value(self) -> pl.Expr:
+        value = pl.col(self.raw).cast(pl.Float64).fill_null(-1.0)
+        return (value.clip(lower_bound=-1.0) + 2.0).log() if self.scale == "log" else value
+
+
+_KINDS: dict[str, type[Column]] = {c.kind: c for c in (Hashed, Modulo, Binned)}
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The columns of a log, in feature order."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        return tuple(c.feature for c in self.columns)
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to be learnt from the warm-up part."""
+        return any(c.learns for c in self.columns)
+
+    def fit(self, warm: pl.DataFrame) -> Encoder:
+        """Learn ranges from the warm-up part, or from one more piece of it."""
+        return Encoder(tuple(c.fitted(warm) for c in self.columns))
+
+    def kept(self) -> list[pl.Expr]:
+        """What has to be kept of raw rows until the encoder is fitted: ids, in as few bytes as they take, except where
+        ids depend on what is learnt. `finish` makes ids of it."""
+        return [
+            (pl.col(c.raw) if c.learns else c.ids().cast(_smallest(c.size))).alias(f"x{j}")
+            for j, c in enumerate(self.columns)
+        ]
+
+    def finish(self, kept: pl.DataFrame) -> Ids:
+        """(N, F) ids of what was kept."""
+        ids = [replace(c, raw=f"x{j}").ids() if c.learns else pl.col(f"x{j}") for j, c in enumerate(self.columns)]
+        return _side_by_side(kept, ids)
+
+    def encode(self, raw: pl.DataFrame) -> Ids:
+        """(N, F) ids of raw rows; a missing column is an error, an unseen value is not."""
+        self.check(raw)
+        return _side_by_side(raw, self._ids)
+
+    def encode_values(self, columns: Mapping[str, list[Any]]) -> tuple[Ids, Counter[str]]:
+        """(N, F) ids of raw values of any types, by raw column, each as it would be alone; and of each column how many
+        values cannot be read. Those are missing."""
+        read = [column.series(columns[column.raw]).alias(f"x{j}") for j, column in enumerate(self.columns)]
+        unreadable: Counter[str] = Counter()
+        for column, series in zip(self.columns, read, strict=True):
+            count = series.null_count() - columns[column.raw].count(None)
+            if count:
+                unreadable[column.raw] = max(count, unreadable[column.raw])  # two features may share a column
+        return _side_by_side(pl.DataFrame(read), self._ids_by_place), unreadable
+
+    @cached_property
+    def _ids_by_place(self) -> list[pl.Expr]:
+        return [replace(column, raw=f"x{j}").ids() for j, column in enumerate(self.columns)]
+
+    @cached_property
+    def _ids(self) -> list[pl.Expr]:
+        """Built once: for a few rows, that takes as long as to evaluate them."""
+        return [c.ids() for c in self.columns]
+
+    def check(self, raw: pl.DataFrame) -> None:
+        """Refuse rows that lack a column."""
+        missing = [c.raw for c in self.columns if c.raw not in raw.columns]
+        if missing:
+            raise UserError(f"column {missing[0]!r} is missing; expected {', '.join(c.raw for c in self.columns)}")
+
+    def save(self, path: Path) -> None:
+        write_json(path, {"columns": [{"kind": c.kind} | asdict(c) for c in self.columns]})
+
+    @classmethod
+    def load(cls, path: Path) -> Encoder:
+        columns = read_json(path)["columns"]
+        return cls(tuple(_KINDS[c.pop("kind")](**c) for c in columns))
+
+
+def is_huge(value: int) -> bool:
+    """Whether an integer has more bits than a column holds."""
+    return bool(abs(value) >> 63)
+
+
+def rounded(value: int) -> float:
+    """The float nearest to an integer."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _only(values: list[Any], kind: type) -> pl.Series:
+    """The values of one type, null in place of others."""
+    return pl.Series([v if type(v) is kind else None for v in values], dtype=_TYPES[kind])
+
+
+def _smallest(size: int) -> type[pl.DataType]:
+    """The narrowest type that holds ids below `size`."""
+    return pl.UInt8 if size <= 1 << 8 else pl.UInt16 if size <= 1 << 16 else pl.Int32
+
+
+def _side_by_side(rows: pl.DataFrame, ids: list[pl.Expr]) -> Ids:
+    named = [expression.cast(pl.Int32).alias(str(j)) for j, expression in enumerate(ids)]
+    x = np.empty((len(rows), len(ids)), dtype=np.int32)
+    for start in range(0, len(rows), _BLOCK):
+        x[start : start + _BLOCK] = rows.slice(start, _BLOCK).select(named).to_numpy()
+    return x

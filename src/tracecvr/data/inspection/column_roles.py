@@ -1,0 +1,285 @@
+"""Which column is what: the click's id and time, actions, refunds, the type of an event, features.
+
+Nothing that changes labels is guessed silently: where another reading is possible, `doubts` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tracecvr.base.errors import UserError
+from tracecvr.data.inspection.columns import Profile, Sampled
+
+CLICK = ("click", "clk", "pv", "view", "impression", "visit")
+CONVERSION = (
+    "conver",
+    "purchase",
+    "buy",
+    "bought",
+    "order",
+    "sale",
+    "sold",
+    "pay",
+    "paid",
+    "install",
+    "signup",
+    "lead",
+)
+REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
+ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
+TYPE = ("event", "type", "action", "behavio", "kind", "activity")
+_MOST_TYPES = 30
+
+
+@dataclass
+class GuessedAction:
+    """Something that follows a click: the column of its time, or the word for it."""
+
+    name: str
+    time: str = ""
+    event: str = ""
+    why: str = ""
+
+
+@dataclass
+class Guess:
+    """What a log seems to be."""
+
+    shape: str
+    click: Profile
+    id: tuple[str, ...]
+    whole_ids: bool
+    type: str = ""
+    event: str = ""
+    actions: list[GuessedAction] = field(default_factory=list)
+    refund: GuessedAction | None = None
+    features: list[Profile] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    by_file: list[tuple[Sampled, str, str]] = field(default_factory=list)
+    """Where files differ: each with the word for its rows and its column of times."""
+
+
+def guessed(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
+    """The likeliest reading, and the columns it was made from."""
+    first = logs[0]
+    if any(set(one.columns) != set(first.columns) for one in logs):
+        return _of_files(logs)
+    columns = first.columns
+    kinds = _types(columns)
+    return (_of_events(columns, kinds) if kinds else _of_clicks(columns)), columns
+
+
+def _has(name: str, words: Sequence[str]) -> bool:
+    return any(word in name.lower() for word in words)
+
+
+def _first(columns: Iterable[Profile], words: Sequence[str]) -> Profile | None:
+    """The column named by the earliest of the words."""
+    there = list(columns)
+    return next((one for word in words for one in there if word in one.name.lower()), None)
+
+
+def _times(columns: Mapping[str, Profile]) -> list[Profile]:
+    timed = [one for one in columns.values() if one.unit is not None]
+    if not timed:
+        seen = ", ".join(columns)
+        raise UserError(
+            f"no column looks like times (numbers since 1970, ISO-8601 text or date-times); columns are: {seen}. A log "
+            "needs the time of each click; describe it by hand as docs/own_log.md says"
+        )
+    return timed
+
+
+def _types(columns: Mapping[str, Profile]) -> Profile | None:
+    """The column that says what happened in a row, if there is one."""
+    for one in columns.values():
+        if one.unit is None and not one.number and 2 <= one.distinct <= _MOST_TYPES:
+            words = [str(word).lower() for word in one.values.drop_nulls().unique()]
+            clicks = any(_has(word, CLICK) for word in words)
+            follows = any(_has(word, CONVERSION) for word in words)
+            if clicks and (follows or _has(one.name, TYPE)):
+                return one
+    return None
+
+
+def _of_clicks(columns: Mapping[str, Profile]) -> Guess:
+    times = _times(columns)
+    click = _first(times, CLICK) or min(times, key=lambda one: (_is_follow_up(one), one.rows - one.happened))
+    others = [one for one in times if one is not click]
+    key = _id([one for one in columns.values() if one.unit is None], click.rows)
+    guess = Guess("clicks", click, *key)
+    if not _has(click.name, CLICK):
+        guess.doubts.append(f"the time of the click is taken from {click.name!r}: no column is named after a click")
+    if not guess.id:
+        guess.doubts.append("no column tells clicks apart: rows that are there twice cannot be found")
+    for one in others:
+        _place(guess, one)
+    _order(guess)
+    if not guess.actions:
+        raise UserError(
+            f"{click.name!r} looks like the time of a click, but no column looks like the time of a conversion; is it "
+            "a log of events without a column of types? Describe it by hand as docs/own_log.md says"
+        )
+    used = {click.name, *guess.id, *(one.name for one in others)}
+    _features(guess, [one for one in columns.values() if one.name not in used])
+    return guess
+
+
+def _is_follow_up(one: Profile) -> bool:
+    return _has(one.name, CONVERSION) or _has(one.name, REFUND)
+
+
+def _place(guess: Guess, one: Profile) -> None:
+    """A column of times beside the click's: an action, a refund, or neither."""
+    share = f"in {one.happened / one.rows:.1%} of the rows"
+    if _has(one.name, REFUND):
+        guess.refund = GuessedAction("refund", time=one.name, why=share)
+    elif one.nulls == 0 and not one.absent and not _is_follow_up(one):
+        guess.left_out[one.name] = "a time that every row has: not something that may or may not follow"
+    else:
+        guess.actions.append(GuessedAction(_short(one.name), time=one.name, why=share))
+
+
+def _order(guess: Guess) -> None:
+    """The conversion first; say so where its name does not tell."""
+    named = [one for word in CONVERSION for one in guess.actions if word in (one.time or one.event).lower()]
+    if named:
+        guess.actions.remove(named[0])
+        guess.actions.insert(0, named[0])
+    if guess.actions and (not named or len(dict.fromkeys(one.name for one in named)) > 1):
+        names = ", ".join(one.name for one in guess.actions)
+        guess.doubts.append(f"the conversion is taken to be {guess.actions[0].name!r}; candidates were {names}")
+
+
+def _of_events(columns: Mapping[str, Profile], kinds: Profile) -> Guess:
+    click_word, words = _words(kinds)
+    mine = kinds.values == click_word
+    time = max(_times(columns), key=lambda one: (one.filled, -list(columns).index(one.name)))
+    candidates = [one for one in columns.values() if one.unit is None and one is not kinds]
+    of_clicks = {one.name: _of_rows(one, mine) for one in candidates}
+    key = _id([one for one in of_clicks.values() if one.named_id], int(mine.sum()))
+    if not key[0]:
+        several = tuple(one.name for one in candidates if one.named_id) or tuple(
+            one.name for one in candidates if one.whole
+        )
+        if not several:
+            raise UserError("this looks like a log of events, but no column brings clicks and actions together: no id")
+        key = several, False
+    guess = Guess("events", time, *key, type=kinds.name, event=click_word)
+    if len(guess.id) > 1:
+        guess.doubts.append(
+            f"no single column tells clicks apart: a click is taken to be one combination of {', '.join(guess.id)}, "
+            "and later rows of the same combination to be duplicates of it"
+        )
+    known = [word for word in words if _has(word, (*CONVERSION, *REFUND, *ACTION))]
+    if any(not _has(word, REFUND) for word in known):
+        for word in words:
+            if word not in known:
+                rows = int((kinds.values == word).sum())
+                guess.doubts.append(
+                    f"events {word!r} ({rows:,} rows) are left out; if they follow clicks, add an [[action]]"
+                )
+        words = known
+    for word in words:
+        rows = int((kinds.values == word).sum())
+        action = GuessedAction(_short(word), event=word, why=f"{rows:,} of {kinds.rows:,} rows looked at")
+        if _has(word, REFUND):
+            guess.refund = GuessedAction("refund", event=word, why=action.why)
+        else:
+            guess.actions.append(action)
+    _order(guess)
+    if not guess.actions:
+        raise UserError(f"column {kinds.name!r} has clicks ({click_word}), but nothing that could follow them")
+    # Parts of an id, a user or an item, say something of other clicks, too; a whole one does not.
+    used = {time.name, kinds.name, *(guess.id if len(guess.id) == 1 else ())}
+    _features(guess, [one for one in of_clicks.values() if one.name not in used])
+    return guess
+
+
+def _words(kinds: Profile) -> tuple[str, list[str]]:
+    """What is written of a click, and of everything else, the most frequent first."""
+    counts = kinds.values.drop_nulls().cast(pl.String).value_counts(sort=True)
+    words = [str(word) for word in counts[kinds.name].to_list()]
+    click = next((word for sign in CLICK for word in words if sign in word.lower()), words[0])
+    return click, [word for word in words if word != click]
+
+
+def _of_files(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
+    """Files with different columns: one of clicks, others of what followed, with an id in common."""
+    clicks = next((one for one in logs if _has(one.file.path.stem, CLICK)), None)
+    if clicks is None:
+        raise UserError("files with different columns: name the one of clicks after them (clicks.csv), or look at one")
+    common = [one for name, one in clicks.columns.items() if all(name in log.columns for log in logs)]
+    key = _id([one for one in common if one.unit is None], clicks.rows)
+    if not key[0]:
+        raise UserError(
+            "files with different columns, but no id that all of them have: there is nothing to join them by"
+        )
+    time = _first(_times(clicks.columns), CLICK) or _times(clicks.columns)[0]
+    guess = Guess("events", time, *key, event="click")
+    for log in logs:
+        word = "click" if log is clicks else _short(log.file.path.stem)
+        at = time if log is clicks else max(_times(log.columns), key=lambda one: one.filled)
+        guess.by_file.append((log, word, at.name))
+        if log is not clicks:
+            action = GuessedAction(word, event=word, why=f"every row of {log.file.path.name}")
+            if _has(word, REFUND):
+                guess.refund = GuessedAction("refund", event=word, why=action.why)
+            else:
+                guess.actions.append(action)
+        if (at.unit, at.relative) != (time.unit, time.relative):
+            guess.doubts.append(f"{log.file.path.name}: times are written in another unit than those of clicks")
+    _order(guess)
+    if not guess.actions:
+        raise UserError("files of clicks and refunds, but none of conversions")
+    used = {time.name, *guess.id}
+    _features(guess, [one for one in clicks.columns.values() if one.name not in used])
+    return guess, {one.name: one for log in reversed(logs) for one in log.columns.values()}
+
+
+def _of_rows(one: Profile, rows: pl.Series) -> Profile:
+    values = one.values.filter(rows)
+    distinct = 0 if values.dtype.is_nested() else values.drop_nulls().n_unique()
+    return Profile(one.name, values, values.null_count(), distinct, number=one.number, whole=one.whole)
+
+
+def _id(candidates: Sequence[Profile], rows: int) -> tuple[tuple[str, ...], bool]:
+    """The column that tells clicks apart, if one does; a name that says click is believed sooner."""
+    able = [one for one in candidates if one.named_id and one.distinct >= 0.9 * one.filled and one.filled >= 0.5 * rows]
+    if not able:
+        return (), False
+    best = max(able, key=lambda one: (_has(one.name, CLICK), one.distinct))
+    return (best.name,), best.whole
+
+
+def _short(name: str) -> str:
+    """A name for an action from that of its column."""
+    text = name.lower()
+    for end in ("_time", "_timestamp", "_ts", "_at", "_date", "_datetime", "time"):
+        text = text.removesuffix(end) or text
+    return "".join(c if c.isalnum() else "_" for c in text).strip("_") or "action"
+
+
+def _features(guess: Guess, columns: Sequence[Profile]) -> None:
+    for one in columns:
+        why = _no_feature(one)
+        if why is None:
+            guess.features.append(one)
+        else:
+            guess.left_out[one.name] = why
+
+
+def _no_feature(one: Profile) -> str | None:
+    if one.unit is not None:
+        return "a time"
+    if one.filled == 0 or one.distinct == 0:
+        return "empty, or nested, on clicks"
+    if one.distinct == 1 and one.nulls == 0:
+        return "one value"
+    if one.distinct > 0.9 * one.filled and one.filled > 20 and (one.named_id or not one.number):
+        return "another value in nearly every row"
+    return None

@@ -1,0 +1,172 @@
+"""What single columns hold: times and their unit, ids, numbers, categories. From a sample of all rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from tracecvr.base.errors import UserError
+from tracecvr.data.own_log import files, times
+from tracecvr.data.own_log.files import LogFile
+from tracecvr.data.own_log.schema import Defects, Times
+
+SAMPLE = 200_000
+"""Rows that are kept of each file: every row of a short one, every n-th of a long one."""
+
+SEPARATORS = (",", "\t", ";", "|")
+ABSENT = (0, -1)
+"""Numbers that often stand for a time that there is not."""
+
+_YEARS = 15 * 365 * 86_400
+_TIME_NAME = re.compile(r"(^|[_\W])(ts|time|timestamp|date|datetime|seconds|at)($|[_\W])|(time|stamp|date|_at|_ts)$")
+_ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])|id$")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One column. `unit` is set if it holds times; `relative` if they are not counted from 1970."""
+
+    name: str
+    values: pl.Series
+    nulls: int
+    distinct: int
+    unit: str | None = None
+    relative: bool = False
+    naive: bool = False
+    absent: tuple[str, ...] = ()
+    number: bool = False
+    whole: bool = False
+
+    @property
+    def named_id(self) -> bool:
+        return bool(_ID_NAME.search(self.name.lower()))
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+    @property
+    def filled(self) -> int:
+        """Rows with a value."""
+        return self.rows - self.nulls
+
+    @property
+    def happened(self) -> int:
+        """Rows with a value that is a time."""
+        return self.filled - int(self.values.cast(pl.String).is_in(self.absent).sum())
+
+    def examples(self, count: int = 3) -> str:
+        """A few of its values, in words."""
+        texts = [str(value) for value in self.values.drop_nulls().unique(maintain_order=True).head(count)]
+        return ", ".join(text if len(text) <= 30 else f"{text[:30]}..." for text in texts)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A file, its sample and its columns."""
+
+    file: LogFile
+    rows: int
+    frame: pl.DataFrame
+    columns: dict[str, Profile]
+
+
+def sampled(path: Path) -> Sampled:
+    """Look at every row of a file and keep a sample of them."""
+    file = sniffed(path)
+    names = list(file.columns())
+    every, rows, kept = max(1, -(-file.rows() // SAMPLE)), 0, []
+    for batch in file.batches(names):
+        kept.append(batch.gather_every(every, -rows % every))
+        rows += len(batch)
+    if not rows:
+        raise UserError(f"{path}: no rows: there is nothing to look at")
+    frame = pl.concat(kept)
+    return Sampled(file, rows, frame, {name: profiled(frame[name]) for name in names})
+
+
+def sniffed(path: Path) -> LogFile:
+    """The file with the separator that its first lines have most of, and whether its first line is a header."""
+    file = files.opened(path)
+    if file.parquet:
+        return file
+    with path.open("rb") as stream:
+        lines = stream.read(1 << 16).decode("utf-8-sig", errors="replace").splitlines()[:50]
+    separator = max(SEPARATORS, key=lambda mark: (min(line.count(mark) for line in lines), -SEPARATORS.index(mark)))
+    first = [cell.strip().strip('"') for cell in lines[0].split(separator)]
+    header = len(set(first)) == len(first) and not any(_is_value(cell) for cell in first)
+    return LogFile(path, False, separator, header)
+
+
+def _is_value(cell: str) -> bool:
+    """Whether a cell of the first line cannot be the name of a column."""
+    return cell == "" or re.fullmatch(r"[+-]?\d+(\.\d*)?|\d{4}-\d{2}-\d{2}.*", cell) is not None
+
+
+def profiled(values: pl.Series) -> Profile:
+    """What a column holds."""
+    if values.dtype.is_nested() or values.dtype == pl.Binary:
+        return Profile(values.name, values, values.null_count(), 0)
+    if values.dtype == pl.String:
+        values = values.str.strip_chars().replace("", None)
+    nulls, distinct = values.null_count(), values.drop_nulls().n_unique()
+    plain = Profile(values.name, values, nulls, distinct)
+    if plain.filled == 0:
+        return plain
+    if values.dtype.is_temporal():
+        zone = getattr(values.dtype, "time_zone", None)
+        is_time = values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime)
+        return replace(plain, unit="datetime", naive=zone is None) if is_time else plain
+    numbers = values.cast(pl.Float64, strict=False) if values.dtype != pl.Boolean else values.cast(pl.Float64).clear()
+    if len(numbers) and numbers.null_count() == nulls:
+        return _of_numbers(plain, numbers)
+    return _of_text(plain)
+
+
+def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
+    known = numbers.drop_nulls()
+    whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all())
+    real = known.filter(~known.is_in([float(value) for value in ABSENT]))
+    absent = tuple(str(value) for value in ABSENT if (known == value).any())
+    plain = replace(plain, number=True, whole=whole)
+    for unit, scale in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
+        seconds = real / scale
+        inside = seconds.is_between(times.FIRST, times.LAST)
+        if len(real) and inside.all() and seconds.max() - seconds.min() < _YEARS and plain.distinct > 1:  # type: ignore[operator]
+            return replace(plain, unit=unit, absent=absent)
+    if whole and len(real) and _TIME_NAME.search(plain.name.lower()) and plain.distinct > 20:
+        absent = tuple(text for text in absent if text == "-1")  # second 0 of its own clock is a time
+        return replace(plain, unit="s", relative=True, absent=absent)
+    return plain
+
+
+def _of_text(plain: Profile) -> Profile:
+    if plain.values.dtype != pl.String:
+        return plain
+    times_read = times.read(plain.values, Times(), "text", Defects())
+    parsed = plain.rows - times_read.seconds.null_count()
+    if parsed < 0.95 * plain.filled:
+        return plain
+    odd = plain.values.filter(times_read.seconds.is_null()).drop_nulls().unique().sort().to_list()
+    return replace(plain, unit="text", naive=times_read.naive > 0, absent=tuple(odd[:10]))
+
+
+def shown(columns: Sequence[Profile]) -> list[tuple[str, str, str]]:
+    """Name, what it seems to hold, and examples, for people."""
+    return [(one.name, _words(one), one.examples()) for one in columns]
+
+
+def _words(one: Profile) -> str:
+    if one.unit is not None:
+        what = {"text": "times as text", "datetime": "times"}.get(one.unit, f"times in {one.unit}")
+        what += " from an origin of their own" if one.relative else " without an offset" if one.naive else ""
+    else:
+        what = (
+            "whole numbers" if one.whole else "numbers" if one.number else "text" if one.distinct else "nested or empty"
+        )
+    empty = f", {one.nulls / max(one.rows, 1):.1%} empty" if one.nulls else ""
+    return f"{what}, {one.distinct:,} different{empty}"

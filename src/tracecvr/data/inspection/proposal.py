@@ -1,0 +1,241 @@
+"""The proposed schema as TOML: every line says what was seen, and it can be used as it stands if the guess is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tracecvr.base.config import DAY, HOUR, MINUTE
+from tracecvr.base.durations import exact_duration
+from tracecvr.data.inspection.column_roles import Guess, GuessedAction
+from tracecvr.data.inspection.columns import Profile, Sampled
+from tracecvr.data.inspection.measurements import Measured, ProposedLabels
+from tracecvr.data.own_log.schema import Defects
+
+DRAFT_ORIGINS = "1990-01-01T00:00:00Z", "-1000000000000"
+"""Early enough for any log: while nothing is known but what a sample shows."""
+
+SKEW = 5 * MINUTE
+_MOST_IDS = 1 << 15
+_BINS = 32
+_DRAFT = ProposedLabels(100 * 365 * DAY, 0.0, (HOUR,), 1, HOUR, 100 * 365 * DAY)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """All that a schema is written from; what is not known yet is None."""
+
+    given: Sequence[str]
+    folder: Path
+    logs: Sequence[Sampled]
+    guess: Guess
+    zone: str = "UTC"
+    measured: Measured | None = None
+    origin: str = ""
+    counts: Mapping[str, int] | None = None
+
+    def text(self) -> str:
+        """The TOML file."""
+        words = " ".join(Path(name).name for name in self.given)
+        parts = [
+            f"# Proposed by `tracecvr inspect {words}`: read it, correct it, then",
+            "# tracecvr prepare logs --schema THIS --out table",
+            "",
+        ]
+        doubts = self.guess.doubts + ([] if self.measured is None else self.measured.doubts)
+        parts += [f"# In doubt: {doubt}." for doubt in doubts]
+        parts += self._head() + self._time() + self._click() + self._actions() + self._files()
+        parts += self._labels() + self._defects() + self._features()
+        return "\n".join(parts) + "\n"
+
+    def _head(self) -> list[str]:
+        file, rows = self.logs[0].file, sum(log.rows for log in self.logs)
+        kind = "one row per click" if self.guess.shape == "clicks" else "one row per event"
+        lines = [_line("shape", self.guess.shape, f"{kind}; {rows:,} rows were seen")]
+        if not self.guess.by_file:
+            lines.append(_line("files", [self._relative(name) for name in self.given], "beside this file"))
+        if not file.parquet:
+            lines.append(_line("separator", file.separator))
+            lines.append(_line("header", file.header, "" if file.header else "columns are column_1, column_2, ..."))
+        return lines
+
+    def _time(self) -> list[str]:
+        time = self.guess.click
+        lines = ["", "[time]", _line("unit", time.unit, f"{time.name}: {time.examples(2)}")]
+        if any(one.naive for log in self.logs for one in log.columns.values()):
+            lines.append("# In doubt: some times have no offset. They are read in this zone: name the one they are of.")
+        lines.append(_line("zone", self.zone, "of times without an offset"))
+        origin = self.origin or DRAFT_ORIGINS[time.relative]
+        lines.append(_line("origin", int(origin) if time.relative else origin, "second 0 of the table"))
+        times = [one for log in self.logs for one in log.columns.values() if one.unit is not None]
+        absent = list(dict.fromkeys(text for one in times for text in one.absent))
+        if absent:
+            lines.append("# In doubt: these stand where a time is expected, and are taken to mean that there is none.")
+            lines.append(_line("absent", absent))
+        return lines
+
+    def _click(self) -> list[str]:
+        guess, lines = self.guess, ["", "[click]"]
+        if guess.id:
+            key = guess.id[0] if len(guess.id) == 1 else list(guess.id)
+            lines.append(_line("id", key, "what tells clicks apart"))
+        if guess.whole_ids:
+            lines.append(_line("whole_ids", True, "scores are written with them, else with row numbers"))
+        lines.append(_line("time", guess.click.name))
+        if guess.type:
+            lines.append(_line("type", guess.type, "what happened"))
+        if guess.event:
+            lines.append(_line("event", guess.event, "the word for a click"))
+        return lines
+
+    def _actions(self) -> list[str]:
+        lines, units = [], self._units()
+        for number, action in enumerate(self.guess.actions):
+            what = "the conversion" if number == 0 else "an action before or beside it"
+            lines += ["", "[[action]]", _line("name", action.name, what), *_where(action, units)]
+        if self.guess.refund is not None:
+            lines += ["", "[refund]", *_where(self.guess.refund, units)]
+        return lines
+
+    def _units(self) -> dict[str, str]:
+        """Columns of times in another unit than the click's."""
+        every = {one.name: one for log in self.logs for one in log.columns.values() if one.unit is not None}
+        return {name: one.unit for name, one in every.items() if one.unit not in (None, self.guess.click.unit)}
+
+    def _files(self) -> list[str]:
+        lines, units = [], self._units()
+        for log, word, time in self.guess.by_file:
+            lines += ["", "[[file]]", _line("path", self._relative(str(log.file.path)), f"{log.rows:,} rows")]
+            lines += [_line("event", word, "what every row of it is"), _line("time", time)]
+            lines += [_line("unit", units[time])] if time in units else []
+        return lines
+
+    def _labels(self) -> list[str]:
+        labels = _DRAFT if self.measured is None else self.measured.labels
+        later = f"{labels.later:.1%} of the conversions come later and would not count"
+        ends = [exact_duration(end) for end in labels.horizons]
+        return [
+            "",
+            "[labels]",
+            _line("d_max", exact_duration(labels.d_max), later),
+            _line("horizons", ends, "near the 10, 25, 50, 75 and 90 % quantiles of the delay"),
+            _line("split", exact_duration(labels.split), "end of the warm-up part, since the origin"),
+            _line("interval", exact_duration(labels.interval)),
+            *self._end(labels),
+            "# negatives_kept = 0.1              # if only a share of the clicks without a conversion was kept",
+        ]
+
+    def _end(self, labels: ProposedLabels) -> list[str]:
+        if self.measured is None:
+            return [_line("observed_until", exact_duration(labels.observed_until))]
+        last, seen = self._date(self.measured.last_click), self._date(self.measured.last_seen)
+        return [
+            "# In doubt: labels are taken to end with the log.",
+            f"# The last click is of {last}, the last of anything of {seen}.",
+            _line("observed_until", exact_duration(labels.observed_until), "a later click has no final label"),
+        ]
+
+    def _date(self, seconds: int) -> str:
+        if self.guess.click.relative:
+            return f"second {seconds + int(self.origin or 0)}"
+        start = datetime.fromisoformat(self.origin).timestamp()
+        return datetime.fromtimestamp(start + seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+    def _defects(self) -> list[str]:
+        counts = self.counts or {}
+        plain, lines = (
+            Defects(),
+            ["", "[defects]                           # counts are of this log, as this file reads it"],
+        )
+
+        def add(key: str, value: object, choices: str, *names: str) -> None:
+            seen = ", ".join(f"{counts[name]:,} {name.removeprefix('dropped_')}" for name in names if name in counts)
+            lines.append(_line(key, value, "; ".join(text for text in (choices, seen) if text)))
+
+        add(
+            "duplicate_click",
+            plain.duplicate_click,
+            "first, last, refuse",
+            "dropped_duplicate_click",
+            "duplicate_click_differs",
+        )
+        add(
+            "conversion_without_click",
+            plain.conversion_without_click,
+            "drop, refuse",
+            "dropped_conversion_without_click",
+        )
+        add("skew", exact_duration(SKEW), "so early is blamed on clocks", "clock_skew")
+        add("clock_skew", plain.clock_skew, "move to the click, or drop like what is earlier")
+        add(
+            "before_click",
+            plain.before_click,
+            "drop the click, or ignore the conversion",
+            "dropped_conversion_before_click",
+        )
+        add("null", plain.null, "drop, refuse", "dropped_null_click_time", "dropped_null_click_id")
+        add("ambiguous_time", plain.ambiguous_time, "earliest, latest, null", "ambiguous_time")
+        add("nonexistent_time", plain.nonexistent_time, "shift, null", "nonexistent_time")
+        add("refund", plain.refund, "retract from then on, or ignore", "refund", "refund_after_d_max")
+        share = sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts.get("rows", 1), 1)
+        if share > plain.max_bad:
+            lines.append(f"# In doubt: {share:.1%} of the rows are dropped. See why before you allow it.")
+        add(
+            "max_bad",
+            plain.max_bad if share <= plain.max_bad else int(100 * share + 1) / 100,
+            "share of rows that may be dropped",
+        )
+        return lines
+
+    def _features(self) -> list[str]:
+        leaks = {} if self.measured is None else self.measured.leaks
+        lines = ["", "[features]"]
+        for one in self.guess.features:
+            if one.name in leaks:
+                lines.append(f"# left out: {_key(one.name)}: {leaks[one.name]}. Is it known before the outcome?")
+            else:
+                lines.append(self._feature(one))
+        lines += [f"# left out: {_key(name)}: {why}" for name, why in self.guess.left_out.items()]
+        return lines
+
+    def _feature(self, one: Profile) -> str:
+        seen = f"{one.distinct:,} different: {one.examples()}"
+        if self.measured is not None and one.number and one.distinct > 50 and not self._names(one):
+            values = one.values.cast(float, strict=False).drop_nulls()
+            low, middle, high = float(values.min()), float(values.median()), float(values.max())  # type: ignore[arg-type]
+            scale = ', scale = "log"' if low >= -1 and high > 50 * max(middle, 1.0) else ""
+            return f'{_key(one.name)} = {{kind = "binned", size = {_BINS}{scale}}}    # {seen}'
+        size = min(_MOST_IDS, max(8, 1 << (2 * one.distinct - 1).bit_length()))
+        return f'{_key(one.name)} = {{kind = "hashed", size = {size}}}    # {seen}'
+
+    def _names(self, one: Profile) -> bool:
+        """Whether the numbers of a column are names, not amounts."""
+        return one.named_id or one.name in self.guess.id
+
+    def _relative(self, name: str) -> str:
+        return Path(os.path.relpath(Path(name).absolute(), self.folder.absolute())).as_posix()
+
+
+def _where(action: GuessedAction, units: Mapping[str, str]) -> list[str]:
+    if action.event:
+        return [_line("event", action.event, action.why)]
+    lines = [_line("time", action.time, action.why)]
+    return lines + ([_line("unit", units[action.time])] if action.time in units else [])
+
+
+def _line(key: str, value: object, comment: str = "") -> str:
+    line = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    return f"{line:<35} # {_one_line(comment)}" if comment else line
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,210 @@
+"""From rows to clicks with what followed them: duplicates, orphans, skewed clocks, refunds. Everything is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+import polars as pl
+
+from tracecvr.base.errors import UserError
+from tracecvr.data.external_sort import Scratch, partitioned
+from tracecvr.data.own_log.rows import Rows
+from tracecvr.data.own_log.times import origin_of
+
+DROPPED = (
+    "duplicate_click",
+    "conversion_without_click",
+    "action_without_click",
+    "refund_without_click",
+    "conversion_before_click",
+    "null_click_time",
+    "null_click_id",
+    "null_action_time",
+)
+COUNTED = (
+    "duplicate_click_differs",
+    "clock_skew",
+    "conversion_before_click_ignored",
+    "action_before_click",
+    "repeated_conversion",
+    "repeated_action",
+    "conversion_after_d_max",
+    "refund",
+    "refund_after_d_max",
+    "refund_before_conversion",
+    "refund_without_conversion",
+    "refund_repeated",
+    "conversion_after_refund",
+    "naive_time",
+    "ambiguous_time",
+    "nonexistent_time",
+    "null_feature",
+    "other_event",
+)
+"""What is reported, in this order: rows that were dropped, and what was met in those that were not."""
+
+
+_LOOKED_AT = 2
+"""Frames from which the size of a row in memory is known: of a file, the first one has no rows."""
+
+_COPIES = 3
+"""How often rows of a part are held at once while they are joined."""
+
+
+class Cleaner:
+    """Clicks of a log, part by part; counts are complete when all parts are taken."""
+
+    def __init__(self, rows: Rows, d_max: int) -> None:
+        self.rows, self.schema, self.d_max = rows, rows.schema, d_max
+        self.counts, self.dropped = rows.counts, rows.dropped
+        self.origin, _ = origin_of(self.schema.times)
+        self.events = self.schema.shape == "events"
+        self.with_ids = bool(self.schema.click.id) or any(file.id for file in self.schema.files)
+        self.empty = pl.DataFrame()
+        self.refund_kind = len(self.schema.actions) + 1 if self.schema.refund is not None else None
+
+    def parts(self, scratch: Scratch) -> Iterator[pl.DataFrame]:
+        """Frames of clicks with all that the table needs, of any number; the last one is empty."""
+        expected = sum(file.rows() for _, file in self.rows.opened())
+        scratch.expect(expected)
+        rows = self._with_progress(self.rows.events() if self.events else self.rows.clicks(), scratch, expected)
+        start = list(islice(rows, _LOOKED_AT))
+        size = _COPIES * expected * sum(frame.estimated_size() for frame in start) // max(self.rows.read, 1)
+        rows = chain(start, rows)
+        for part in partitioned(rows, "_id", int(size), scratch) if self.with_ids else rows:
+            yield self._of_events(part) if self.events else self._of_clicks(part)
+        yield self._of_events(self.empty) if self.events else self._of_clicks(self.empty)
+
+    def _with_progress(self, frames: Iterator[pl.DataFrame], scratch: Scratch, expected: int) -> Iterator[pl.DataFrame]:
+        for frame in frames:
+            scratch.progress("read", self.rows.read, max(self.rows.read, expected))
+            self.empty = frame.clear()
+            yield frame
+        scratch.progress("read", self.rows.read, self.rows.read)
+
+    def _of_events(self, rows: pl.DataFrame) -> pl.DataFrame:
+        clicks = rows.filter(pl.col("_kind") == 0).rename({"_ts": "_click"}).drop("_kind")
+        actions = rows.filter(pl.col("_kind") > 0).select("_row", "_id", "_kind", "_ts")
+        return self._with_actions(self._once(clicks, ["_click"]), actions)
+
+    def _of_clicks(self, rows: pl.DataFrame) -> pl.DataFrame:
+        times = [f"_{i}" for i in range(len(self.schema.kinds))]
+        rows = self._once(rows, ["_click", *times]) if self.with_ids else rows.with_columns(pl.col("_row").alias("_id"))
+        actions = [
+            rows.select("_row", "_id", pl.lit(i, pl.Int8).alias("_kind"), pl.col(name).alias("_ts"))
+            for i, name in enumerate(times, start=1)
+        ]
+        return self._with_actions(rows.drop(times), pl.concat(actions).drop_nulls("_ts"))
+
+    def _once(self, clicks: pl.DataFrame, facts: list[str]) -> pl.DataFrame:
+        """One click of each id."""
+        policy = self.schema.defects.duplicate_click
+        keep = pl.col("_id").is_last_distinct() if policy == "last" else pl.col("_id").is_first_distinct()
+        kept = clicks.filter(keep)
+        if len(kept) < len(clicks):
+            self.counts["duplicate_click_differs"] += clicks.select(pl.struct("_id", *facts).n_unique()).item() - len(
+                kept
+            )
+            self.rows.drop("duplicate_click", clicks.filter(~keep), policy)
+        return kept
+
+    def _with_actions(self, clicks: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
+        known = actions.join(clicks.select("_id", "_click"), on="_id", how="left")
+        self._count_orphans(known.filter(pl.col("_click").is_null()))
+        known = known.filter(pl.col("_click").is_not_null())
+        refunds = known.filter(pl.col("_kind") == self.refund_kind) if self.refund_kind else known.clear()
+        clicks, known = self._in_order(clicks, known.filter(pl.col("_kind") <= len(self.schema.actions)))
+        first = known.group_by("_id", "_kind").agg(pl.col("_ts").min())
+        for kind, name in enumerate(self.schema.names, start=1):
+            mine = first.filter(pl.col("_kind") == kind).select("_id", pl.col("_ts").alias(name))
+            clicks = clicks.join(mine, on="_id", how="left", maintain_order="left")
+            word = "repeated_conversion" if kind == 1 else "repeated_action"
+            self.counts[word] += int((known["_kind"] == kind).sum()) - len(mine)
+        conversion = pl.col(self.schema.names[0])
+        late = conversion - pl.col("_click") > self.d_max
+        self.counts["conversion_after_d_max"] += int(clicks.select(late.sum()).item() or 0)
+        if self.refund_kind:
+            clicks = self._with_refunds(clicks, known.filter(pl.col("_kind") == 1), refunds)
+        return self._finished(clicks)
+
+    def _count_orphans(self, orphans: pl.DataFrame) -> None:
+        policy = self.schema.defects.conversion_without_click
+        kind = pl.col("_kind")
+        refund = kind == (self.refund_kind or -1)
+        self.rows.drop("conversion_without_click", orphans.filter(kind == 1), policy)
+        self.rows.drop("action_without_click", orphans.filter((kind > 1) & ~refund), policy)
+        self.rows.drop("refund_without_click", orphans.filter(refund), policy)
+
+    def _in_order(self, clicks: pl.DataFrame, actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Clicks and actions of which none comes before its click any more."""
+        defects = self.schema.defects
+        delay = pl.col("_ts") - pl.col("_click")
+        skewed = delay.is_between(-defects.skew, -1)
+        early = (delay < 0) if defects.clock_skew == "drop" else (delay < -defects.skew)
+        conversions = actions.filter(early & (pl.col("_kind") == 1))
+        if defects.before_click == "drop":
+            gone = conversions.select("_id").unique()
+            self.dropped["conversion_before_click"] += len(gone)
+            clicks, actions = (
+                frame.join(gone, on="_id", how="anti", maintain_order="left") for frame in (clicks, actions)
+            )
+        else:
+            self.counts["conversion_before_click_ignored"] += len(conversions)
+        self.counts["clock_skew"] += int(actions.select(skewed.sum()).item())
+        self.counts["action_before_click"] += len(actions.filter(early & (pl.col("_kind") > 1)))
+        sound = actions.filter(~early)
+        return clicks, sound.with_columns(pl.max_horizontal("_ts", "_click").alias("_ts"))
+
+    def _with_refunds(self, clicks: pl.DataFrame, bought: pl.DataFrame, refunds: pl.DataFrame) -> pl.DataFrame:
+        """Clicks with the moment at which as many conversions have been taken back as there were."""
+        conversion = self.schema.names[0]
+        refunds = refunds.select("_id", "_ts").join(clicks.select("_id", conversion), on="_id")
+        none, before = pl.col(conversion).is_null(), pl.col("_ts") < pl.col(conversion)
+        self.counts["refund_without_conversion"] += int(refunds.select(none.sum()).item())
+        self.counts["refund_before_conversion"] += int(refunds.select(before.sum()).item())
+        refunds = refunds.filter(~none & ~before)
+        undone = _undone(bought, refunds)
+        self.counts["refund_repeated"] += len(refunds) - len(undone)
+        again = bought.join(undone, on="_id").filter(pl.col("_ts") > pl.col("undone"))
+        self.counts["conversion_after_refund"] += len(again)
+        clicks = clicks.join(undone, on="_id", how="left", maintain_order="left")
+        click, limit = pl.col("_click"), self.d_max
+        counts = (pl.col(conversion) - click <= limit) & (pl.col("undone") - click <= limit)
+        effective = int(clicks.select(counts.sum()).item())
+        self.counts["refund"] += effective
+        self.counts["refund_after_d_max"] += len(undone) - effective
+        return clicks if self.schema.defects.refund == "retract" else clicks.drop("undone")
+
+    def _finished(self, clicks: pl.DataFrame) -> pl.DataFrame:
+        """The columns of the table, in seconds since the origin."""
+        features = [column.raw for column in self.schema.features]
+        self.counts["null_feature"] += int(clicks.select(pl.sum_horizontal(pl.col(features).null_count())).item())
+        early = clicks.filter(pl.col("_click") < self.origin)
+        if len(early):
+            raise UserError(
+                f"{self.schema.path}: row {early['_row'].min() + 1} of the log: the click is earlier than "  # type: ignore[operator]
+                f"[time] origin = {self.schema.times.origin}; choose an earlier origin"
+            )
+        times = [name for name in (*self.schema.names, "undone") if name in clicks.columns]
+        number = "_id" if self.schema.click.whole_ids else "_row"
+        return clicks.select(
+            (pl.col("_click") - self.origin).alias("click_ts"),
+            pl.col(number).alias("click_id"),
+            *(pl.col(name) - self.origin for name in times),
+            *features,
+        )
+
+
+def _undone(bought: pl.DataFrame, refunds: pl.DataFrame) -> pl.DataFrame:
+    """When the conversions of each click that has refunds had all been taken back, for the first time."""
+    mine = bought.join(refunds.select("_id").unique(), on="_id", how="semi")
+    steps = pl.concat(
+        [
+            mine.select("_id", "_ts", pl.lit(1, pl.Int8).alias("step")),
+            refunds.select("_id", "_ts", pl.lit(-1, pl.Int8).alias("step")),
+        ]
+    ).sort("_id", "_ts", "step", descending=[False, False, True])
+    standing = steps.with_columns(pl.col("step").cum_sum().over("_id").alias("standing"))
+    gone = standing.filter((pl.col("step") == -1) & (pl.col("standing") <= 0))
+    return gone.group_by("_id").agg(pl.col("_ts").min().alias("undone"))

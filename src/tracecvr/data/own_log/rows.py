@@ -1,0 +1,194 @@
+"""Rows of a log's files in one form, whatever its shape: ids, kinds, seconds and raw features.
+
+Internal columns begin with an underscore: `_row` (number in the log), `_id`, and of a row per click `_click`, `_0`,
+`_1`, ... (times of the click and of what follows it, refunds last), of a row per event `_kind` (0 the click, then what
+follows it) and `_ts`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+
+from tracecvr.base.errors import UserError
+from tracecvr.data.own_log import files, times
+from tracecvr.data.own_log.files import LogFile
+from tracecvr.data.own_log.schema import File, LogSchema
+
+
+@dataclass
+class Rows:
+    """Reads the files of a schema. What it meets on the way is counted: `dropped` is held against the log."""
+
+    schema: LogSchema
+    source: Path | None = None
+    read: int = 0
+    first: int = 0
+    """Number of the first row of the file that is being read."""
+    counts: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def opened(self) -> list[tuple[File, LogFile]]:
+        """Every file of the log with what the schema says of it; `source` stands for files that it says nothing of."""
+        schema = self.schema
+        kinds = schema.files
+        if self.source is not None:
+            if any(kind.event or kind.time or kind.id for kind in kinds):
+                raise UserError(f"{schema.path}: files are described one by one in [[file]]; leave out --source")
+            kinds = (File(str(self.source.absolute())),)
+        if not kinds:
+            raise UserError(f"{schema.path}: no files: name them (files = [...]), or give --source")
+        return [
+            (kind, files.opened(path, schema.separator, schema.header))
+            for kind in kinds
+            for path in files.matching_files(kind.path, schema.path.parent)
+        ]
+
+    def clicks(self) -> Iterator[pl.DataFrame]:
+        """A row per click: those that have a time and, if there are ids, one."""
+        schema = self.schema
+        for kind, file in self.opened():
+            key, at = kind.id or schema.click.id, kind.time or schema.click.time
+            moments = [(at, kind.unit or schema.click.unit), *((a.time, a.unit) for a in schema.kinds)]
+            for frame in self._batches(file, [*key, *(name for name, _ in moments)]):
+                self._check_ids(file, frame, key)
+                columns = [
+                    self._seconds(file, frame, name, unit).alias("_click" if i == 0 else f"_{i - 1}")
+                    for i, (name, unit) in enumerate(moments)
+                ]
+                selected = frame.with_columns(columns).select(
+                    "_row", *self._id(key), r"^_click$|^_\d+$", *self._features(frame)
+                )
+                yield self._with_times(self._with_ids(selected) if key else selected)
+
+    def events(self) -> Iterator[pl.DataFrame]:
+        """A row per event that has an id, a time and a meaning."""
+        schema = self.schema
+        words = [schema.click.event, *(action.event for action in schema.kinds)]
+        for kind, file in self.opened():
+            key, at = kind.id or schema.click.id, kind.time or schema.click.time
+            types = [] if kind.event or not schema.click.type else [schema.click.type]
+            if not types and kind.event not in words:
+                raise UserError(f"{schema.path}: {file.path}: say what its rows are ([[file]] event, or [click] type)")
+            lacks = not types and kind.event != schema.click.event  # rows of actions need no features
+            for frame in self._batches(file, [*key, at, *types], optional=lacks):
+                self._check_ids(file, frame, key)
+                said = pl.col(types[0]).cast(pl.String) if types else pl.lit(kind.event)
+                which = said.replace_strict(words, list(range(len(words))), default=None, return_dtype=pl.Int8)
+                kinds = frame.with_columns(which.alias("_kind"))
+                known = kinds.filter(pl.col("_kind").is_not_null())
+                self.counts["other_event"] += len(kinds) - len(known)
+                seconds = self._seconds(file, known, at, kind.unit or schema.click.unit)
+                timed = known.with_columns(seconds.alias("_ts"))
+                selected = timed.select("_row", *self._id(key), "_kind", "_ts", *self._features(frame))
+                yield self._with_moment(self._with_ids(selected))
+
+    def _batches(self, file: LogFile, columns: list[str], optional: bool = False) -> Iterator[pl.DataFrame]:
+        """Numbered rows with these columns and the features; those are null if the file may lack them."""
+        wanted = [column.raw for column in self.schema.features]
+        if optional:
+            there = file.columns()
+            wanted = [name for name in wanted if name in there]
+        self.first = self.read
+        for frame in file.batches(list(dict.fromkeys([*columns, *wanted]))):
+            numbered = frame.with_row_index("_row", self.read).with_columns(pl.col("_row").cast(pl.Int64))
+            self.read += len(frame)
+            yield numbered
+
+    def _id(self, key: tuple[str, ...]) -> list[pl.Expr]:
+        if not key:
+            return []
+        if self.schema.click.whole_ids:
+            return [pl.col(key[0]).cast(pl.Int64).alias("_id")]
+        texts = [pl.col(name).cast(pl.String) for name in key]
+        return [(pl.concat_str(texts, separator="\x1f") if len(texts) > 1 else texts[0]).alias("_id")]
+
+    def _features(self, frame: pl.DataFrame) -> list[pl.Expr]:
+        """Raw features as their kinds read them: numbers where they are binned, else text."""
+        expressions = []
+        for column in self.schema.features:
+            raw = pl.col(column.raw) if column.raw in frame.columns else pl.lit(None)
+            expressions.append(column.clean(raw, frame.schema.get(column.raw, pl.Null())).alias(column.raw))
+        return expressions
+
+    def _seconds(self, file: LogFile, frame: pl.DataFrame, name: str, unit: str | None) -> pl.Series:
+        how = self.schema.times
+        parsed = times.read(frame[name], how, unit or how.unit, self.schema.defects)
+        if parsed.unreadable is not None:
+            value = frame[name][parsed.unreadable]
+            raise UserError(
+                f"{file.path}: row {self._place(frame, parsed.unreadable)}, column {name!r}: {value!r} is no time in "
+                f"unit {unit or how.unit!r}; correct the unit or the row, or list it in [time] absent"
+            )
+        self.counts["naive_time"] += parsed.naive
+        self.counts["ambiguous_time"] += parsed.ambiguous
+        self.counts["nonexistent_time"] += parsed.nonexistent
+        if times.origin_of(how)[1]:
+            self._check_range(file, frame, name, parsed.seconds, unit or how.unit)
+        return parsed.seconds
+
+    def _check_range(self, file: LogFile, frame: pl.DataFrame, name: str, seconds: pl.Series, unit: str) -> None:
+        outside = ~seconds.is_between(times.FIRST, times.LAST).fill_null(True)
+        if not outside.any():
+            return
+        row = int(outside.arg_max() or 0)
+        at = seconds[row]
+        year = datetime.fromtimestamp(at, UTC).year if abs(at) < 200_000_000_000 else 1970 + at // 31_556_952
+        raise UserError(
+            f"{file.path}: row {self._place(frame, row)}, column {name!r}: {frame[name][row]!r} in unit {unit!r} is "
+            f"in the year {year}; correct [time] unit, or give a number as origin if times are not counted from 1970"
+        )
+
+    def _place(self, frame: pl.DataFrame, index: int) -> int:
+        """The number of a row in its file, from 1."""
+        return int(frame["_row"][index]) - self.first + 1
+
+    def _with_ids(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return self._kept(frame, pl.col("_id").is_not_null(), "null_click_id")
+
+    def _check_ids(self, file: LogFile, frame: pl.DataFrame, key: tuple[str, ...]) -> None:
+        if not self.schema.click.whole_ids:
+            return
+        if len(key) != 1:
+            raise UserError(f"{self.schema.path}: [click] whole_ids goes with an id of one column; leave it out")
+        ids = frame[key[0]]
+        wrong = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
+        if wrong.any():
+            row = int(wrong.arg_max() or 0)
+            raise UserError(
+                f"{file.path}: row {self._place(frame, row)}, column {key[0]!r}: {ids[row]!r} is no whole number; "
+                "leave out whole_ids in the schema"
+            )
+
+    def _with_moment(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Events that have a time."""
+        action = (pl.col("_kind") == 0) | pl.col("_ts").is_not_null()
+        frame = self._kept(frame, action, "null_action_time")
+        return self._kept(frame, pl.col("_ts").is_not_null(), "null_click_time")
+
+    def _with_times(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Clicks that have a time: a conversion without it is one without a click."""
+        clicked = pl.col("_click").is_not_null()
+        orphan = frame.filter(~clicked & pl.col("_0").is_not_null())
+        self.drop("conversion_without_click", orphan, self.schema.defects.conversion_without_click)
+        return self._kept(frame.filter(clicked | pl.col("_0").is_null()), clicked, "null_click_time")
+
+    def _kept(self, frame: pl.DataFrame, sound: pl.Expr, reason: str) -> pl.DataFrame:
+        kept = frame.filter(sound)
+        if len(kept) < len(frame):
+            self.drop(reason, frame.filter(~sound), self.schema.defects.null)
+        return kept
+
+    def drop(self, reason: str, rows: pl.DataFrame, policy: str) -> None:
+        """Count rows that are left out, or refuse the first of them if the schema says so."""
+        self.dropped[reason] += len(rows)
+        if policy == "refuse" and len(rows):
+            row = int(rows["_row"].min()) + 1  # type: ignore[arg-type]
+            raise UserError(
+                f"{self.schema.path}: row {row} of the log: {reason.replace('_', ' ')}, which [defects] says to refuse"
+            )

@@ -1,0 +1,260 @@
+"""The schema of a log of your own: a TOML file that says what the columns mean and what to do with each defect.
+
+```toml
+shape = "clicks"                     # one row per click, or "events": one row per event
+files = ["clicks.csv"]               # beside this file; a folder or a pattern, too; --source replaces them
+[time]
+unit = "s"                           # numbers in s, ms, us or ns; text (ISO-8601); datetime (Parquet)
+zone = "UTC"                         # of times without an offset
+origin = "2026-03-01"                # second 0 of the table; a number if times are not counted from 1970
+absent = ["0"]                       # values that mean "did not happen"
+[click]
+id = "click_id"                      # one column, or several that tell clicks apart
+time = "clicked_at"
+type = "event"                       # events: the column that says what happened,
+event = "click"                      # and what it says of a click
+[[action]]                           # the conversion first
+name = "purchase"
+time = "bought_at"                   # clicks: the column; events: `event`, the word
+[refund]
+time = "refunded_at"                 # or `event`
+[labels]
+d_max = "7d"
+horizons = ["1h", "1d", "7d"]
+split = "10d"
+interval = "1h"
+observed_until = "40d"
+[defects]                            # see `Defects`
+[features]
+campaign = {kind = "hashed", size = 64}
+price = {kind = "binned", size = 32, scale = "log"}
+[[file]]                             # in place of `files`, where files differ
+path = "sales.parquet"
+event = "purchase"                   # what all of its rows are
+time = "sold_at"
+```
+"""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tracecvr.base.config import Seconds, filled, nearest, option
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import existing, read_toml
+from tracecvr.data.encoder import Binned, Column, Hashed
+
+SHAPES = ("clicks", "events")
+UNITS = ("s", "ms", "us", "ns", "text", "datetime")
+RESERVED = ("click_ts", "click_id", "digest", "undone")
+"""Columns of the table that is made: no action or feature may be named like them."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """How times are written."""
+
+    unit: str = option("s", "s, ms, us or ns since 1970, text (ISO-8601), or datetime (Parquet)", choices=UNITS)
+    zone: str = option("UTC", "time zone of times without an offset")
+    origin: str = option("1970-01-01", "second 0 of the table: a date, or a number if times are not since 1970")
+    absent: tuple[str, ...] = option((), "values that mean that there is no time")
+
+
+@dataclass(frozen=True)
+class ClickColumns:
+    """What tells a click from others and when it came."""
+
+    id: tuple[str, ...] = option((), "column or columns that tell clicks apart")
+    whole_ids: bool = option(False, "ids are whole numbers: scores are written with them, else with row numbers")
+    time: str = option("", "column of the click's time")
+    unit: str | None = option(None, "unit of this column; that of [time] by default", choices=UNITS)
+    type: str = option("", "events: column that says what happened")
+    event: str = option("", "events: what it says of a click")
+
+
+@dataclass(frozen=True)
+class ActionColumns:
+    """Something that may follow a click."""
+
+    name: str = option("", "what it is called")
+    time: str = option("", "clicks: column of its time")
+    event: str = option("", "events: what the column of types says of it")
+    unit: str | None = option(None, "unit of this column; that of [time] by default", choices=UNITS)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What counts as a conversion and how the log is replayed."""
+
+    d_max: Seconds = option(0, "attribution limit", above=0)
+    horizons: tuple[Seconds, ...] = option((), "ends of the observation windows")
+    split: Seconds = option(0, "end of the warm-up part", above=0)
+    interval: Seconds = option(3600, "length of an interval", above=0)
+    observed_until: Seconds = option(0, "where labels end", above=0)
+    window: Seconds | None = option(None, "observation window of methods that have one; theirs by default", low=0)
+    negatives_kept: float = option(1.0, "share of clicks without a conversion that is in the log", above=0, high=1)
+
+
+@dataclass(frozen=True)
+class Defects:
+    """What to do with what is wrong. All of it is counted."""
+
+    duplicate_click: str = option("first", "of clicks of one id keep", choices=("first", "last", "refuse"))
+    conversion_without_click: str = option("drop", "an action whose click is not there", choices=("drop", "refuse"))
+    skew: Seconds = option(0, "an action so much before its click is blamed on clocks", low=0)
+    clock_skew: str = option("move", "and moved to the click, or treated as before_click", choices=("move", "drop"))
+    before_click: str = option(
+        "drop", "a conversion even earlier: drop the click, or ignore the conversion", choices=("drop", "ignore")
+    )
+    null: str = option("drop", "a row without a time or an id", choices=("drop", "refuse"))
+    ambiguous_time: str = option(
+        "earliest", "a local time that clocks show twice in autumn", choices=("earliest", "latest", "null")
+    )
+    nonexistent_time: str = option(
+        "shift", "a local time that clocks skip in spring: moved on by the gap", choices=("shift", "null")
+    )
+    refund: str = option("retract", "take the conversion back from then on", choices=("retract", "ignore"))
+    max_bad: float = option(0.01, "share of rows that may be dropped", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class File:
+    """Files of one kind; where they differ from others, what is said here wins."""
+
+    path: str = option("", "a file, a folder or a pattern, beside the schema")
+    event: str = option("", "events: what every row of it is")
+    time: str = option("", "column of times")
+    id: tuple[str, ...] = option((), "column or columns of the click's id")
+    unit: str | None = option(None, "unit of times", choices=UNITS)
+
+
+@dataclass(frozen=True)
+class _Head:
+    shape: str = option("", "clicks or events", choices=SHAPES)
+    files: tuple[str, ...] = option((), "files, folders or patterns, beside the schema")
+    separator: str = option(",", "text files: what stands between columns")
+    header: bool = option(True, "text files: whether line 1 names the columns, else column_1, column_2, ...")
+
+
+@dataclass(frozen=True)
+class LogSchema:
+    """A schema file, checked."""
+
+    path: Path
+    shape: str
+    separator: str
+    header: bool
+    files: tuple[File, ...]
+    times: Times
+    click: ClickColumns
+    actions: tuple[ActionColumns, ...]
+    refund: ActionColumns | None
+    labels: Labels
+    defects: Defects
+    features: tuple[Column, ...] = field(default=())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the actions, the conversion first."""
+        return tuple(action.name for action in self.actions)
+
+    @property
+    def kinds(self) -> tuple[ActionColumns, ...]:
+        """Actions, then refunds if there are any: what may follow a click."""
+        return self.actions + (() if self.refund is None else (self.refund,))
+
+
+def load(path: Path) -> LogSchema:
+    """The schema in a file; every mistake in it is named."""
+    if existing(path, "--schema").is_dir():
+        raise UserError(f"{path}: is a directory; give the schema's TOML file")
+    return parsed(path, read_toml(path, "--schema"))
+
+
+def parsed(path: Path, content: dict[str, Any]) -> LogSchema:
+    """The schema in what a TOML file says that is, or will be, at `path`."""
+    blank: dict[str, Any] = {"time": {}, "click": {}, "action": [], "refund": None, "labels": {}, "defects": {}}
+    blank |= {"features": {}, "file": []}
+    tables = {name: content.pop(name, default) for name, default in blank.items()}
+    _check_kinds(path, tables)
+    unknown = sorted(set(content) - set(_Head.__dataclass_fields__))
+    if unknown:
+        known = [*_Head.__dataclass_fields__, *tables]
+        hint = nearest(unknown[0], known)
+        raise UserError(f"{path}: unknown key {unknown[0]!r}{hint}; known keys: {', '.join(known)}")
+    head = filled(_Head, content, str(path))
+    refund = tables["refund"]
+    schema = LogSchema(
+        path,
+        head.shape,
+        head.separator,
+        head.header,
+        tuple(File(name) for name in head.files)
+        + tuple(filled(File, one, f"{path}: [[file]]") for one in tables["file"]),
+        filled(Times, tables["time"], f"{path}: [time]"),
+        filled(ClickColumns, tables["click"], f"{path}: [click]"),
+        tuple(filled(ActionColumns, one, f"{path}: [[action]]") for one in tables["action"]),
+        None if refund is None else filled(ActionColumns, {"name": "refund"} | refund, f"{path}: [refund]"),
+        filled(Labels, tables["labels"], f"{path}: [labels]"),
+        filled(Defects, tables["defects"], f"{path}: [defects]"),
+        tuple(_column(name, rule, f"{path}: [features] {name}") for name, rule in tables["features"].items()),
+    )
+    _check(schema)
+    return schema
+
+
+def _check_kinds(path: Path, tables: Mapping[str, Any]) -> None:
+    for name, table in tables.items():
+        wanted = list if name in ("action", "file") else dict
+        if table is not None and not isinstance(table, wanted):
+            heading = f"[[{name}]]" if wanted is list else f"[{name}]"
+            raise UserError(f"{path}: {name!r} is {table!r}: expected a table, written {heading}")
+
+
+def _column(name: str, rule: Any, where: str) -> Column:
+    kinds: dict[str, type[Column]] = {"hashed": Hashed, "binned": Binned}
+    keys = {"hashed": {"kind", "size"}, "binned": {"kind", "size", "scale"}}
+    if not isinstance(rule, dict) or rule.get("kind") not in kinds or set(rule) - keys[rule["kind"]]:
+        raise UserError(f'{where}: expected {{kind = "hashed" or "binned", size = 64}}, found {rule!r}')
+    size, scale = rule.get("size"), rule.get("scale", "linear")
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**31:
+        raise UserError(f"{where}: size is {size!r}: give the number of ids")
+    if scale not in ("linear", "log"):
+        raise UserError(f"{where}: scale is {scale!r}: choose linear or log")
+    return Hashed(name, size) if rule["kind"] == "hashed" else Binned(name, size, scale=scale)
+
+
+def _check(schema: LogSchema) -> None:
+    where, events = schema.path, schema.shape == "events"
+    if not schema.actions:
+        raise UserError(f"{where}: no action: describe the conversion in [[action]]")
+    if not schema.features:
+        raise UserError(f"{where}: no features: name at least one column in [features]")
+    if not schema.click.time and not all(file.time for file in schema.files):
+        raise UserError(f"{where}: [click] time: name the column")
+    if events and not schema.click.id and not all(file.id for file in schema.files):
+        raise UserError(f"{where}: [click] id: name the column that brings clicks and actions together")
+    if events and not schema.click.event:
+        raise UserError(f"{where}: [click] event: say what is written of a click in the column of types")
+    if len(schema.separator) != 1:
+        raise UserError(f"{where}: separator = {schema.separator!r}: give one character")
+    for action in schema.kinds:
+        key = "event" if events else "time"
+        if not action.name or not getattr(action, key):
+            raise UserError(f"{where}: action {action.name!r}: give its name and its {key}")
+    taken = [*RESERVED, *schema.names, *(column.raw for column in schema.features)]
+    twice = next((name for name in taken if taken.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"{where}: {twice!r} names two columns of the table (those of its own are {', '.join(RESERVED)})"
+        )
+    try:
+        zoneinfo.ZoneInfo(schema.times.zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise UserError(
+            f"{where}: [time] zone = {schema.times.zone!r}: no such time zone; write it like UTC or Europe/Berlin"
+        ) from None

@@ -1,0 +1,273 @@
+"""ClickTable and Schema: one row per click, columns on disk, memory-mapped, fingerprinted.
+
+Times are whole seconds since the log's origin. Action 0 is the conversion. The table is the only copy of the log:
+whatever the number of reveals, they are slices of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, sync, write_json
+from tracecvr.data import column_files
+from tracecvr.data.external_sort import Scratch
+
+Ints = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int32]
+
+NEVER = int(np.iinfo(np.int64).max)
+"""The time of an action that did not happen, or is not known to have happened."""
+
+LEARNER_COLUMNS = ("x", "click_ts", "click_id", "action_ts")
+"""The columns that learners see."""
+
+OPTIONAL_COLUMNS = {"refund_ts": "undone_ts", "late_known_ts": "late_seen_ts", "late_arrival_ts": "late_came_ts"}
+"""Columns of the same kind that most logs do not have, and the names of their files."""
+
+_FILES = dict(zip(LEARNER_COLUMNS, LEARNER_COLUMNS, strict=True)) | OPTIONAL_COLUMNS
+
+TRUTH_PREFIX = "truth."
+"""What the names of columns begin with that only a generator knows."""
+
+_FORMAT = 1
+
+_PREFERENCES = ("windows", "conversions_at_click")
+"""Fields of a schema that set defaults of methods and say nothing of the clicks: no part of the fingerprint."""
+
+_BEFORE_PREFERENCES: dict[str, dict[str, Any]] = {
+    "taobao": {"windows": (7_200, 43_200, 86_400, 172_800, 259_200)},
+    "criteo": {"conversions_at_click": True},
+    "criteo_search": {"conversions_at_click": True},
+}
+"""What methods assumed of a log by its name, when schemas did not say it. Tables and stores written then lack the
+fields, and must be learnt from as before. No log is to be added here: a dataset declares what it wants."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """An encoded column: ids in [0, size). Features of one `table` share an embedding; a one-hot one has none."""
+
+    name: str
+    size: int
+    table: str
+    one_hot: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a log consists of and how it is to be replayed; all times in seconds since its origin.
+
+    `observed_until` is where labels end: only clicks whose d_max ends before it are scored. `window` is the single
+    observation window this log's delays call for, if the methods' own defaults do not suit it; `windows` are several
+    such windows, in rising order, for methods with more than one. `conversions_at_click` says that conversions in the
+    second of the click are common, so that a window of length 0 tells something. `embedding_dim` and
+    `estimator_hidden` are the net sizes the field uses for this log. `notes` declare what a reader of the results has
+    to know (imputed times, for example). `negatives_kept` is the share of the clicks without a conversion that are in
+    the log, where the others were left out of it: what is served and measured is corrected for that.
+    """
+
+    dataset: str
+    features: tuple[Feature, ...]
+    actions: tuple[str, ...]
+    horizons: tuple[int, ...]
+    d_max: int
+    split: int
+    interval: int
+    observed_until: int
+    embedding_dim: int = 16
+    estimator_hidden: tuple[int, ...] = (128, 128, 128)
+    window: int | None = None
+    notes: tuple[str, ...] = ()
+    negatives_kept: float = 1.0
+    windows: tuple[int, ...] | None = None
+    conversions_at_click: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.negatives_kept <= 1:
+            raise UserError(
+                f"negatives_kept = {self.negatives_kept:g}: give the share that was kept, above 0 and up to 1"
+            )
+        if not self.horizons or list(self.horizons) != sorted(set(self.horizons)) or self.horizons[0] < 0:
+            raise UserError(f"horizons {self.horizons}: give distinct durations in rising order")
+        if self.horizons[-1] > self.d_max:
+            raise UserError(f"horizons end at {self.horizons[-1]} s, after d_max = {self.d_max} s: shorten them")
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Embedding tables and their number of rows, in order of first use."""
+        sizes: dict[str, int] = {}
+        for f in self.features:
+            if not f.one_hot:
+                sizes[f.table] = max(f.size, sizes.get(f.table, 0))
+        return sizes
+
+    @property
+    def text(self) -> str:
+        """The schema as the fingerprint has it."""
+        content = {name: value for name, value in self.to_json().items() if name not in _PREFERENCES}
+        return json.dumps(content, sort_keys=True)
+
+    def to_json(self) -> dict[str, Any]:
+        content = asdict(self)
+        if self.negatives_kept == 1:  # said only where it matters: other tables keep their fingerprints
+            del content["negatives_kept"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Schema:
+        old = _BEFORE_PREFERENCES.get(content["dataset"], {})
+        fields: dict[str, Any] = old | {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+        fields["features"] = tuple(Feature(**f) for f in content["features"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, eq=False)
+class ClickTable:
+    """Clicks sorted by (arrival_ts, click_ts, click_id). `truth` holds columns only a generator knows; no learner is
+    given it. Clicks and actions are known when they happen, unless the log was kept live and tells otherwise.
+
+    `refund_ts` is when the conversion was taken back (a refund), if the log tells: the conversion counts up to then.
+    What happens later than d_max after the click changes nothing.
+    """
+
+    x: Ids  # (N, F)
+    click_ts: Ints  # (N,)
+    click_id: Ints  # (N,)
+    action_ts: Ints  # (N, K), NEVER when absent
+    schema: Schema
+    counts: dict[str, int] = field(default_factory=dict)
+    truth: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    refund_ts: Ints | None = None  # (N,), NEVER where it stands
+    late_known_ts: Ints | None = None  # (N, K), when each action became known, if not as it happened
+    late_arrival_ts: Ints | None = None  # (N,), the same of each click
+
+    def __len__(self) -> int:
+        return len(self.click_ts)
+
+    @property
+    def known_ts(self) -> Ints:
+        """When each action became known."""
+        return self.action_ts if self.late_known_ts is None else self.late_known_ts
+
+    @property
+    def arrival_ts(self) -> Ints:
+        """When each click became known."""
+        return self.click_ts if self.late_arrival_ts is None else self.late_arrival_ts
+
+    def rows_between(self, start: int, end: int) -> tuple[int, int]:
+        """First and last row (exclusive) of the clicks that became known in [start, end)."""
+        first, last = np.searchsorted(self.arrival_ts, (start, end))
+        return int(first), int(last)
+
+    @cached_property
+    def label(self) -> npt.NDArray[np.bool_]:
+        """The final label of each click: converted within d_max, and not taken back within it."""
+        at = self.action_ts[:, 0]
+        converted: npt.NDArray[np.bool_] = (at != NEVER) & (at - self.click_ts <= self.schema.d_max)
+        if self.refund_ts is not None:
+            converted &= self.refund_ts > self.click_ts + self.schema.d_max
+        return converted
+
+    @property
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Every column that a learner can see, by the name of its file."""
+        columns = {file: getattr(self, field) for field, file in _FILES.items()}
+        return {file: column for file, column in columns.items() if column is not None}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the schema and every column a learner can see."""
+        return column_files.fingerprint(self.schema.text, map(column_files.contents, self.columns.values()))
+
+    @classmethod
+    def assembled(cls, columns: column_files.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
+        """The table of columns that were appended block by block."""
+        whole = columns.finished()
+        truth = {
+            name.removeprefix(TRUTH_PREFIX): column for name, column in whole.items() if name.startswith(TRUTH_PREFIX)
+        }
+        ours = {field: file for field, file in _FILES.items() if file in whole}
+        table = cls(**{field: whole[file] for field, file in ours.items()}, schema=schema, counts=counts, truth=truth)
+        return table._with_fingerprint(column_files.fingerprint(schema.text, map(columns.contents, ours.values())))
+
+    def write_columns(self, folder: Path) -> None:
+        truth = {f"{TRUTH_PREFIX}{name}": column for name, column in self.truth.items()}
+        with Scratch(folder) as scratch:
+            files = column_files.InFiles(scratch, folder)
+            files.append(self.columns | truth)
+            files.finished()
+
+    def describe(self, folder: Path, facts: dict[str, Any] | None = None) -> None:
+        """Write what makes a directory of columns a table."""
+        manifest = {
+            "format": _FORMAT,
+            "fingerprint": self.fingerprint,
+            "clicks": len(self),
+            "counts": self.counts,
+            "truth": list(self.truth),
+            "schema": self.schema.to_json(),
+        }
+        write_json(folder / "table.json", manifest | (facts or {}))
+
+    @classmethod
+    def load(cls, path: Path) -> ClickTable:
+        """Memory-map a saved table, once its columns are known to be those that were written."""
+        manifest = read_manifest(path)
+        # An optional column that is lost is noticed, too: the fingerprint is another without it.
+        files = {field: path / f"{name}.npy" for field, name in _FILES.items()}
+        files = {field: file for field, file in files.items() if field in LEARNER_COLUMNS or file.exists()}
+        columns = {field: column_files.mapped(file) for field, file in files.items()}
+        truth = {name: column_files.mapped(path / f"{TRUTH_PREFIX}{name}.npy") for name in manifest["truth"]}
+        schema = Schema.from_json(manifest["schema"])
+        fingerprint = column_files.fingerprint(schema.text, map(column_files.contents_of, files.values()))
+        if fingerprint != manifest["fingerprint"]:
+            raise UserError(f"{path}: the columns are not those that were written; prepare the table again")
+        return cls(**columns, schema=schema, counts=manifest["counts"], truth=truth)._with_fingerprint(fingerprint)
+
+    def _with_fingerprint(self, fingerprint: str) -> ClickTable:
+        """This table with a fingerprint that was found by reading files: reading maps would fill the memory."""
+        self.__dict__["fingerprint"] = fingerprint
+        return self
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Whether `path` is a prepared table."""
+        return (path / "table.json").is_file()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What `table.json` says of a saved table."""
+    manifest = read_json(path / "table.json")
+    needed = {"format", "fingerprint", "counts", "truth", "schema"}
+    if not isinstance(manifest, dict) or needed - set(manifest) or manifest["format"] != _FORMAT:
+        raise UserError(f"{path / 'table.json'}: not a table of format {_FORMAT}; prepare the log again")
+    return manifest
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A directory that becomes `path` when all is written and flushed to disk, and is removed if it never is."""
+    if path.exists():
+        raise UserError(f"{path} exists already: choose another --out, or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        folder.mkdir()
+        yield folder
+        for file in folder.iterdir():
+            sync(file)
+        folder.rename(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,60 @@
+"""Processes that this one starts: with an environment of their own, deaf to Ctrl-C, and gone when it is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+
+def start_process(target: Callable[..., None], args: tuple[Any, ...], environment: Mapping[str, str]) -> SpawnProcess:
+    """A new process that calls `target`, which begins by `end_with_parent`. Whoever ends it kills it: what it was
+    writing is whole or not there."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
+    resource_tracker.ensure_running()  # the first process starts it, which would unblock Ctrl-C below
+    with _environment(environment):  # libraries read it when they are imported, so it has to be there from the start
+        # Ctrl-C is ours to answer. A process inherits what is blocked, so none reaches it even while it imports.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return process
+
+
+def end_with_parent() -> None:
+    """Let this process end when its parent does, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def thread_settings(count: int) -> dict[str, str]:
+    """The environment of a process of so many threads."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(count))
+
+
+@contextmanager
+def _environment(environment: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,119 @@
+"""A coherent law of what happens after a click: hazards of each action, window by window, given the outcome.
+
+The chain is P(o_1..o_h | x, y) = prod_j P(o_j | o_1..o_{j-1}, x, y), where o_j says which actions have happened by age
+e_j. A click that does not convert never has the conversion, and one that does has it by the last age: both are built
+in, not learnt. Given that a window passes without conversion, the other actions happen in it independently of each
+other, each with a hazard that depends on which actions have happened before the window.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tracecvr.families.method import mean_over
+from tracecvr.stream.reveal import LabelledReveals
+
+LOG_ZERO = -1e4
+"""The logarithm of no probability, finite so that differences of such remain numbers."""
+
+
+def output_count(ages: int, actions: int) -> int:
+    """How many outputs a net needs to give the hazards: (H, K, K) of a click that converts, (H, K - 1, K) of others.
+
+    The last dimension is a logit, and what each other action adds to it once it has happened. With the conversion as
+    the only action, there is one hazard per window.
+
+    >>> output_count(6, 1), output_count(6, 3)
+    (6, 90)
+    """
+    return ages * actions * actions + ages * (actions - 1) * actions
+
+
+def log_open(outputs: Tensor, state: Tensor, shift: float = 0.0) -> Tensor:
+    """log P(o_1..o_h, no conversion | x, y) after no window and after each, for both outcomes: (B, 2, H + 1).
+
+    `outputs` are those of a net of that `width`; `state` (B, H, K) says which actions have happened by each age.
+    `shift` is added to the logits of all hazards.
+    """
+    without, with_it = (logits + shift for logits in _hazard_logits(outputs, state))
+    no = _log_others(without, state)
+    yes = _log_waits(with_it) + _log_others(with_it[:, :, 1:], state)
+    return F.pad(torch.stack([no, yes], dim=1).cumsum(2), (1, 0))
+
+
+def chain_loss(outputs: Tensor, b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
+    """-log P(chain | x, y) under each click's own outcome: the mean over the clicks of a history that say something.
+
+    In a censored history, a click without a conversion says nothing before it is mature. A conversion is there only
+    because it came early enough: its likelihood is conditional on that.
+    """
+    state, visible = b.trajectory(ages)
+    without, with_it = _hazard_logits(outputs, state)
+    converts, (waits, leaves) = b.truth > 0, _conversion(b, ages)
+    log_waits = _log_waits(with_it)
+    conversion = log_waits * waits + _log_leaves(with_it) * leaves
+    known = torch.log(-torch.expm1((log_waits * visible).sum(1).clamp_max(-1e-6)))  # P(converted by now | converts)
+    yes = (conversion + _log_others(with_it[:, :, 1:], state) * waits).sum(1) - known
+    no = (_log_others(without, state) * visible).sum(1)
+    speaks = torch.where(converts, leaves.sum(1) > 0, b.mature & (state.shape[2] > 1))
+    return -mean_over(torch.where(converts, yes, no), speaks)
+
+
+def hazard_events(b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
+    """For each hazard, in the order of a net's outputs, whether what it is of happened: 1 or 0, NaN where it could not.
+
+    What other actions add to a hazard has no rate: NaN.
+    """
+    state, visible = b.trajectory(ages)
+    waits, leaves = _conversion(b, ages)
+    before = F.pad(state, (0, 0, 1, 0))[:, :-1, 1:]
+    others = torch.where(before > 0, torch.nan, state[:, :, 1:])  # (B, H, K - 1)
+    converts = (b.truth > 0)[:, None]
+    conversion = torch.where(converts & (waits + leaves > 0), leaves, torch.nan)
+    yes = torch.where((converts & (waits > 0))[..., None], others, torch.nan)
+    no = torch.where((~converts & b.mature[:, None] & (visible > 0))[..., None], others, torch.nan)
+    each = [torch.cat([conversion[..., None], yes], dim=2), no]
+    return torch.cat([F.pad(e[..., None], (0, state.shape[2] - 1), value=torch.nan).flatten(1) for e in each], dim=1)
+
+
+def _conversion(b: LabelledReveals, ages: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Of each visible window, if it ends without the conversion having come, and if it came in it: (B, H), (B, H)."""
+    late, visible = b.delay[:, :1] > torch.tensor(ages), b.trajectory(ages)[1]
+    return visible * late, visible * ~late * F.pad(late[:, :-1], (1, 0), value=True)
+
+
+def _hazard_logits(outputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of the hazards without conversion (B, H, K - 1) and with it (B, H, K), given what came before a window."""
+    horizons, actions = state.shape[1:]
+    cells = horizons * actions * actions
+    with_it = outputs[:, :cells].unflatten(1, (horizons, actions, actions))
+    if actions == 1:
+        return outputs.new_zeros(state.shape[0], horizons, 0), with_it[..., 0]
+    before = F.pad(state, (0, 0, 1, 0))[:, :-1, None, 1:]  # (B, H, 1, K - 1)
+    without = outputs[:, cells:].unflatten(1, (horizons, actions - 1, actions))
+    return _shifted(without, before), _shifted(with_it, before)
+
+
+def _shifted(hazards: Tensor, before: Tensor) -> Tensor:
+    return hazards[..., 0] + (hazards[..., 1:] * before).sum(3)
+
+
+def _log_waits(logits: Tensor) -> Tensor:
+    """log P(no conversion in a window | none before, converts): (B, H). In the last window it has to come."""
+    waits = F.logsigmoid(-logits[:, :-1, 0])
+    return F.pad(waits, (0, 1), value=LOG_ZERO)
+
+
+def _log_leaves(logits: Tensor) -> Tensor:
+    """log P(conversion in a window | none before, converts): (B, H)."""
+    return F.pad(F.logsigmoid(logits[:, :-1, 0]), (0, 1))
+
+
+def _log_others(logits: Tensor, state: Tensor) -> Tensor:
+    """log P of what the other actions did in each window without conversion, given what came before it: (B, H)."""
+    now = state[:, :, 1:]
+    before = F.pad(now, (0, 0, 1, 0))[:, :-1]
+    happens = torch.where(now > 0, F.logsigmoid(logits), F.logsigmoid(-logits))
+    return (happens * (1 - before)).sum(2)

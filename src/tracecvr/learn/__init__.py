@@ -1,0 +1,1 @@
+"""The only training loop, and what it needs: optimisers, averaged weights, caches and checkpoints."""

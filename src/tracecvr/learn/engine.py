@@ -1,0 +1,511 @@
+"""Engine: the only training loop. Replay and the live service call it with the same reveals in the same order.
+
+A tick is one interval: its events are permuted by a generator seeded with (seed, start of the interval, pass) and cut
+into batches. Nothing random lives longer, so a restored engine goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tracecvr.base.config import validated, values
+from tracecvr.base.errors import DivergedError, UserError
+from tracecvr.base.files import write_atomically
+from tracecvr.base.metrics import probability
+from tracecvr.base.progress import Progress, no_progress
+from tracecvr.base.seeds import generator
+from tracecvr.data.table import Schema
+from tracecvr.families.method import WARM, Method, Part, Plugin
+from tracecvr.learn import warm_up_passes
+from tracecvr.learn.per_click_cache import PerClickCache
+from tracecvr.learn.recorded_outputs import RecordedOutputs
+from tracecvr.learn.stream_learning import AS_WARM_UP, AveragedNet, StreamLearning, load_moments, moments
+from tracecvr.nets import ranks
+from tracecvr.nets.backbones import freeze, start_at, thaw
+from tracecvr.stream.reveal import Again, LabelledReveals, Reveals, repeated
+from tracecvr.stream.source import History, Source
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training a net came to: the number of passes and, if the stream goes on from them, Adam's last moments."""
+
+    passes: int
+    moments: dict[str, Tensor]
+
+
+Share = Callable[[Part, str, dict[str, Any], Callable[[], Fitted]], Fitted]
+"""Called with a part, the name of its net, what its training depends on beside these, and the training itself."""
+
+_SCORE_BLOCK = 8192
+"""Rows scored at once: fixed, because a net's last bits may depend on how many rows it is given."""
+
+_TRIED = 32
+"""Rows on which it is tried which biases are a net's outputs'."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A net to be trained on history. Without `epochs`, `usual` is for large histories."""
+
+    title: str
+    part: Part
+    name: str
+    loss: Callable[[LabelledReveals], Tensor]
+    epochs: int | None
+    usual: int = 1
+
+    @property
+    def net(self) -> nn.Module:
+        return self.part.nets[self.name]
+
+
+class Engine:
+    """A method with its plugins, its optimiser and its counters."""
+
+    def __init__(
+        self,
+        method: Method,
+        schema: Schema,
+        seed: int = 0,
+        plugins: tuple[Plugin, ...] = (),
+        publish_lag: int = 0,
+        stream: StreamLearning = AS_WARM_UP,
+    ) -> None:
+        self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
+        self.stream = validated(stream)
+        method.bind(schema, seed)
+        self.plugins = method.plugins() + plugins
+        self._refuse_doubles(plugins)
+        for plugin in self.plugins:
+            plugin.attach(method)
+            plugin.bind(schema, seed)
+        self.schedule = own = method.schedule()
+        repeats = [repeat for plugin in self.plugins for repeat in plugin.repeats(own)]
+        self.schedule += tuple(repeated(own[position], seconds) for position, seconds in repeats)
+        # To the method a repeated event is the one that it repeats.
+        self._first = torch.tensor([*range(len(own)), *(position for position, _ in repeats)], dtype=torch.int64)
+        self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
+        self.reveals = self.steps = self.skipped = 0
+        self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
+        self._logs = RecordedOutputs()
+        self._answers: dict[str, PerClickCache] = {}
+        self._main.eval()
+        self._modules = list(self._main.modules())
+        self._optimisers = self._stream_optimisers()
+        self._average: AveragedNet | None = None
+
+    # Learning.
+
+    def warm_up(
+        self,
+        history: History,
+        progress: Progress = no_progress,
+        share: Share = lambda *call: call[-1](),
+    ) -> None:
+        """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser.
+
+        `share` may take a net over from another run instead of training it.
+        """
+        self._look_through(history)
+        size = self._batch_size(history)
+        large = warm_up_passes.is_large(len(history), self.method.batch_size)
+        fixed = large or self.method.warm_epochs is not None  # then helpers have their usual epochs, too
+        adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay")}
+        outcomes: list[tuple[Fit, Fitted]] = []
+        for fit in self._fits():
+            if fit.epochs is None and fixed:
+                fit = replace(fit, epochs=fit.usual)
+            facts = adam | {"title": fit.title, "epochs": fit.epochs, "usual": fit.usual}
+            facts |= {"batch_size": size, "seed": self.seed, "moments": self._carries(fit)}
+            train = partial(self._fit, fit, history, size, progress)
+            outcomes.append((fit, share(fit.part, fit.name, facts, train)))
+        for fit, fitted in outcomes:  # not before: what others share depends on counts
+            fit.part.counts[f"{WARM}{fit.name}"] = torch.tensor([fitted.passes, size])
+        for part in self._parts.values():
+            part.after_warm_up()
+        self._start_stream(next(fitted.moments for fit, fitted in outcomes if fit.net is self._main))
+
+    def tick(self, source: Source, start: int, end: int) -> int:
+        """Learn from the events of one interval; returns their number."""
+        self._record(source, start, end)
+        if self.publish_lag:
+            self._published.append({name: value.clone() for name, value in self._served.state_dict().items()})
+        self._refresh(source, start, end)
+        events = self._logs.with_recorded(self.events(source, start, end))
+        if not len(events):
+            return 0
+        events = self._answered(events, source, start, end)
+        self._train(True)
+        for turn in range(self.method.passes):
+            rng = generator(self.seed, "tick", start, turn)
+            shuffled = events.take(torch.from_numpy(rng.permutation(len(events))))
+            for batch in self.stream.batches(len(events), self.method.batch_size):
+                self._learn(shuffled.take(batch, rng), start)
+        self._train(False)
+        if self._average is not None:
+            clicks = len(source.clicks(start, end)) if self.stream.average_clicks else 0
+            self._average.update(self._main, self.stream.decay(end - start, clicks))
+        self.reveals += len(events)
+        return len(events)
+
+    def is_quiet(self, source: Source, start: int, end: int) -> bool:
+        """Whether an interval has nothing to learn from: a tick of it would leave what is served as it is."""
+        return not self._refreshed(start, end) and not len(self.events(source, start, end))
+
+    def events(self, source: Source, start: int, end: int) -> Reveals:
+        """What an interval has to show: the method's schedule and what plugins repeat of it."""
+        events = source.reveals(self.schedule, start, end, truth=self.method.privileged)
+        return self.method.condensed(replace(events, trigger=self._first[events.trigger]))
+
+    # Answering.
+
+    def score(self, x: Tensor) -> npt.NDArray[np.float32]:
+        """Log-odds served for clicks: by the current model, or by the one of `publish_lag` ticks ago."""
+        with self.serving():
+            return self._answer(self.method.log_odds, torch.as_tensor(x))
+
+    def posterior(self, reveals: Reveals) -> npt.NDArray[np.float32]:
+        """P(conversion | features, trajectory so far) of clicks at any age."""
+        return probability(self.posterior_log_odds(reveals)).astype(np.float32)
+
+    def posterior_log_odds(self, reveals: Reveals) -> npt.NDArray[np.float32]:
+        """The same as log-odds."""
+        index = torch.arange(len(reveals))
+        with self.serving():
+            return self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """While it lasts, the served net is the one that answers: the newest or averaged one, or that of `publish_lag`
+        ticks ago."""
+        trained, served, newest = self._main, self._served, None
+        if self.publish_lag and self._published:
+            newest = {name: value.clone() for name, value in served.state_dict().items()}
+            served.load_state_dict(self._published[0])
+        self.method.nets["main"] = served
+        self.method.forget()
+        try:
+            yield
+        finally:
+            self.method.nets["main"] = trained
+            self.method.forget()
+            if newest is not None:
+                served.load_state_dict(newest)
+
+    # State.
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor that a restored engine needs, by name."""
+        tensors: dict[str, Tensor] = {"counters": torch.tensor([self.reveals, self.steps, self.skipped])}
+        for owner, part in self._parts.items():
+            tensors |= {f"{owner}.net.{name}": value for name, value in part.nets.state_dict().items()}
+            tensors |= {f"{owner}.count.{name}": value for name, value in part.counts.items()}
+        tensors |= moments(self._optimisers, self._main)
+        if self._average is not None:
+            tensors |= {f"average.{name}": value for name, value in self._average.net.state_dict().items()}
+        for age, served in enumerate(self._published):
+            tensors |= {f"published.{age}.{name}": value for name, value in served.items()}
+        return tensors | {f"logged.{name}": value for name, value in self._logs.state().items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Become the engine that `state` was taken from."""
+        self.reveals, self.steps, self.skipped = state["counters"].tolist()
+        for owner, part in self._parts.items():
+            part.after_warm_up()
+            part.nets.load_state_dict(_under(state, f"{owner}.net."))
+            part.counts = _under(state, f"{owner}.count.")
+            part.forget()
+        self._start_stream(state)
+        if self._average is not None:
+            self._average.net.load_state_dict(_under(state, "average."))
+        self._published.clear()
+        while served := _under(state, f"published.{len(self._published)}."):
+            self._published.append(served)
+        self._logs.load_state(_under(state, "logged."))
+
+    def snapshot(self, path: Path) -> None:
+        """Write the whole state to one safetensors file, atomically."""
+        state = {name: value.contiguous() for name, value in self.state().items()}
+        write_atomically(path, lambda temporary: save_file(state, temporary))
+
+    def restore(self, path: Path) -> None:
+        """Read a snapshot of an engine of the same configuration."""
+        self.load_state(load_file(path))
+
+    def resolved_options(self) -> dict[str, Any]:
+        """The options of the method and of all its plugins, with what defaults came to."""
+        stream = values(self.stream) | {
+            "learning_rate": self.stream.learning_rate or self.method.learning_rate,
+            "batch_size": self.method.batch_size if self.stream.batch_size is None else self.stream.batch_size,
+        }
+        return {name: part.resolved_options() for name, part in self._parts.items()} | {"stream": stream}
+
+    def report(self) -> dict[str, Any]:
+        """What the method and its plugins have to show of themselves; parts without a word left out."""
+        return {name: report for name, part in self._parts.items() if (report := part.report())}
+
+    @property
+    def memory(self) -> int:
+        """How many seconds after it came a click may still be asked for: by its last event, or by a refresh."""
+        refreshed = any(h.refresh is not None for part in self._parts.values() for h in part.helpers().values())
+        return max(self._memory, self._back if refreshed else 0)
+
+    @property
+    def _back(self) -> int:
+        return max(self.schema.d_max, self.schema.split)
+
+    @property
+    def clipped(self) -> int:
+        """How many importance weights were outside their range."""
+        return sum(int(part.counts.get("clipped", 0)) for part in self._parts.values())
+
+    def fingerprint(self) -> str:
+        """A hash of the whole state."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.state().items()):
+            digest.update(name.encode())
+            digest.update(value.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    # Inside.
+
+    def _fits(self) -> Iterator[Fit]:
+        """What warm-up trains, in order."""
+        yield from self._helper_fits(before_main=True)
+        yield Fit("model", self.method, "main", self.method.warm_loss, self.method.warm_epochs)
+        yield from self._helper_fits(before_main=False)
+
+    def _helper_fits(self, before_main: bool) -> Iterator[Fit]:
+        for part in self._parts.values():
+            for name, helper in part.helpers().items():
+                if helper.before_main == before_main:
+                    yield Fit(name, part, name, partial(part.helper_loss, name), helper.epochs, helper.usual)
+
+    @property
+    def _main(self) -> nn.Module:
+        return self.method.nets["main"]
+
+    @property
+    def _served(self) -> nn.Module:
+        """The net whose answers are served: the trained one, or its average."""
+        return self._main if self._average is None else self._average.net
+
+    @property
+    def _parts(self) -> dict[str, Part]:
+        return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
+
+    def _train(self, on: bool) -> None:
+        # `nn.Module.train` walks the tree anew each time, which takes longer than the arithmetic of a small tick.
+        for module in self._modules:
+            module.training = on
+
+    def _refuse_doubles(self, plugins: tuple[Plugin, ...]) -> None:
+        names = [plugin.name for plugin in self.plugins]
+        for name in names:
+            if name in self.method.contains and name in [plugin.name for plugin in plugins]:
+                raise UserError(f"plugin {name!r} is part of method {self.method.name!r} already: leave it out")
+            if names.count(name) > 1:
+                raise UserError(f"plugin {name!r} is given twice: keep one")
+
+    def _adam(self, net: nn.Module) -> torch.optim.Adam:
+        # Small nets may have no parameter at all; an optimiser refuses an empty list but not an empty group.
+        group = {"params": list(net.parameters())}
+        return torch.optim.Adam(
+            [group], lr=self.method.learning_rate, weight_decay=self.method.weight_decay, fused=True
+        )
+
+    def _stream_optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        return self.stream.optimisers(self._main, self.method.learning_rate, self.method.weight_decay)
+
+    def _refresh(self, source: Source, start: int, end: int) -> None:
+        """Train helpers again whose time has come: at the first start of an interval since a multiple of their period.
+
+        Their history is as long as the warm-up part, or d_max if that is longer, and ends where the interval starts.
+        """
+        for part, name in self._refreshed(start, end):
+            history = source.history(start, "censored", max(0, start - self._back))
+            fit = Fit(f"{name} at {start}", part, name, partial(part.helper_loss, name), epochs=1)
+            thaw(fit.net)
+            self._fit(fit, history, self._batch_size(history))
+            freeze(fit.net)
+            self._answers.clear()
+
+    def _refreshed(self, start: int, end: int) -> list[tuple[Part, str]]:
+        """The helpers whose time has come, and whose they are; none fresh from warm-up."""
+        helpers = [(part, *named) for part in self._parts.values() for named in part.helpers().items()]
+        due = [(part, name) for part, name, h in helpers if h.refresh is not None and start % h.refresh < end - start]
+        return due if self.steps else []
+
+    def _answered(self, events: Reveals, source: Source, start: int, end: int) -> Reveals:
+        """The events with what frozen nets say of their clicks, asked once per click."""
+        outputs: dict[str, Tensor] = {}
+        for part in self._parts.values():
+            for name in (name for name in part.per_click_nets if name in part.nets):
+                key = f"{part.name}.{name}"
+                answers = self._answers.setdefault(key, PerClickCache())
+                outputs[key] = answers.of(events, source, start, end, partial(_in_blocks, partial(part.frozen, name)))
+                answers.drop(start - self._memory)
+            part.forget()
+        return replace(events, answers=outputs)
+
+    def _record(self, source: Source, start: int, end: int) -> None:
+        """Log what the method wants to remember of the clicks that were served, by the model that served them."""
+        if type(self.method).record is not Method.record:
+            clicks = source.clicks(start, end)
+            with self.serving(), torch.no_grad():
+                recorded = _in_blocks(self.method.record, clicks.x)
+            self.method.forget()
+            self._logs.add(clicks.row, recorded, end + self._memory)
+            self._logs.drop(start)
+
+    def _look_through(self, history: History) -> None:
+        """Let all parts observe history once, and start the outputs of nets at the rates that it has."""
+        sums: dict[tuple[str, str], Tensor] = {}
+        inputs: dict[tuple[str, str], tuple[Tensor, ...]] = {}
+        for b in history.batches(_SCORE_BLOCK, None):
+            for owner, part in self._parts.items():
+                part.observe(b)
+                for name in part.nets:
+                    if (start := part.base_rates(name, b)) is not None:
+                        inputs.setdefault((owner, name), tuple(value[:_TRIED] for value in start[0]))
+                        events = start[1].flatten(1).double()
+                        seen = torch.stack([events.nansum(0), (~events.isnan()).sum(0)])
+                        sums[owner, name] = sums.get((owner, name), torch.zeros_like(seen)) + seen
+        spread = 1.0 if warm_up_passes.is_large(len(history), self.method.batch_size) else warm_up_passes.SPREAD
+        for (owner, name), (positives, count) in sums.items():
+            rate = ((positives + 0.5) / (count + 1)).where(count > 0, torch.nan)  # never 0 or 1
+            start_at(self._parts[owner].nets[name], inputs[owner, name], torch.logit(rate), spread)
+
+    def _batch_size(self, history: History) -> int:
+        """Of a pass over history."""
+        return self.method.warm_batch_size or warm_up_passes.batch_that_fits(len(history), self.method.batch_size)
+
+    def _carries(self, fit: Fit) -> bool:
+        """Whether the stream goes on from the moments of this training."""
+        return self.stream.carry_moments and fit.net is self._main
+
+    def _fit(self, fit: Fit, history: History, size: int, progress: Progress = no_progress) -> Fitted:
+        """Train a net on history. The number of passes is chosen on held-back clicks unless it is set."""
+        epochs = self._passes(fit, history, size) if fit.epochs is None else fit.epochs
+        optimiser, total = self._adam(fit.net), epochs * len(history)
+        for epoch in range(epochs):
+            done = epoch * len(history)
+            for learnt in self._pass(fit, epoch, optimiser, history, size):
+                progress(f"warm-up: {fit.title}", done + learnt, total)
+        fit.net.eval()
+        return Fitted(epochs, moments({"adam": optimiser}, fit.net) if self._carries(fit) else {})
+
+    def _pass(
+        self, fit: Fit, epoch: int, optimiser: torch.optim.Optimizer, history: History, size: int
+    ) -> Iterator[int]:
+        """Learn from every click of history once, and say after each step how many are done."""
+        fit.net.train()
+        learnt = 0
+        for b in history.batches(size, generator(self.seed, "warm up", fit.title, epoch)):
+            if len(b) > 1:
+                self._step([optimiser], fit.loss(b), f"warm-up of {fit.title}")
+            learnt += len(b)
+            yield learnt
+
+    def _passes(self, fit: Fit, history: History, size: int) -> int:
+        """How many passes over the earlier clicks of history are best for its last ones; the net stays as it was."""
+        earlier, held_back = history.parted(warm_up_passes.HELD_BACK)
+        if not len(earlier) or not len(held_back):
+            return fit.usual
+        start, counts = {key: value.clone() for key, value in fit.net.state_dict().items()}, dict(fit.part.counts)
+        optimiser = self._adam(fit.net)
+
+        def one_pass(epoch: int) -> None:
+            for _ in self._pass(fit, epoch, optimiser, earlier, size):
+                pass
+
+        best = warm_up_passes.best(one_pass, lambda: self._held_back_loss(fit, held_back), fit.usual)
+        fit.net.load_state_dict(start)
+        fit.part.counts = counts
+        return best
+
+    def _held_back_loss(self, fit: Fit, history: History) -> float:
+        """The mean loss of clicks that are not learnt from: with the same random draws each time."""
+        fit.net.eval()
+        total = 0.0
+        with torch.no_grad():
+            for b in history.batches(_SCORE_BLOCK, generator(self.seed, "held back", fit.title)):
+                total += fit.loss(b).item() * len(b)
+                fit.part.forget()
+        return total / len(history)
+
+    def _learn(self, b: Reveals, start: int) -> None:
+        if len(b) < 2:  # batch normalisation has no statistics of one
+            self.skipped += len(b)
+            return
+        for part in self._parts.values():
+            part.observe(b)
+        loss = self.method.loss(b)
+        for plugin in self.plugins:
+            loss = loss + plugin.weight * plugin.loss(self.method, b)
+        self._step(self._optimisers.values(), loss, f"interval starting at {start} s")
+        self.steps += 1
+
+    def _step(self, optimisers: Collection[torch.optim.Optimizer], loss: Tensor, where: str) -> None:
+        if not torch.isfinite(loss):
+            raise DivergedError(
+                f"{self.method.name}: the loss is {loss.item()} in the {where}; try a lower learning_rate"
+            )
+        for optimiser in optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        if (shared := ranks.current()) is not None:
+            groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+            shared.mean_gradients([parameter for group in groups for parameter in group["params"]])
+        for optimiser in optimisers:
+            optimiser.step()
+        for part in self._parts.values():
+            part.forget()
+
+    def _start_stream(self, carried: dict[str, Tensor]) -> None:
+        """Freeze helpers, and make the stream's optimisers and the averaged net; the former go on from `carried`."""
+        for part in self._parts.values():
+            for name in part.helpers():
+                freeze(part.nets[name])
+        self._main.eval()
+        self._optimisers = self._stream_optimisers()
+        load_moments(self._optimisers, self._main, carried)
+        self._average = AveragedNet(self._main) if self.stream.averages else None
+        self._answers.clear()
+
+    def _answer(self, ask: Callable[[Tensor], Tensor], rows: Tensor) -> npt.NDArray[np.float32]:
+        parts: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)]
+        with torch.no_grad():
+            for block in rows.split(_SCORE_BLOCK):
+                parts.append(ask(block).float().numpy())
+        for part in self._parts.values():
+            part.forget()
+        # Clicks without a conversion that were left out of the log had no part in learning: odds are theirs to lower.
+        answers = np.concatenate(parts)
+        if self.schema.negatives_kept != 1:
+            answers += np.float32(np.log(self.schema.negatives_kept))
+        if not np.isfinite(answers).all():
+            raise DivergedError(f"{self.method.name}: the model's scores are not finite; try a lower learning_rate")
+        return answers
+
+
+def _in_blocks(ask: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return torch.cat([ask(block) for block in rows.split(_SCORE_BLOCK)])
+
+
+def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

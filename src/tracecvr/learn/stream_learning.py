@@ -1,0 +1,133 @@
+"""How the stream is learnt, apart from the method: optimiser, step size, batch size, and averaged weights for serving.
+
+The same settings serve every method, in replay and live. They matter as much as the choice of the method, so a fair
+comparison gives every method the same ones, or tunes them for every method alike.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tracecvr.base import registry
+from tracecvr.base.config import DAY, Seconds, option
+from tracecvr.base.errors import UserError
+from tracecvr.learn.optimisers import Rates
+
+_LARGEST = 65_536
+"""Events of one optimiser step at most, so that a huge interval does not exhaust the memory."""
+
+
+@dataclass(frozen=True)
+class StreamLearning:
+    """Settings of learning in the stream, as opposed to warm-up. None stands for the value that warm-up has.
+
+    >>> StreamLearning(batch_size=0).batches(10_000, 4096)
+    [slice(0, 10000, None)]
+    >>> StreamLearning(batch_size=None).batches(10_000, 4096)
+    [slice(0, 4096, None), slice(4096, 8192, None), slice(8192, 12288, None)]
+    """
+
+    learning_rate: float | None = option(3e-4, "step size in the stream; none for that of warm-up", above=0)
+    batch_size: int | None = option(
+        0, "events per optimiser step in the stream; 0 for one step per interval, none for that of warm-up", low=0
+    )
+    optimiser: str = option("adam", "optimiser of the stream, by name: adam, adagrad or one of an entry point")
+    embedding_learning_rate: float | None = option(
+        None, "step size of embedding tables; none for that of all parameters", above=0
+    )
+    carry_moments: bool = option(False, "start the stream with the moments that Adam had at the end of warm-up")
+    average: Seconds | None = option(
+        DAY,
+        "serve weights averaged over the stream, older ones with less weight: the time in which it falls to 37 %; none "
+        "to serve the newest weights",
+        above=0,
+    )
+    average_clicks: int | None = option(None, "in place of `average`: a number of clicks", above=0)
+
+    def __post_init__(self) -> None:
+        if self.carry_moments and self.optimiser != "adam":
+            raise UserError(f"stream.carry_moments: warm-up uses adam, the stream {self.optimiser!r}; leave it out")
+        if self.batch_size == 1:
+            raise UserError(
+                "stream.batch_size = 1: batch normalisation needs 2 events or more, or 0 for a whole interval"
+            )
+
+    @property
+    def averages(self) -> bool:
+        """Whether averaged weights are served."""
+        return self.average is not None or self.average_clicks is not None
+
+    def optimisers(self, net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
+        """The stream's optimisers by the name under which their state is kept; `learning_rate` is that of warm-up."""
+        dense = self.learning_rate or learning_rate
+        rates = Rates(dense, self.embedding_learning_rate or dense, weight_decay)
+        made: dict[str, torch.optim.Optimizer] = registry.get("optimiser", self.optimiser).make(net, rates)  # type: ignore[attr-defined]
+        return made
+
+    def batches(self, events: int, batch_size: int) -> list[slice]:
+        """How the events of an interval are cut into optimiser steps; `batch_size` is that of warm-up."""
+        size = batch_size if self.batch_size is None else self.batch_size or _whole(events)
+        return [slice(first, first + size) for first in range(0, events, size)]
+
+    def decay(self, seconds: int, clicks: int) -> float:
+        """What is left of the weight of older models after an interval of so many seconds and clicks."""
+        if self.average_clicks is not None:
+            return math.exp(-clicks / self.average_clicks)
+        return math.exp(-seconds / self.average) if self.average else 0.0
+
+
+AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, average=None)
+"""The stream is learnt with warm-up's step size and batch size. Records without stream settings mean these."""
+
+
+def _whole(events: int) -> int:
+    """All events in one batch, or in as few batches of equal size as the memory allows."""
+    batches = -(-events // _LARGEST)
+    return -(-events // batches) if batches else 1
+
+
+class AveragedNet:
+    """The moving average of a net's weights and batch statistics: a net of its own, to be served."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = deepcopy(net).eval().requires_grad_(False)
+        self.net.zero_grad(set_to_none=True)
+
+    def update(self, newest: nn.Module, decay: float) -> None:
+        """Move towards the newest weights; counters are taken over."""
+        averaged = self.net.state_dict()
+        for name, value in newest.state_dict().items():
+            if value.is_floating_point():
+                averaged[name].lerp_(value, 1 - decay)
+            else:
+                averaged[name].copy_(value)
+
+
+def moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module) -> dict[str, Tensor]:
+    """The state of optimisers by name of optimiser, parameter and entry."""
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    return {
+        f"{kind}.{names[id(parameter)]}.{key}": value
+        for kind, optimiser in optimisers.items()
+        for parameter, entries in optimiser.state.items()
+        for key, value in entries.items()
+    }
+
+
+def load_moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give new optimisers the state that `moments` returned."""
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    for kind, optimiser in optimisers.items():
+        blank: dict[str, Any] = optimiser.state_dict()
+        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        for index, parameter in enumerate(parameters):
+            prefix = f"{kind}.{names[id(parameter)]}."
+            if entries := {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}:
+                blank["state"][index] = entries
+        optimiser.load_state_dict(blank)

@@ -1,0 +1,187 @@
+"""Fast forms of what nets are made of: looking ids up, projecting tables, hidden layers. Each equals its plain form up
+to the order of summation; the plain forms are in the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tracecvr.nets import ranks
+
+
+def exporting() -> bool:
+    """Whether torch is drawing a graph of the net, for any number of rows: forms that depend on it are then left aside,
+    and so are bags, which ONNX does not have."""
+    return torch.compiler.is_compiling()
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Features of one vocabulary size: where their tables start, and their positions in a layer."""
+
+    size: int
+    starts: tuple[int, ...]
+    features: Tensor  # (n,)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The rows of all their tables, one after the other: (n * size,)."""
+        return torch.cat([torch.arange(start, start + self.size) for start in self.starts])
+
+
+def lookup(table: Tensor, ids: Tensor) -> Tensor:
+    """Sums of table rows: (V, D) and ids (B, n) to (B, D)."""
+    if exporting():
+        return F.embedding(ids, table).sum(1)
+    if not (table.requires_grad and torch.is_grad_enabled()):
+        return F.embedding_bag(ids, table, mode="sum")
+    sums: Tensor = _Lookup.apply(table, ids)  # type: ignore[no-untyped-call]
+    return sums
+
+
+class _Lookup(torch.autograd.Function):
+    """Forward is torch's bag of rows. Backward is one, too: sorted by id, what reaches a table row is a bag of rows of
+    the gradient. Some eight times faster than torch's own, sort included; the sort is stable to fix the summation."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, ids: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.rows = len(table)
+        return F.embedding_bag(ids, table, mode="sum")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (ids,) = ctx.saved_tensors
+        flat = ids.flatten()
+        rows = torch.sort(flat, stable=True).indices.div_(ids.shape[1], rounding_mode="floor")
+        ends = torch.bincount(flat, minlength=ctx.rows).cumsum(0)
+        return F.embedding_bag(rows, grad.contiguous(), F.pad(ends[:-1], (1, 0)), mode="sum"), None
+
+
+def project(table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group]) -> Tensor:
+    """Every feature's table rows times its columns of a layer, features one below the other as in `groups`; the first
+    feature's plus `bias`."""
+    products: Tensor = _Projection.apply(table, weight, bias, groups)  # type: ignore[no-untyped-call]
+    return products
+
+
+class _Projection(torch.autograd.Function):
+    """By hand and by groups: autograd would copy every feature's block in and out, and products of 16 columns each are
+    so small that calling them takes longer than they do."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group]) -> Tensor:
+        gathered = [_of_group(g, table, weight) for g in groups]
+        ctx.save_for_backward(table, weight, *(tensor for pair in gathered for tensor in pair))
+        ctx.groups = groups
+        out = table.new_empty(sum(len(g.rows) for g in groups), len(weight))
+        parts = out.split([len(g.rows) for g in groups])
+        for g, (rows, columns), part in zip(groups, gathered, parts, strict=True):
+            torch.bmm(rows, columns, out=part.view(len(rows), g.size, -1))
+        out[: groups[0].size].add_(bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        table, weight, *gathered = ctx.saved_tensors
+        of_table, of_weight = torch.zeros_like(table), torch.zeros_like(weight)
+        by_feature = _by_feature(of_weight, table.shape[1])
+        parts = grad.split([len(g.rows) for g in ctx.groups])
+        for g, rows, columns, part in zip(ctx.groups, gathered[::2], gathered[1::2], parts, strict=True):
+            of_values = part.view(len(rows), g.size, -1)
+            of_rows = torch.bmm(of_values, columns.transpose(1, 2))
+            for start, of_feature in zip(g.starts, of_rows, strict=True):
+                of_table[start : start + g.size] += of_feature  # added, since features may share a table
+            by_feature[:, g.features] = torch.bmm(of_values.transpose(1, 2), rows).transpose(0, 1)
+        return of_table, of_weight, grad[: ctx.groups[0].size].sum(0), None
+
+
+def _of_group(g: Group, table: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, size, dim) and (n, dim, D)."""
+    dim = table.shape[1]
+    return table[g.rows].view(-1, g.size, dim), _by_feature(weight, dim)[:, g.features].permute(1, 2, 0)
+
+
+def _by_feature(weight: Tensor, dim: int) -> Tensor:
+    """(D, columns) to (D, features, dim), without the columns that are no feature's."""
+    features = weight.shape[1] // dim
+    return weight[:, : features * dim].view(len(weight), features, dim)
+
+
+def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
+    """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves. `h` is
+    overwritten: half of what a ReLU costs is memory for its result."""
+    if exporting() or len(h) < norm.num_features:
+        return F.linear(_normed(F.relu(h, inplace=True), norm), linear.weight, linear.bias)
+    out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _normed(r: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+    """`norm(r)` without the calls around it: for a handful of rows they take longer than the arithmetic."""
+    if norm.training and ranks.splitting() is not None:
+        return ranks.normed(r, norm)
+    assert norm.momentum is not None
+    assert norm.num_batches_tracked is not None
+    if norm.training:
+        norm.num_batches_tracked.add_(1)
+    mean, var = norm.running_mean, norm.running_var
+    return F.batch_norm(r, mean, var, norm.weight, norm.bias, norm.training, norm.momentum, norm.eps)
+
+
+class _NormedLinear(torch.autograd.Function):
+    """The normalisation is an affine map of columns, so it is folded into the linear layer's weights, and what its
+    backward sums over the batch is in the product that the weights' gradient needs anyway: instead of eight passes over
+    the activations, four are left (8 of 43 ms of a TRACE step were spent in normalisation and ReLU; now 3)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, norm: nn.BatchNorm1d, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        r = h.detach().relu_()
+        ctx.ranks = ranks.splitting() if norm.training else None
+        mean, variance, ctx.count = _statistics(norm, r)
+        inverse = (variance + norm.eps).rsqrt()
+        scale = gamma * inverse
+        shift = beta - mean * scale
+        ctx.training = norm.training
+        ctx.save_for_backward(r, mean, inverse, scale, shift, weight)
+        return torch.addmm(bias + weight @ shift, r, (weight * scale).t())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        r, mean, inverse, scale, shift, weight = ctx.saved_tensors
+        of_bias, of_folded = grad.sum(0), grad.t() @ r
+        of_shift = of_bias @ weight
+        of_scale = (weight * of_folded).sum(0) - mean * of_shift
+        shifts, scales = of_shift, of_scale  # of all rows, wherever they are
+        if ctx.ranks is not None:
+            shifts, scales = ctx.ranks.summed(torch.stack([of_shift, of_scale]))
+        slope = -scale * inverse.square() * scales / ctx.count if ctx.training else torch.zeros_like(mean)
+        offset = -scale * shifts / ctx.count - slope * mean if ctx.training else slope
+        of_r = torch.addcmul(offset, r, slope).addmm_(grad, weight * scale)
+        of_h = torch.ops.aten.threshold_backward.grad_input(of_r, r, 0, grad_input=of_r)
+        of_weight = of_folded * scale + torch.outer(of_bias, shift)
+        return of_h, None, inverse * of_scale, of_shift, of_weight, of_bias
+
+
+def _statistics(norm: nn.BatchNorm1d, r: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Mean and variance to normalise with: the batch's while training, which moves the running ones, else those. And
+    how many rows the batch has."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    if not norm.training:
+        return norm.running_mean, norm.running_var, len(r)
+    if (shared := ranks.splitting()) is not None:
+        return ranks.moments(norm, r, shared)
+    norm.num_batches_tracked.add_(1)
+    mean, variance = torch.batch_norm_update_stats(r, norm.running_mean, norm.running_var, norm.momentum)
+    return mean, variance, len(r)

@@ -1,0 +1,699 @@
+"""The event log: append-only, on disk before it answers, each event once.
+
+SQLite in WAL mode with synchronous=FULL: a transaction that has returned survives the loss of power. Any number of
+processes may write and read; SQLite lets one write at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import make_private
+from tracecvr.online import page_checksums
+from tracecvr.online.events import CLICK, Event
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events(
+  pos INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of acceptance
+  event TEXT NOT NULL UNIQUE,    -- what makes it the same event
+  kind INTEGER NOT NULL,
+  click INTEGER NOT NULL,
+  ts INTEGER NOT NULL,           -- when it happened
+  seen INTEGER NOT NULL,         -- when it became known: max(ts, end of the last closed interval)
+  user TEXT,
+  body TEXT,                     -- of a click: raw features, a JSON list
+  score REAL,                    -- of a click: the log-odds that it was answered with, if it was,
+  version INTEGER                -- and by which version
+);
+CREATE INDEX IF NOT EXISTS events_click ON events(click);
+CREATE INDEX IF NOT EXISTS events_seen ON events(seen);
+CREATE INDEX IF NOT EXISTS events_user ON events(user) WHERE user IS NOT NULL;
+CREATE TABLE IF NOT EXISTS closings(
+  number INTEGER PRIMARY KEY,    -- the last of those that were closed at once: a run of empty ones is one row
+  pos INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS aside(event TEXT NOT NULL, user TEXT, reason TEXT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS ahead(
+  number INTEGER PRIMARY KEY,    -- order in which they came
+  event TEXT NOT NULL UNIQUE,
+  click INTEGER NOT NULL,
+  ts INTEGER NOT NULL,
+  user TEXT,
+  due INTEGER,                   -- when it may be accepted without being asked; null: never
+  content TEXT NOT NULL          -- the event, a JSON list
+);
+CREATE INDEX IF NOT EXISTS ahead_due ON ahead(due) WHERE due IS NOT NULL;
+CREATE TABLE IF NOT EXISTS reopenings(
+  at INTEGER NOT NULL,           -- Unix time
+  number INTEGER NOT NULL,       -- the first interval that was reopened
+  closed INTEGER NOT NULL,       -- how many were closed before,
+  pos INTEGER NOT NULL,          -- and how far the log had come
+  moved INTEGER NOT NULL,        -- events that became known earlier by it
+  set_aside INTEGER NOT NULL     -- events that were dated too far ahead
+);
+CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sources(
+  source TEXT PRIMARY KEY,       -- a stream or topic that events are pulled from
+  identity TEXT NOT NULL,        -- what makes it the same one: positions mean nothing in another; empty if unknown
+  problem TEXT                   -- why it cannot be read at present
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS positions(
+  partition TEXT PRIMARY KEY,
+  position INTEGER NOT NULL,     -- of its last message that was dealt with
+  newest INTEGER,                -- the newest time in it, the future left out
+  lag INTEGER NOT NULL DEFAULT 0,
+  messages INTEGER NOT NULL DEFAULT 0,
+  repeated INTEGER NOT NULL DEFAULT 0,
+  set_aside INTEGER NOT NULL DEFAULT 0,
+  unknown_columns INTEGER NOT NULL DEFAULT 0,
+  lost INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unread(
+  partition TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  payload BLOB NOT NULL,
+  reason TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  PRIMARY KEY(partition, position)
+);
+"""
+
+_INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, seen)
+  VALUES(?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?9))"""
+_PUT_BACK = """INSERT OR IGNORE INTO events(pos, event, kind, click, ts, seen, user, body, score, version)
+  VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_ALL = "SELECT pos, event, kind, click, ts, seen, user, body, score, version FROM events"
+_CLICKS_FIRST = "FROM events WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
+_BETWEEN = f"SELECT kind, click, ts, seen, body {_CLICKS_FIRST}"
+_ANSWERS = """SELECT click, score, version FROM events
+  WHERE seen >= ? AND seen < ? AND kind = 0 AND score IS NOT NULL AND version IS NOT NULL"""
+_ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
+_COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
+_KEEP_AHEAD = "INSERT OR REPLACE INTO ahead(event, click, ts, user, due, content) VALUES(?, ?, ?, ?, ?, ?)"
+_CONTRADICTIONS = "SELECT coalesce((SELECT max(rowid) FROM aside) - (SELECT min(rowid) FROM aside) + 1, 0)"
+_RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
+
+
+MOST_AHEAD, MOST_CONFLICTS = 100_000, 10_000
+"""Events that are kept though they do not count: a client gone wrong must not fill the disk. The oldest are kept."""
+_AT_ONCE = 500
+"""Events whose time has come that are accepted together with others."""
+_UNBOUNDED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How time is divided: intervals from the split on, and what counts as late or as dated too far ahead."""
+
+    split: int
+    interval: int
+    lateness: int
+    d_max: int
+    skew: int = 60
+    """How far ahead of the server's clock an event may be dated."""
+    origin: int | None = None
+    """The Unix time of the log's second 0."""
+    advance: int | None = None
+    """Of a log whose time is its own: how far ahead of its newest event, beside the time that has passed since, the
+    next one may be dated. None if the server's clock says how far that is."""
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """Start and end of an interval."""
+        start = self.split + number * self.interval
+        return start, start + self.interval
+
+    def closed(self, watermark: int) -> int:
+        """How many intervals have ended by then."""
+        return max(0, (watermark - self.split) // self.interval)
+
+    def number(self, time: int) -> int:
+        """The interval that a time is in."""
+        return (time - self.split) // self.interval
+
+    def limit(self, newest: int, since: int, clock: int) -> int:
+        """The latest time that is believed, if the newest event so far was accepted when the clock showed `since`."""
+        if self.advance is not None:
+            return newest + self.advance + max(0, clock - since)
+        if self.origin is not None:
+            return clock - self.origin + self.skew
+        return _UNBOUNDED
+
+
+@dataclass
+class Reach:
+    """How far time has come, and how far it may go: by the server's clock, or by the log's own progress."""
+
+    newest: int
+    limit: int
+    advance: int | None = None
+    soon: int = -1
+    """Events that are dated later than the limit, but not later than this, are accepted once the clock has come to
+    them: clients' clocks may be a little fast, and the server's may be put back for a while."""
+
+    def divided(self, events: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]:
+        """Events that are believed, and those that are dated too far ahead. In a log whose time is its own, each event
+        bears out those that are dated no more than `advance` later."""
+        if max((event.ts for event in events), default=0) <= self.limit:
+            return events, ()
+        if self.advance is not None:
+            for ts in sorted({event.ts for event in events}):
+                if ts > self.limit:
+                    break
+                self.limit = max(self.limit, ts + self.advance)
+        believed = [event for event in events if event.ts <= self.limit]
+        return believed, [event for event in events if event.ts > self.limit]
+
+    def move(self, events: Sequence[Event]) -> None:
+        """Time goes on with events that were accepted."""
+        self.newest = max((self.newest, *(event.ts for event in events)))
+        if self.advance is not None:
+            self.limit = max(self.limit, self.newest + self.advance)
+
+
+@dataclass
+class Receipt:
+    """What became of a batch. All of it is on disk, but for what `not_kept` counts; `duplicates` were there before."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """Of the accepted: `clicks`, `actions`, and `late` and `out_of_window` ones. Of the duplicates: `conflicts`. Of the
+    others: `future`, set aside; and of those that are set aside, `not_kept`."""
+    answers: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Of clicks that were there before, by event: the score that they were answered with then, and its version."""
+    limit: int = _UNBOUNDED
+    """The latest time that was believed."""
+
+
+class Ahead(NamedTuple):
+    """An event that is set aside because it is dated too far ahead."""
+
+    number: int
+    event: Event
+
+
+class Reopening(NamedTuple):
+    """What became of events when intervals were reopened."""
+
+    closed: int
+    moved: int
+    set_aside: int
+
+
+class Accepted(NamedTuple):
+    """A row of the log as it is kept."""
+
+    pos: int
+    event: str
+    kind: int
+    click: int
+    ts: int
+    seen: int
+    user: str | None
+    body: str | None
+    score: float | None
+    version: int | None
+
+
+class EventLog:
+    """One connection to the log of a store. Threads that share it take turns."""
+
+    def __init__(self, path: Path, grid: Grid, clock: Callable[[], float] = time.time) -> None:
+        self.path, self.grid, self.clock = path, grid, clock
+        self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
+        self.acknowledged = page_checksums.Acknowledged(path.with_suffix(".position"))
+        self._noted = int(self.acknowledged)
+        with self._errors("be opened"):
+            self._db = page_checksums.connected(path)
+            for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
+                make_private(path.with_name(path.name + suffix))
+            self._db.set_busy_timeout(60_000)
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+                self._db.execute(f"PRAGMA {pragma}")
+            if self._one("SELECT count(*) FROM sqlite_master WHERE name IN ('unread', 'ahead')") < 2:
+                self._db.execute(_SCHEMA)
+
+    def close(self) -> None:
+        self._db.close()
+
+    # Writing.
+
+    def append(self, events: Sequence[Event]) -> Receipt:
+        """Accept a batch, all of it or none: when this returns, it is on disk. Then close what is over."""
+        return self.append_all([events])[0]
+
+    def append_all(self, batches: Sequence[Sequence[Event]]) -> list[Receipt]:
+        """Accept batches of several senders together: what takes time is to wait for the disk, and that is once."""
+        with self._transaction():
+            return self._append(batches)
+
+    def _append(self, batches: Sequence[Sequence[Event]], trusted: bool = False) -> list[Receipt]:
+        entered = self._put(batches, trusted)
+        newest = [event.ts for _, fresh in entered for event in fresh]
+        if newest:
+            self._close(max(newest) - self.grid.lateness)
+        return [receipt for receipt, _ in entered[len(entered) - len(batches) :]]
+
+    def _put(self, batches: Sequence[Sequence[Event]], trusted: bool = False) -> list[tuple[Receipt, Sequence[Event]]]:
+        """Batches put in and counted, inside a transaction: of each, its receipt and which of its events are new.
+        Before them, events that were set aside and whose time has come. If `trusted`, no date is too far ahead."""
+        clock, closed_until = int(self.clock()), self.grid.bounds(self.closed())[0]
+        reach, waiting = self._reach(clock), self._any_ahead()
+        before = reach.newest
+        if trusted:
+            reach.limit = _UNBOUNDED
+        due = self._due(clock) if waiting else []
+        entered = []
+        for batch in (due, *batches) if due else batches:
+            believed, beyond = reach.divided(batch)
+            receipt, fresh = self._accepted(believed, closed_until)
+            receipt.limit = reach.limit
+            if waiting:
+                self._db.executemany("DELETE FROM ahead WHERE event = ?", [(event.event,) for event in fresh])
+            if beyond:
+                self._set_aside(self._unknown(beyond, receipt), reach.soon, receipt)
+                waiting = True
+            reach.move(fresh)
+            entered.append((receipt, fresh))
+        counts = sum((receipt.counts for receipt, _ in entered), Counter[str]())
+        self._count({"duplicates": sum(receipt.duplicates for receipt, _ in entered), **counts})
+        self._note_reach(reach.newest, before, clock)
+        return entered
+
+    def _accepted(self, events: Sequence[Event], closed_until: int) -> tuple[Receipt, Sequence[Event]]:
+        """A batch put in, and which of its events are new."""
+        before, changes = self.position(), self._db.total_changes()
+        self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
+        accepted = self._db.total_changes() - changes
+        receipt, fresh = Receipt(accepted, len(events) - accepted), events
+        if receipt.duplicates:
+            fresh = self._without_duplicates(events, before, receipt)
+        receipt.counts += self._tallied(fresh, closed_until)
+        return receipt, fresh
+
+    # How far time may go.
+
+    def _reach(self, clock: int) -> Reach:
+        """How far time has come and may go now. A store of an earlier version has noted its watermark and its clock."""
+        facts, grid = self.facts(), self.grid
+        newest = max(grid.split, facts.get("newest", facts.get("watermark", 0) + grid.lateness))
+        since = facts.get("newest_at", facts.get("clock"))
+        if since is None:
+            since = clock if grid.origin is None else grid.origin + newest
+        reach = Reach(newest, grid.limit(newest, since, clock), grid.advance)
+        if grid.advance is None:
+            reach.soon = grid.limit(newest, since, max(clock, since)) + grid.lateness
+        return reach
+
+    def _note_reach(self, newest: int, before: int, clock: int) -> None:
+        """Note the newest event and when it was accepted. A clock that was wrong is forgotten once it is put back."""
+        if newest > before:
+            self._set({"newest": newest, "newest_at": clock})
+        elif self.grid.advance is not None and clock < self.facts().get("newest_at", clock):
+            self._set({"newest_at": clock})
+
+    def _set(self, facts: dict[str, int]) -> None:
+        self._db.executemany("INSERT OR REPLACE INTO facts VALUES(?, ?)", list(facts.items()))
+
+    def _any_ahead(self) -> bool:
+        return bool(self._one("SELECT EXISTS(SELECT 1 FROM ahead)"))
+
+    def _unknown(self, events: Sequence[Event], receipt: Receipt) -> list[Event]:
+        """Events that are not there yet: the others are duplicates, whatever their date."""
+        query = "SELECT EXISTS(SELECT 1 FROM events WHERE event = ?)"
+        known = [event for event in events if self._one(query, (event.event,))]
+        receipt.duplicates += len(known)
+        self._without_duplicates(known, self.position(), receipt)
+        return [event for event in events if event not in known]
+
+    def _set_aside(self, events: Sequence[Event], soon: int, receipt: Receipt) -> None:
+        """Keep events that are dated too far ahead, as long as there is room; one that comes again replaces itself."""
+        room = MOST_AHEAD - int(self._one("SELECT count(*) FROM ahead"))
+        receipt.counts["future"] += len(events)
+        for event in events:
+            if self._one("SELECT EXISTS(SELECT 1 FROM ahead WHERE event = ?)", (event.event,)):
+                self._db.execute("DELETE FROM ahead WHERE event = ?", (event.event,))
+            elif room > 0:
+                room -= 1
+            else:
+                receipt.counts["not_kept"] += 1
+                continue
+            self._keep_ahead(event, event.ts if event.ts <= soon else None)
+
+    def _keep_ahead(self, event: Event, due: int | None = None) -> None:
+        row = (event.event, event.click, event.ts, event.user, due, json.dumps(event))
+        self._db.execute(_KEEP_AHEAD, row)
+
+    def _due(self, clock: int) -> list[Event]:
+        """Events that were set aside and that the clock has reached since."""
+        if self.grid.origin is None or self.grid.advance is not None:
+            return []
+        query = "SELECT number, content FROM ahead WHERE due <= ? ORDER BY due, number LIMIT ?"
+        return self._taken_back(self._rows(query, (clock - self.grid.origin, _AT_ONCE)))
+
+    def _taken_back(self, rows: Sequence[tuple[int, str]]) -> list[Event]:
+        """Events that are set aside no longer."""
+        self._db.executemany("DELETE FROM ahead WHERE number = ?", [(number,) for number, _ in rows])
+        return [Event(*json.loads(content)) for _, content in rows]
+
+    def ahead(self) -> list[Ahead]:
+        """Events that are dated too far ahead, in the order in which they came."""
+        rows = self._rows("SELECT number, content FROM ahead ORDER BY number")
+        return [Ahead(number, Event(*json.loads(content))) for number, content in rows]
+
+    def accept_ahead(self, until: int | None = None) -> Receipt:
+        """Accept events that were set aside and are dated up to a time; by default, up to what is believed now."""
+        with self._transaction():
+            latest = self._reach(int(self.clock())).limit if until is None else until
+            query = "SELECT number, content FROM ahead WHERE ts <= ? ORDER BY ts, number"
+            (receipt,) = self._append([self._taken_back(self._rows(query, (latest,)))], trusted=True)
+        return receipt
+
+    def drop_aside(self) -> tuple[int, int]:
+        """Delete events that are set aside: how many dated too far ahead, and how many contradictions."""
+        with self._transaction():
+            counts = tuple(int(self._one(f"SELECT count(*) FROM {table}")) for table in ("ahead", "aside"))
+            for table in ("ahead", "aside"):
+                self._db.execute(f"DELETE FROM {table}")
+        self._truncate()
+        return counts[0], counts[1]
+
+    def contradictions(self) -> list[tuple[str, str]]:
+        """Events that contradicted earlier ones of the same id, and their content."""
+        return self._rows("SELECT event, content FROM aside ORDER BY rowid")
+
+    # Closing.
+
+    def close_until(self, time: int) -> int:
+        """Close every interval that ends by a time, whatever the watermark says; how many are closed now."""
+        with self._transaction():
+            clock = int(self.clock())
+            self._note_reach(time, self._reach(clock).newest, clock)
+            self._close(time)
+            return self.closed()
+
+    def _close(self, watermark: int) -> None:
+        self._db.execute(_RAISE, ("watermark", watermark))
+        last = self.grid.closed(watermark)
+        if last > self.closed():
+            self._db.execute("INSERT INTO closings(number, pos) VALUES(?, ?)", (last - 1, self.position()))
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Runs of intervals that were closed at once, oldest first: the first of each, and the first after it."""
+        ends = [0, *(last + 1 for (last,) in self._rows("SELECT max(number) FROM closings GROUP BY pos ORDER BY pos"))]
+        return list(pairwise(ends))
+
+    def reopen(self, number: int, until: int | None = None) -> Reopening:
+        """Undo the closings from an interval on, then accept what came since once more, in the same order.
+
+        Events that were late because of these closings get their place; those dated too far ahead, or after `until`,
+        are set aside. Inside a transaction: all of it or nothing.
+        """
+        with self._transaction():
+            closed, start = self.closed(), self.grid.bounds(number)[0]
+            if not 0 <= number < closed:
+                raise UserError(f"interval {number} is not closed: {closed} are, 0 to {closed - 1}")
+            position = self.position(number - 1) if number else 0
+            self._db.execute("DELETE FROM closings WHERE number >= ?", (number,))
+            if number:
+                self._db.execute("INSERT OR REPLACE INTO closings VALUES(?, ?)", (number - 1, position))
+            rows = self._accepted_rows("WHERE seen >= ? ORDER BY pos", (start,))
+            limit = self._limit_since(start, rows) if until is None else until
+            beyond = [row for row in rows if row.ts > limit]
+            moved = self._place_again([row for row in rows if row.ts <= limit], number, position)
+            for row in beyond:
+                self._db.execute("DELETE FROM events WHERE pos = ?", (row.pos,))
+                self._keep_ahead(_event(row))
+            clicks = sum(row.kind == CLICK for row in beyond)
+            self._count({"future": len(beyond), "clicks": -clicks, "actions": clicks - len(beyond), "reopened": 1})
+            self._forget_after(number)
+            facts = (int(self.clock()), number, closed, self.position(), moved, len(beyond))
+            self._db.execute("INSERT INTO reopenings VALUES(?, ?, ?, ?, ?, ?)", facts)
+            return Reopening(self.closed(), moved, len(beyond))
+
+    def _limit_since(self, start: int, rows: Sequence[Accepted]) -> int:
+        """The latest time that is believed of events that were accepted since the time was `start`."""
+        clock = int(self.clock())
+        reach = Reach(start, self.grid.limit(start, clock, clock), self.grid.advance)
+        reach.divided([_event(row) for row in rows])
+        return reach.limit
+
+    def _place_again(self, rows: Sequence[Accepted], number: int, position: int) -> int:
+        """Let events become known when they would have, had the intervals from `number` on not been closed, and close
+        what is over; how many that changed. None becomes known later: a batch is in before it closes anything."""
+        newest, closed, moved = self.grid.bounds(number)[0], number, 0
+        counts: Counter[str] = Counter()
+        for row in rows:
+            seen = min(row.seen, max(row.ts, self.grid.bounds(closed)[0]))
+            if seen != row.seen:
+                self._db.execute("UPDATE events SET seen = ? WHERE pos = ?", (seen, row.pos))
+                moved += 1
+                counts["late"] -= seen == row.ts
+                counts["out_of_window"] -= row.kind == CLICK and row.seen - row.ts > self.grid.d_max >= seen - row.ts
+            newest = max(newest, row.ts)
+            if (over := self.grid.closed(newest - self.grid.lateness)) > closed:
+                closed = over
+                self._db.execute("INSERT INTO closings(number, pos) VALUES(?, ?)", (closed - 1, max(row.pos, position)))
+        self._count(counts)
+        self._set({"watermark": newest - self.grid.lateness, "newest": newest, "newest_at": int(self.clock())})
+        self._db.execute("UPDATE positions SET newest = min(newest, ?)", (newest,))
+        return moved
+
+    def _forget_after(self, number: int) -> None:
+        """Forget what was learnt and told of intervals that were reopened."""
+        self._db.execute("DELETE FROM ticks WHERE number >= ?", (number,))
+        # Places of erased clicks are for those who know the rows after them by number: nobody does any more.
+        self._db.execute("DELETE FROM erased WHERE seen >= ?", (self.grid.bounds(number)[0],))
+        self._db.execute("UPDATE facts SET value = min(value, ?) WHERE name = 'announced'", (number,))
+
+    def _tallied(self, fresh: Sequence[Event], closed_until: int) -> Counter[str]:
+        tally: Counter[str] = Counter()
+        for event in fresh:
+            tally["clicks" if event.kind == CLICK else "actions"] += 1
+            tally["late"] += event.ts < closed_until
+            tally["out_of_window"] += event.kind == CLICK and closed_until - event.ts > self.grid.d_max
+        return tally
+
+    def _without_duplicates(self, events: Sequence[Event], before: int, receipt: Receipt) -> list[Event]:
+        """The events that were new. The receipt is told what the others were answered when they were; of these, those
+        are set aside that contradict what is there."""
+        fresh: dict[str, Event] = {}
+        for event in events:
+            row = self._accepted_rows("WHERE event = ?", (event.event,))[0]
+            if row.pos > before and event.event not in fresh:
+                fresh[event.event] = event
+                continue
+            if row.score is not None and row.version is not None:
+                receipt.answers[event.event] = row.score, row.version
+            if (row.kind, row.click, row.ts, row.user, row.body) != event[1:6]:  # whatever it was answered with
+                receipt.counts["conflicts"] += 1
+                receipt.counts["not_kept"] += not self._keep_contradiction(event)
+        return list(fresh.values())
+
+    def _keep_contradiction(self, event: Event) -> bool:
+        """Keep an event that contradicts an earlier one, as long as there is room."""
+        if int(self._one(_CONTRADICTIONS)) >= MOST_CONFLICTS:
+            return False
+        reason = "another event of the same id was there before"
+        kept = (event.event, event.user, reason, json.dumps(event[1:6]))
+        self._db.execute("INSERT INTO aside VALUES(?, ?, ?, ?)", kept)
+        return True
+
+    def _count(self, counts: dict[str, int]) -> None:
+        self._db.executemany(_COUNT, [(name, n) for name, n in counts.items() if n])
+
+    def record(self, number: int, content: dict[str, Any]) -> None:
+        """What came of learning an interval; said again after a crash, it is the same."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO ticks VALUES(?, ?)", (number, json.dumps(content)))
+
+    # Reading.
+
+    def ticks(self, last: int = -1) -> list[tuple[int, dict[str, Any]]]:
+        """What came of learning the last intervals, oldest first; of all by default."""
+        rows = self._rows("SELECT number, content FROM ticks ORDER BY number DESC LIMIT ?", (last,))
+        return [(number, json.loads(content)) for number, content in reversed(rows)]
+
+    def closed(self) -> int:
+        """How many intervals are closed."""
+        return int(self._one("SELECT coalesce(max(number) + 1, 0) FROM closings"))
+
+    def position(self, number: int | None = None) -> int:
+        """How far the log has come: now, or when an interval was closed."""
+        if number is None:
+            return int(self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence"))
+        return int(self._one("SELECT pos FROM closings WHERE number >= ? ORDER BY number LIMIT 1", (number,)))
+
+    def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
+        """(kind, click, ts, seen, body) of what became known in an interval: clicks first, in their order. Of a click
+        that was erased after its interval was closed, its place is left, without a body."""
+        rows = self._rows(_BETWEEN, (start, end))
+        for seen, ts, place in self._rows(f"SELECT * {_ERASED}", (start, end)):
+            rows.insert(place, (CLICK, -1, ts, seen, None))
+        return rows
+
+    def next_known(self, time: int) -> int | None:
+        """When something became known for the first time since a time; None if nothing has."""
+        times = [self._one(f"SELECT min(seen) FROM {table} WHERE seen >= ?", (time,)) for table in ("events", "erased")]
+        return min((seen for seen in times if seen is not None), default=None)
+
+    def answers(self, start: int, end: int) -> list[tuple[int, float, int]]:
+        """(click, log-odds, version) as they were answered, of clicks that became known in an interval and were."""
+        return self._rows(_ANSWERS, (start, end))
+
+    def since(self, position: int, count: int) -> list[Accepted]:
+        """Accepted events after a position, in their order."""
+        return self._accepted_rows("WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
+
+    def events_of_click(self, click: int) -> list[Accepted]:
+        """A click, if it has come, and its actions."""
+        return self._accepted_rows("WHERE click = ? ORDER BY kind, seen, ts", (click,))
+
+    # Forgetting.
+
+    def before(self, time: int) -> list[Accepted]:
+        """Accepted events that became known before a time."""
+        return self._accepted_rows("WHERE seen < ? ORDER BY pos", (time,))
+
+    def prune(self, time: int) -> int:
+        """Delete what became known before a time: it is kept elsewhere. Returns how much that was."""
+        with self._transaction():
+            changes = self._db.total_changes()
+            self._db.execute("DELETE FROM events WHERE seen < ?", (time,))
+            gone = self._db.total_changes() - changes
+            self._db.execute("DELETE FROM erased WHERE seen < ?", (time,))
+        self._truncate()
+        return gone
+
+    def put_back(self, rows: Sequence[Accepted]) -> None:
+        """Put events back that were pruned, as they were."""
+        with self._transaction():
+            self._db.executemany(_PUT_BACK, rows)
+
+    def erase(self, user: str) -> tuple[int, int]:
+        """Delete all events of a user and all actions of his clicks; how many clicks and actions."""
+        with self._transaction():
+            clicks = self._rows("SELECT pos, click, ts, seen FROM events WHERE user = ? AND kind = 0", (user,))
+            closed_until = self.grid.bounds(self.closed())[0]
+            for pos, _, ts, seen in clicks:
+                if seen < closed_until:  # rows of the ledger are known by their number: this one's stays, empty
+                    self._db.execute("INSERT INTO erased VALUES(?, ?, ?)", (seen, ts, self._place(pos, seen)))
+                self._db.execute("DELETE FROM events WHERE pos = ?", (pos,))
+            changes = self._db.total_changes()
+            theirs = [(click,) for _, click, *_ in clicks]
+            self._db.executemany("DELETE FROM events WHERE click = ?", theirs)
+            self._db.execute("DELETE FROM events WHERE user = ?", (user,))
+            actions = self._db.total_changes() - changes
+            theirs += self._rows("SELECT click FROM ahead WHERE user = ?", (user,))
+            self._db.executemany("DELETE FROM ahead WHERE click = ?", theirs)
+            self._db.execute("DELETE FROM aside WHERE user = ?", (user,))
+            for ascii_only in (True, False):  # whoever wrote the message may have escaped the name or not
+                name = json.dumps(user, ensure_ascii=ascii_only).encode()
+                self._db.execute("DELETE FROM unread WHERE instr(payload, ?)", (name,))
+            self._count({"erased_clicks": len(clicks), "erased_actions": actions, "erasures": 1})
+        self._truncate()
+        return len(clicks), actions
+
+    def _place(self, pos: int, seen: int) -> int:
+        """Where a click is among those of its interval, places left by others included."""
+        bounds = self.grid.bounds(self.grid.number(seen))
+        order = [position for (position,) in self._rows(f"SELECT pos {_CLICKS_FIRST}", bounds)]
+        for (place,) in self._rows(f"SELECT place {_ERASED}", bounds):
+            order.insert(place, -1)
+        return order.index(pos)
+
+    def _truncate(self) -> None:
+        """What was deleted is overwritten in the database; empty its write-ahead log, too."""
+        with self._turn, self._errors("be written"):
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def facts(self) -> dict[str, int]:
+        """Counts of what was accepted, the watermark, and the newest event with the clock when it was accepted."""
+        return dict(self._rows("SELECT name, value FROM facts"))
+
+    # Checking.
+
+    def damage(self) -> list[str]:
+        """What SQLite finds wrong with the whole database: pages, tables, indexes."""
+        try:
+            with self._turn:
+                found = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
+        except apsw.Error as error:
+            found = [page_checksums.reason(error)]
+        return [*found, f"events up to {self._readable()} can be read"] if found else []
+
+    def _readable(self) -> int:
+        """The position of the last event before the first that cannot be read."""
+        last = 0
+        with suppress(apsw.Error), self._turn:
+            for row in self._db.execute(f"{_ALL} ORDER BY pos"):
+                last = row[0]
+        return last
+
+    def add_checksums(self) -> bool:
+        """Give the pages of an older log checksums; whether it has them now. Takes as long as to copy it."""
+        if not page_checksums.checked(self.path) and page_checksums.available():
+            with self._turn, self._errors("be written"):
+                page_checksums.add(self._db)
+        return page_checksums.checked(self.path)
+
+    # Inside.
+
+    def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        with self._turn, self._errors("be read"):
+            return self._db.execute(query, values).get
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._turn, self._errors("be read"):
+            return self._db.execute(query, values).fetchall()
+
+    def _accepted_rows(self, condition: str, values: tuple[Any, ...]) -> list[Accepted]:
+        return [Accepted(*row) for row in self._rows(f"{_ALL} {condition}", values)]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._turn, self._errors("be written"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            position = self.position()
+            self._db.execute("COMMIT")
+        if position > self._noted:
+            self.acknowledged.note(position)
+            self._noted = position
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            if page_checksums.damaged(error):
+                advice = f"`tracecvr verify {self.path.parent}` says where; restore the store from a copy"
+            else:
+                advice = (
+                    "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
+                )
+            raise UserError(f"{self.path}: could not {what} ({page_checksums.reason(error)}); {advice}") from error
+
+
+def _event(row: Accepted) -> Event:
+    """A row as the event that it was."""
+    return Event(row.event, row.kind, row.click, row.ts, row.user, row.body, row.score, row.version)

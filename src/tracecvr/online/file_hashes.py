@@ -1,0 +1,58 @@
+"""What a store is made of and never changes: its files with their sizes and hashes, in `files.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, sha256, write_json
+from tracecvr.learn.checkpoint import digest
+
+NAME = "files.json"
+_MADE_OF = ("store.json", "start.safetensors", "base/**/*")
+
+
+def write(folder: Path) -> None:
+    """Record the files of a store as they are now."""
+    paths = sorted(path for pattern in _MADE_OF for path in folder.glob(pattern) if path.is_file())
+    named = {path.relative_to(folder).as_posix(): path for path in paths if not path.name.startswith(".")}
+    files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in named.items()}
+    write_json(folder / NAME, {"files": files, "manifest": digest(files)})
+
+
+def recorded(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """The files that a store is made of; None of one that was created before they were recorded."""
+    path = folder / NAME
+    if not path.is_file():
+        if "files" in read_json(folder / "store.json"):
+            raise UserError(f"{path} is missing: {_advice(folder)}")
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("manifest") != digest(content.get("files")):
+        raise UserError(f"{path} is damaged: {_advice(folder)}")
+    files: dict[str, dict[str, Any]] = content["files"]
+    return files
+
+
+def problem(folder: Path, name: str, facts: dict[str, Any], whole: bool = True) -> str:
+    """What is wrong with a file; nothing, if it is as it was. Large ones are read only if `whole`."""
+    path = folder / name
+    if not path.is_file():
+        return f"{path} is missing"
+    if path.stat().st_size != facts["size"]:
+        return f"{path} has {path.stat().st_size:,} bytes, and had {facts['size']:,} when the store was created"
+    if (whole or path.suffix == ".json") and sha256(path) != facts["sha256"]:
+        return f"{path} is not as it was when the store was created"
+    return ""
+
+
+def refuse_if_changed(folder: Path) -> None:
+    """Stop before anything is served or learnt from files that are not the store's. Takes milliseconds."""
+    for name, facts in (recorded(folder) or {}).items():
+        if wrong := problem(folder, name, facts, whole=False):
+            raise UserError(f"{wrong}: copy it from where the store is whole (`tracecvr verify {folder}` checks all)")
+
+
+def _advice(folder: Path) -> str:
+    return f"copy it from where the store is whole, or write it with `tracecvr verify {folder} --record`"

@@ -1,0 +1,183 @@
+"""Live metrics: of clicks whose labels are final, sums that merge and never grow; of open clicks, two estimates.
+
+Predictions are judged *as served*, by the scores that clicks were answered with, whichever version did; and
+*prequential*, by those of the learner's newest version just before it learnt the clicks' interval. The latter exist for
+all clicks, the former only for those that were registered over HTTP.
+
+*Mature* is what happened. *Provisional* is what the model thinks of clicks that are still open, given what it has seen
+of them. *Projected* divides the conversions so far by the share that the delay curve expects at their ages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracecvr.base.metrics import Floats, Labels, nll, probability, reliability
+
+_EDGES = np.linspace(-15.0, 15.0, 1201)
+"""Bins of log-odds, 0.025 wide: two scores of one bin count as a tie."""
+_RELIABILITY = 15
+_ARRAYS = ("positive", "negative", "predicted", "happened")
+
+
+def ages(d_max: int) -> Floats:
+    """Where the delay curve is kept: 48 ages from a minute to d_max, evenly on a log scale."""
+    return np.unique(np.geomspace(min(60, d_max), d_max, 48).round())
+
+
+@dataclass
+class ScoreSums:
+    """Sums over scored clicks with final labels."""
+
+    positive: Floats = field(default_factory=lambda: np.zeros(len(_EDGES) + 1))
+    negative: Floats = field(default_factory=lambda: np.zeros(len(_EDGES) + 1))
+    predicted: Floats = field(default_factory=lambda: np.zeros(_RELIABILITY))
+    happened: Floats = field(default_factory=lambda: np.zeros(_RELIABILITY))
+    nll: float = 0.0
+
+    def add(self, log_odds: npt.NDArray[np.floating[Any]], label: Labels) -> None:
+        s = np.asarray(log_odds, np.float64)
+        p, where = probability(s), np.searchsorted(_EDGES, s)
+        self.positive += np.bincount(where[label], minlength=len(self.positive))
+        self.negative += np.bincount(where[~label], minlength=len(self.negative))
+        _, predicted, happened = reliability(p, label, _RELIABILITY)
+        self.predicted += predicted
+        self.happened += happened
+        self.nll += float(nll(s, label).sum())
+
+    def summary(self) -> dict[str, float | None]:
+        """AUC, NLL, ECE, PCOC and the rate; None where there is nothing to tell them from."""
+        conversions, others = self.positive.sum(), self.negative.sum()
+        clicks = conversions + others
+        if not clicks:
+            return {"clicks": 0} | dict.fromkeys(("conversions", "cvr", "auc", "nll", "ece", "pcoc"))
+        below = np.concatenate([[0.0], self.negative.cumsum()[:-1]])
+        wins = float((self.positive * (below + self.negative / 2)).sum())
+        return {
+            "clicks": int(clicks),
+            "conversions": int(conversions),
+            "cvr": float(conversions / clicks),
+            "auc": wins / float(conversions * others) if conversions and others else None,
+            "nll": self.nll / float(clicks),
+            "ece": float(np.abs(self.predicted - self.happened).sum() / clicks),
+            "pcoc": float(self.predicted.sum() / conversions) if conversions else None,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """As JSON has it."""
+        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
+        return arrays | {"nll": self.nll}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> ScoreSums:
+        p, n, predicted, happened = (np.array(state[name], np.float64) for name in _ARRAYS)
+        return cls(p, n, predicted, happened, float(state["nll"]))
+
+
+@dataclass
+class LiveMetrics:
+    """All that is kept of the past: what was predicted and what became of it, and how long it took."""
+
+    d_max: int
+    prequential: ScoreSums = field(default_factory=ScoreSums)
+    as_served: ScoreSums = field(default_factory=ScoreSums)
+    delays: Floats = field(default_factory=lambda: np.zeros(0))
+    """Conversions of mature clicks by age: those up to each of `ages`."""
+
+    def __post_init__(self) -> None:
+        if not len(self.delays):
+            self.delays = np.zeros(len(ages(self.d_max)))
+
+    def add(
+        self,
+        prequential: npt.NDArray[np.floating[Any]],
+        as_served: npt.NDArray[np.floating[Any]],
+        label: Labels,
+        delay: npt.NDArray[np.int64],
+    ) -> None:
+        """Clicks whose labels have become final; those that were not scored have NaN as their score."""
+        for sums, log_odds in ((self.prequential, prequential), (self.as_served, as_served)):
+            scored = ~np.isnan(log_odds)
+            sums.add(log_odds[scored], label[scored])
+        self.delays += np.searchsorted(np.sort(delay[label]), ages(self.d_max), side="right")
+
+    def known_by(self, age: npt.NDArray[np.int64]) -> Floats | None:
+        """The share of conversions that is known at an age; None as long as there were none."""
+        if not self.delays[-1]:
+            return None
+        return np.interp(age, np.concatenate([[0.0], ages(self.d_max)]), self._curve())
+
+    def curve(self) -> dict[str, list[float]]:
+        """The delay curve: age in seconds, share of labels known."""
+        shares = self._curve().tolist() if self.delays[-1] else []
+        return {"age_s": [0.0, *ages(self.d_max).tolist()] if shares else [], "share": shares}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "d_max": self.d_max,
+            "prequential": self.prequential.state(),
+            "as_served": self.as_served.state(),
+            "delays": self.delays.tolist(),
+        }
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> LiveMetrics:
+        """From its state. Older ones had no scores as served, and called the others `scores`."""
+        served = ScoreSums.of(state["as_served"]) if "as_served" in state else ScoreSums()
+        prequential = ScoreSums.of(state["prequential"] if "prequential" in state else state["scores"])
+        return cls(state["d_max"], prequential, served, np.array(state["delays"], np.float64))
+
+    def summary(self) -> dict[str, Any]:
+        """Both figures of mature clicks."""
+        return {"as_served": self.as_served.summary(), "prequential": self.prequential.summary()}
+
+    def _curve(self) -> Floats:
+        return np.concatenate([[0.0], self.delays / self.delays[-1]])
+
+
+def by_version(
+    log_odds: npt.NDArray[np.floating[Any]], version: npt.NDArray[np.int64], label: Labels
+) -> dict[str, dict[str, float | None]]:
+    """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
+    told = {}
+    for number in np.unique(version[version >= 0]).tolist():
+        sums, ours = ScoreSums(), version == number
+        sums.add(log_odds[ours], label[ours])
+        told[str(number)] = sums.summary()
+    return told
+
+
+def named(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures by how predictions were judged. Older records have prequential ones alone, without a name."""
+    return figures if "prequential" in figures else {"as_served": {"clicks": 0}, "prequential": figures}
+
+
+def recent_rates(
+    log_odds: npt.NDArray[np.floating[Any]],
+    converted: Labels,
+    age: npt.NDArray[np.int64],
+    posterior: npt.NDArray[np.floating[Any]],
+    vitals: LiveMetrics,
+) -> dict[str, Any]:
+    """Rate and calibration of recent clicks, provisional and projected; `posterior` is 1 of those that converted."""
+    if not len(converted):
+        return {"clicks": 0}
+    served = ~np.isnan(log_odds)
+    predicted = float(probability(log_odds[served]).mean()) if served.any() else None
+    provisional = float(np.asarray(posterior, np.float64).mean())
+    known = vitals.known_by(age)
+    expected = float(known.mean()) if known is not None else 0.0
+    projected = float(converted.mean()) / expected if expected > 0 else None
+    return {
+        "clicks": len(converted),
+        "predicted": predicted,
+        "so_far": float(converted.mean()),
+        "provisional": provisional,
+        "projected": projected,
+        "pcoc_provisional": predicted / provisional if predicted is not None and provisional > 0 else None,
+        "pcoc_projected": predicted / projected if predicted is not None and projected else None,
+    }

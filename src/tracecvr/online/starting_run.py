@@ -1,0 +1,71 @@
+"""A finished run that a live model goes on from: its log, its options, and the state in which it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracecvr.base import config, registry
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json
+from tracecvr.data.dataset import Dataset
+from tracecvr.learn.checkpoint import Checkpoints
+from tracecvr.runs.replay import FullPlan
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """Where a run ended: a store that goes on from there has its first interval there."""
+
+    time: int
+    interval: int
+    sha256: str
+    """Of the run's last state."""
+
+
+@dataclass(frozen=True)
+class StartingRun:
+    """A run whose state can be taken up exactly."""
+
+    folder: Path
+    recorded: dict[str, Any]
+    """Its `run.json`."""
+    plan: FullPlan
+    start: RunEnd
+    state: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> StartingRun:
+        """The run of a directory, or why it cannot be gone on from."""
+        checkpoints = Checkpoints(folder / "checkpoint")
+        manifest = checkpoints.latest() if (folder / "run.json").is_file() else None
+        if manifest is None:
+            raise UserError(f"{folder} holds no run: give a directory that `tracecvr run --out` has written")
+        if not (folder / "result.json").is_file():
+            raise UserError(f"{folder}: the run is not finished; go on with `tracecvr run ... --resume` first")
+        recorded, plan = read_json(folder / "run.json"), FullPlan(**read_json(folder / "result.json")["plan"])
+        if plan.publish_lag:
+            raise UserError(
+                f"{folder}: the run served with publish_lag = {plan.publish_lag}, a live model serves the newest "
+                "version; run it without"
+            )
+        start = RunEnd(plan.bounds(manifest["intervals"])[0], plan.interval, manifest["sha256"])
+        return cls(folder, recorded, plan, start, checkpoints.state(manifest))
+
+    @property
+    def dataset(self) -> Dataset:
+        made: Dataset = config.restored(registry.get("dataset", self.recorded["data"]), self.recorded["config"]["data"])
+        return made
+
+    def log(self) -> Path | None:
+        """Where its log was; None of a dataset that needs no file."""
+        source = self.recorded["source"]
+        if source is None:
+            return None
+        if "path" not in source:
+            raise UserError(f"{self.folder} was run over several files: give their directory as `init --source`")
+        path = Path(source["path"])
+        if not path.exists():
+            raise UserError(f"{path}, the log of {self.folder}, is gone: give it as `tracecvr init --source`")
+        return path.parent if path.name == "table.json" else path

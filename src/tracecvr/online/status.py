@@ -1,0 +1,69 @@
+"""What there is to be told of a store, for people and for a page that watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tracecvr.online.event_log import EventLog
+from tracecvr.online.ledger import BAD_VALUES
+from tracecvr.online.live_metrics import LiveMetrics, named
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+
+_NO_COUNTS = ("watermark", "clock", "newest", "newest_at", "announced", "reader")
+
+
+def newest_time(store: Store, facts: dict[str, int]) -> int:
+    """The newest time in a store's log, or the start of its stream."""
+    return max(facts.get("newest", 0), store.grid.split)
+
+
+def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
+    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Who asks often gives the
+    same `versions` each time, which remember what they have read."""
+    log = store.inbox()
+    try:
+        facts, closed, sources = log.facts(), log.closed(), log.sources()
+    finally:
+        log.close()
+    versions = versions or Versions(store.folder, store.settings.keep)
+    listed = versions.listed()
+    newest = listed[-1] if listed else None
+    status: dict[str, Any] = {
+        "method": "+".join([store.content["method"], *store.content["plugins"]]),
+        "events": {name: n for name, n in facts.items() if name not in _NO_COUNTS},
+        "watermark": facts.get("watermark"),
+        "time": store.times.facts(newest_time(store, facts)),
+        "intervals": {"closed": closed, "learnt": newest["intervals"] if newest else 0},
+        "versions": {"kept": len(listed), "serving": versions.serving()},
+    }
+    if sources:
+        status["sources"] = sources
+    if newest is not None:
+        status["joined"] = {name: n for name, n in newest["counts"].items() if not name.startswith(BAD_VALUES)}
+        status["bad_values"] = bad_values(newest["counts"])
+        status["mature"] = figures_of(newest, versions.serving())
+        status["recent"] = named(newest.get("recent", {}))
+        status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
+    return status
+
+
+def bad_values(counts: Mapping[str, int]) -> dict[str, int]:
+    """Of each column, how many values of clicks could not be read, by a ledger's counts."""
+    return {name.removeprefix(BAD_VALUES): n for name, n in counts.items() if name.startswith(BAD_VALUES)}
+
+
+def ticks_of(log: EventLog, last: int) -> list[dict[str, Any]]:
+    """What came of the last ticks, oldest first."""
+    return [
+        {"interval": number, **told, "mature": named(told["mature"]), "recent": named(told.get("recent", {}))}
+        for number, told in log.ticks(last)
+    ]
+
+
+def figures_of(manifest: dict[str, Any], serving: int | None) -> dict[str, Any]:
+    """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
+    served in the last intervals, so that after a roll back they are those of the version that was gone back to."""
+    of_serving = manifest.get("by_version", {}).get(str(serving), {"clicks": 0})
+    return {**named(manifest["mature"]), "serving": {"version": serving, **of_serving}}

@@ -1,0 +1,181 @@
+"""A store held against itself: the files that it is made of, its log, its versions and its archive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import locked
+from tracecvr.base.progress import Progress, no_progress
+from tracecvr.online import archive, file_hashes, page_checksums
+from tracecvr.online.event_log import Accepted, EventLog
+from tracecvr.online.events import CLICK
+from tracecvr.online.store import Store
+from tracecvr.online.verify_log import verify_log
+from tracecvr.online.versions import Versions
+
+_AT_ONCE = 5_000
+_SHOWN = 3
+"""Problems of a kind that are named; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about a part of a store."""
+
+    part: str
+    fine: bool
+    text: str
+
+
+def verified(store: Store) -> list[Finding]:
+    """Check everything that can be checked without learning it again. Reads all of the store once. If its files are
+    not what they were, nothing else can be made sense of."""
+    files = _files(store)
+    return [files, *_log(store), _versions(store), _archive(store)] if files.fine else [files]
+
+
+def replayed(store: Store, progress: Progress = no_progress) -> Finding:
+    """Learn everything again from the log, and compare with the versions."""
+    found = verify_log(store, progress)
+    return Finding("replay", found.same, found.summary())
+
+
+def record(store: Store) -> None:
+    """Record what an older store does not have: hashes of its files and of its archive, checksums of its log.
+
+    What has them is left as it is: a file that was changed must not become the right one by this.
+    """
+    with locked(store.folder / "models", "stop the learner (`tracecvr learn` or `serve`) first"):
+        if not _is_recorded(store):
+            file_hashes.write(store.folder)
+        for path in archive.archived(store):
+            if archive.problem(path) is None:
+                archive.record(path)
+        if _files(store).fine:
+            _add_checksums(store)
+
+
+def _add_checksums(store: Store) -> None:
+    log = store.log()
+    try:
+        if not log.damage():
+            log.add_checksums()
+    finally:
+        log.close()
+
+
+def _is_recorded(store: Store) -> bool:
+    try:
+        return file_hashes.recorded(store.folder) is not None
+    except UserError:  # missing or damaged
+        return False
+
+
+def _files(store: Store) -> Finding:
+    try:
+        files = file_hashes.recorded(store.folder)
+    except UserError as error:
+        return Finding("files", False, str(error))
+    if files is None:
+        return Finding("files", True, "not recorded when the store was created; `verify --record` records them now")
+    wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.folder, name, facts))]
+    return _finding("files", wrong, f"{len(files)} as they were when the store was created")
+
+
+# The log.
+
+
+def _log(store: Store) -> Iterator[Finding]:
+    try:
+        store.refuse_lost_log()
+        log = store.log()
+    except UserError as error:
+        yield Finding("log", False, str(error))
+        return
+    try:
+        wrong = log.damage()
+        count = 0
+        for row in _rows(log) if not wrong else ():
+            count += 1
+            if text := _wrong_with(row, store):
+                wrong.append(f"event {row.pos}: {text}")
+        how = "" if page_checksums.checked(log.path) else "; its pages have no checksums, `verify --record` adds them"
+        yield _finding("log", wrong, f"{count:,} events, {log.closed()} intervals closed{how}")
+    except UserError as error:
+        yield Finding("log", False, str(error))
+    finally:
+        log.close()
+
+
+def _rows(log: EventLog) -> Iterator[Accepted]:
+    position = 0
+    while rows := log.since(position, _AT_ONCE):
+        yield from rows
+        position = rows[-1].pos
+
+
+def _wrong_with(row: Accepted, store: Store) -> str:
+    """What no event that was accepted looks like; nothing, if this one may have been."""
+    if not CLICK <= row.kind < len(store.reader.kinds):
+        return f"there is no kind {row.kind}"
+    if row.seen < row.ts:
+        return f"it became known at {row.seen}, before it happened at {row.ts}"
+    if row.kind != CLICK:
+        return ""
+    try:
+        values = json.loads(row.body or "")
+    except ValueError:
+        return "its features cannot be read"
+    fits = isinstance(values, list) and len(values) == len(store.reader.features)
+    return "" if fits else f"expected {len(store.reader.features)} features"
+
+
+# Versions and archive.
+
+
+def _versions(store: Store) -> Finding:
+    versions = Versions(store.folder, store.settings.keep)
+    listed = versions.listed()
+    names = {f"{m['intervals']:09d}" for m in listed}
+    unreadable = sorted(path.stem for path in (store.folder / "models").glob("*.json") if path.stem not in names)
+    wrong = [f"version {int(name)} has no whole manifest or no state" for name in unreadable if name.isdecimal()]
+    wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.checkpoints.whole(m)]
+    wrong += _elsewhere(store, listed)
+    if listed and versions.serving() is None:
+        wrong.append("none of them can serve")
+    return _finding("versions", wrong, f"{len(listed)} whole, version {versions.serving()} serves")
+
+
+def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
+    """Versions that were made of another store's files, or that say that the log was elsewhere when they were."""
+    log = store.log()
+    try:
+        for m in listed:
+            number = m["intervals"]
+            if m["store"]["fingerprint"] != store.content["fingerprint"]:
+                yield f"version {number} is of another store"
+            elif 0 < number <= log.closed() and log.position(number - 1) != m["position"]:
+                closed_at = log.position(number - 1)
+                yield f"version {number} has learnt up to event {m['position']}, its interval was closed at {closed_at}"
+    except UserError as error:
+        yield str(error)
+    finally:
+        log.close()
+
+
+def _archive(store: Store) -> Finding:
+    found = {path: archive.problem(path) for path in archive.archived(store)}
+    unknown = sum(text is None for text in found.values())
+    how = f"; {unknown} have no hash, `verify --record` writes them" if unknown else ""
+    return _finding("archive", [text for text in found.values() if text], f"{len(found)} files{how}")
+
+
+def _finding(part: str, wrong: list[str], fine: str) -> Finding:
+    if not wrong:
+        return Finding(part, True, fine)
+    more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    return Finding(part, False, "; ".join(wrong[:_SHOWN]) + more)

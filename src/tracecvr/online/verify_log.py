@@ -1,0 +1,110 @@
+"""Replay of what ran: the log once more, from the start, held against the versions; or as a table, for benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from tracecvr.base.files import read_json
+from tracecvr.base.progress import Progress, no_progress
+from tracecvr.data.table import NEVER, ClickTable, atomic_directory
+from tracecvr.online.archive import WholeLog
+from tracecvr.online.learner import guard_of, learn, ledger_of, skip, warm_up
+from tracecvr.online.ledger import Ledger
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+
+_ALWAYS = 1 << 60
+"""A memory that nothing is dropped from."""
+
+
+@dataclass
+class LogVerification:
+    """What a replay of the log came to."""
+
+    intervals: int = 0
+    undone: list[int] = field(default_factory=list)
+    identical: list[int] = field(default_factory=list)
+    different: list[int] = field(default_factory=list)
+    weights: str = ""
+    """A hash of the final state."""
+    erased_clicks: int = 0
+    erased_actions: int = 0
+
+    @property
+    def same(self) -> bool:
+        return not self.different
+
+    def summary(self) -> str:
+        """In words."""
+        compared = len(self.identical) + len(self.different)
+        text = f"{self.intervals} intervals replayed; {len(self.identical)} of {compared} versions are identical"
+        if self.different:
+            text += f", the first that is not is version {self.different[0]}"
+        if self.erased_clicks or self.erased_actions:
+            text += (
+                f"; {self.erased_clicks} clicks and {self.erased_actions} actions were erased from the log, so that "
+                "versions that had learnt from them cannot be made again"
+            )
+        return text
+
+
+def verify_log(store: Store, progress: Progress = no_progress) -> LogVerification:
+    """Warm up and learn every interval again, from nothing but the log, and compare with the versions that are kept."""
+    torch.set_num_threads(store.settings.threads)
+    log, engine, guard = WholeLog(store), store.engine(), guard_of(store)
+    ledger = ledger_of(store, engine)
+    versions = {m["intervals"]: m["weights"] for m in Versions(store.folder, store.settings.keep).listed()}
+    last = max(versions, default=log.closed())
+    warm_up(engine, store, progress)
+    facts = log.facts()
+    verification = LogVerification(
+        erased_clicks=facts.get("erased_clicks", 0), erased_actions=facts.get("erased_actions", 0)
+    )
+    while (number := ledger.done) <= last:
+        if number in versions:
+            same = versions[number] == engine.fingerprint()
+            (verification.identical if same else verification.different).append(number)
+        if number == last:
+            break
+        if not skip(ledger, min(n for n in (*versions, last) if n > number)):
+            ledger.advance()
+            _, undone = learn(engine, ledger, guard, *store.grid.bounds(number))
+            verification.undone += [number] if undone else []
+        progress("replay", ledger.done, last)
+    verification.intervals, verification.weights = last, engine.fingerprint()
+    return verification
+
+
+def as_table(store: Store, out: Path) -> ClickTable:
+    """The whole log as a prepared table, with what became known when; labels end with the last closed interval."""
+    log = WholeLog(store)
+    ledger = Ledger(store.base, store.grid, store.reader, log, _ALWAYS)
+    while ledger.done < log.closed():
+        ledger.pass_over(log.closed())
+        if ledger.done < log.closed():
+            ledger.advance()
+    t, kept = ledger.table, ledger.known_between(0, _ALWAYS)
+    notes = (*t.schema.notes, "kept live: clicks and actions are known since they came, not since they happened")
+    assert t.refund_ts is not None
+    undone = t.refund_ts[kept]
+    table = ClickTable(
+        x=t.x[kept],
+        click_ts=t.click_ts[kept],
+        click_id=t.click_id[kept],
+        action_ts=t.action_ts[kept],
+        schema=replace(t.schema, observed_until=store.grid.bounds(ledger.done)[0], notes=notes),
+        counts={"clicks": len(kept), **{k: v for k, v in ledger.counts.items() if v}},
+        refund_ts=undone if (undone != NEVER).any() else None,
+        late_known_ts=t.known_ts[kept],
+        late_arrival_ts=t.arrival_ts[kept],
+    )
+    with atomic_directory(out) as folder:
+        table.write_columns(folder)
+        store.reader.encoder.save(folder / "encoder.json")
+        described = read_json(store.folder / "base" / "table.json")
+        origin = {"origin": described["origin"]} if "origin" in described else {}
+        table.describe(folder, {"options": store.content["options"]} | origin)
+    return table

@@ -1,0 +1,117 @@
+"""References beside every method: what a constant and a logistic regression would have scored on the same clicks.
+
+The constant is the conversion rate of the warm-up part and never changes. The regression has a weight for each encoded
+(hashed) id; it learns warm-up history in one pass, as the method has it, and then each click of the stream once, when
+d_max has passed and its label is final: as `wait` does. Neither knows anything that a live system would not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracecvr.base import metrics
+from tracecvr.base.files import read_json, write_json
+from tracecvr.data.table import Schema
+from tracecvr.learn.warm_up_cache import locked
+from tracecvr.runs.replay import FullPlan
+from tracecvr.stream.reveal import After
+from tracecvr.stream.source import TableSource
+
+Floats = npt.NDArray[np.float64]
+
+_BATCH, _STEP, _BLOCK, _VERSION = 64, 0.1, 65_536, 1
+
+
+class Logistic:
+    """Logistic regression with a weight per id of each feature: Adagrad, in small batches."""
+
+    def __init__(self, schema: Schema, rate: float) -> None:
+        sizes = [feature.size for feature in schema.features]
+        self.first = np.cumsum([1, *sizes[:-1]]) if sizes else np.empty(0, np.int64)  # 0 is the intercept
+        self.weight = np.zeros(1 + sum(sizes))
+        self.squares = np.full(len(self.weight), 0.01)
+        self.weight[0] = np.log(rate / (1 - rate))
+
+    def log_odds(self, x: npt.NDArray[Any]) -> Floats:
+        """Of clicks, by their ids."""
+        odds: Floats = self.weight[self._slots(x)].sum(1)
+        return odds
+
+    def learn(self, x: npt.NDArray[Any], label: npt.NDArray[Any]) -> None:
+        """Every click once, in the order given."""
+        for start in range(0, len(x), _BATCH):
+            slots = self._slots(x[start : start + _BATCH])
+            error = metrics.probability(self.weight[slots].sum(1)) - label[start : start + _BATCH]
+            each = np.broadcast_to(error[:, None], slots.shape)
+            np.add.at(self.squares, slots, each**2)
+            np.add.at(self.weight, slots, -_STEP * each / np.sqrt(self.squares[slots]))
+
+    def _slots(self, x: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return np.concatenate([np.zeros((len(x), 1), np.int64), x + self.first], axis=1)
+
+
+def scores(source: TableSource, plan: FullPlan) -> dict[str, npt.NDArray[np.float32]]:
+    """Log-odds of every click of the stream, by reference."""
+    history = source.history(plan.split, plan.warm_labels)
+    label = np.concatenate([np.empty(0), *(b.truth for b in history.batches(_BLOCK, None))])
+    rate = (label.sum() + 0.5) / (len(label) + 1)  # never 0 or 1
+    model = Logistic(source.schema, rate)
+    done = 0
+    for b in history.batches(_BLOCK, None):
+        model.learn(b.x.numpy(), label[done : (done := done + len(b))])
+    served = [np.empty(0)]
+    for number in range(len(plan)):
+        start, end = plan.bounds(number)
+        served.append(model.log_odds(source.clicks(start, min(end, plan.until)).x.numpy()))
+        final = source.reveals((After(source.schema.d_max),), start, end)
+        # Warm-up clicks with final labels are known already; as known at the split, some are corrected now.
+        news = final.row.numpy() >= len(history) if plan.warm_labels == "mature" else np.ones(len(final), bool)
+        model.learn(final.x.numpy()[news], final.label.numpy()[news])
+    logistic = np.concatenate(served) + np.log(source.schema.negatives_kept)
+    constant = np.full(len(logistic), np.log(rate / (1 - rate)) + np.log(source.schema.negatives_kept))
+    return {"constant": constant.astype(np.float32), "logistic": logistic.astype(np.float32)}
+
+
+def evaluated(source: TableSource, plan: FullPlan, folder: Path | None = None) -> dict[str, Any]:
+    """The pooled metrics of each reference; computed once for all runs that share a folder, a log and a plan."""
+    if folder is None:
+        return _evaluated(source, plan)
+    facts = [_VERSION, source.table.fingerprint, plan.split, plan.interval, plan.until, plan.warm_labels]
+    facts += plan.judged_rows(source.table)
+    path = folder / f"references-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_suffix(".lock")):
+        if not path.exists():
+            write_json(path, _evaluated(source, plan))
+    known: dict[str, Any] = read_json(path)
+    return known
+
+
+def _evaluated(source: TableSource, plan: FullPlan) -> dict[str, Any]:
+    first, last = plan.judged_rows(source.table)
+    label = np.asarray(source.table.label[first:last])
+    weight = metrics.population_weight(label, source.schema.negatives_kept)
+    judged = {name: served[-len(label) :] for name, served in scores(source, plan).items()}  # the stream's last clicks
+    return {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
+
+
+def advice(nll: float, pcoc: float | None, constant: float) -> str | None:
+    """What to tell whoever has a model that loses to the constant; None if it does not."""
+    if nll <= constant:
+        return None
+    if nll > 10 * constant:
+        cause = "it has diverged: try a lower learning_rate"
+    elif pcoc is not None and not 0.8 <= pcoc <= 1.25:
+        cause = (
+            f"its rates are off by a factor of {pcoc:.2f} (PCOC): check window, d_max and delays, or choose a method "
+            "that corrects for late conversions"
+        )
+    else:
+        cause = "it has learnt noise: give it a longer warm-up part, a lower learning_rate or smaller nets"
+    return f"NLL {nll:.4g} is worse than {constant:.4g}, that of a constant rate; {cause}."

@@ -1,0 +1,147 @@
+"""Replay: predict the next interval, then learn from what was revealed in it, interval by interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracecvr.base.config import Seconds, option
+from tracecvr.base.errors import UserError
+from tracecvr.data.table import ClickTable, Ints
+from tracecvr.learn.engine import Engine
+from tracecvr.runs.open_clicks import OpenClicks
+from tracecvr.stream.source import TableSource
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a log is replayed; times in seconds since its origin."""
+
+    split: Seconds | None = option(None, "start of the stream; the dataset's by default", above=0)
+    interval: Seconds | None = option(None, "length of an interval; the dataset's by default", above=0)
+    until: Seconds | None = option(None, "end of the stream; by default the last click that can be scored", above=0)
+    judge_from: Seconds | None = option(
+        None, "only clicks from this time on count in metrics; all of the stream by default", above=0
+    )
+    warm_labels: str = option(
+        "mature", "labels of the warm-up part: final, or as known at the split", choices=("mature", "censored")
+    )
+    publish_lag: int = option(0, "score with the model of so many intervals ago", low=0)
+    posterior_every: int = option(
+        0, "in every so many intervals, judge clicks that are still open (posterior.parquet); 0 for never", low=0
+    )
+    tuning: bool = option(
+        False,
+        "replay the end of the warm-up part (its last 30 %, unless split is given) instead of the stream: to choose "
+        "options without looking at the stream",
+    )
+
+    def resolved(self, table: ClickTable) -> FullPlan:
+        """The plan with the dataset's values where none was given."""
+        schema = table.schema
+        if self.tuning:
+            return self._inside_warm_up(table)
+        split = schema.split if self.split is None else self.split
+        if split < schema.split:
+            raise UserError(
+                f"split = {split} s: the encoder was fitted up to {schema.split} s, the stream cannot start earlier; "
+                "prepare the log with that split (--data-set split=...)"
+            )
+        last = min(int(table.click_ts[-1]), schema.observed_until - schema.d_max) + 1
+        until = last if self.until is None else min(self.until, last)
+        begin, end = table.rows_between(split, until)
+        if begin >= end:
+            raise UserError(
+                f"split = {split} s leaves no stream: clicks that can be scored end at {last - 1} s"
+                + ("" if self.until is None else f", and the replay ends at until = {self.until} s")
+            )
+        return self._full(table, split, until)
+
+    def _inside_warm_up(self, table: ClickTable) -> FullPlan:
+        """A stream that ends where the real one starts. The encoder has seen its clicks, but no click of the stream."""
+        end, first = table.schema.split, int(table.click_ts[0])
+        split = first + round(0.7 * (end - first)) if self.split is None else self.split
+        until = min(end, end if self.until is None else self.until)
+        begin, last = table.rows_between(split, until)
+        if not first < split < end or begin >= last:
+            raise UserError(
+                f"split = {split} s leaves nothing to tune on: the warm-up part runs from {first} to {end} s"
+            )
+        return self._full(table, split, until)
+
+    def _full(self, table: ClickTable, split: int, until: int) -> FullPlan:
+        interval = table.schema.interval if self.interval is None else self.interval
+        judge_from = split if self.judge_from is None else self.judge_from
+        plan = FullPlan(
+            split, interval, until, self.warm_labels, self.publish_lag, self.posterior_every, judge_from=judge_from
+        )
+        first, last = plan.judged_rows(table)
+        if not split <= judge_from < until or first == last:
+            raise UserError(
+                f"judge_from = {judge_from} s leaves no click to judge: the stream runs from split = {split} s to "
+                f"{until} s; choose a time in between"
+            )
+        return plan
+
+
+@dataclass(frozen=True)
+class FullPlan:
+    """A plan in which everything is decided."""
+
+    split: int
+    interval: int
+    until: int
+    warm_labels: str
+    publish_lag: int
+    posterior_every: int = 0
+    judge_from: int = 0
+    """Clicks that came earlier are replayed but not judged. Runs of old do not say it: all of their stream was."""
+
+    def stream_rows(self, table: ClickTable) -> tuple[int, int]:
+        """First and last row (exclusive) of the clicks of the stream."""
+        return table.rows_between(self.split, self.until)
+
+    def judged_rows(self, table: ClickTable) -> tuple[int, int]:
+        """First and last row (exclusive) of the clicks that count in metrics: the one place that decides this."""
+        return table.rows_between(max(self.split, self.judge_from), self.until)
+
+    def __len__(self) -> int:
+        return -(-(self.until - self.split) // self.interval)
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """Start and end of an interval."""
+        start = self.split + number * self.interval
+        return start, start + self.interval
+
+    def open_clicks(self, source: TableSource) -> OpenClicks | None:
+        """The clicks whose posteriors are judged, if any are."""
+        every = self.posterior_every
+        return OpenClicks(source, self.split, self.interval, every, self.judge_from) if every else None
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """One interval, done: its clicks and the log-odds they were served."""
+
+    number: int
+    start: int
+    row: Ints
+    log_odds: npt.NDArray[np.float32]
+    reveals: int
+    judged: npt.NDArray[np.float32]
+    """Log-odds of clicks that were still open, (n, 2), if the plan asks for them: posterior and static."""
+
+
+def replay(engine: Engine, source: TableSource, plan: FullPlan, first: int = 0) -> Iterator[Scored]:
+    """Score each interval with the model as of its start, then let the engine learn from it."""
+    open_clicks = plan.open_clicks(source)
+    for number in range(first, len(plan)):
+        start, end = plan.bounds(number)
+        clicks = source.clicks(start, min(end, plan.until))
+        log_odds = engine.score(clicks.x)
+        judged = np.empty((0, 2), np.float32) if open_clicks is None else open_clicks.judged(engine, number)
+        reveals = engine.tick(source, start, end)
+        yield Scored(number, start, clicks.row, log_odds, reveals, judged)

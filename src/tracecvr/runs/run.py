@@ -1,0 +1,442 @@
+"""One run in one directory: replay a log with one method, write what came out, survive being killed.
+
+run.json         what this run is; a second run of another kind is refused
+checkpoint/      the newest state, so that `--resume` goes on to the same bytes
+result.json      metrics, cost, configuration, versions; cost is of the whole stream, metrics are of the clicks judged
+intervals.parquet, scores.parquet, encoder.json; the first two hold only clicks that count (the plan's `judge_from`)
+internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
+posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
+posterior_days.parquet  the same for each day of the stream (`start`)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from tracecvr.base import metrics, registry
+from tracecvr.base.config import restored, values
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import locked, read_json, sync, write_json, write_parquet
+from tracecvr.base.progress import Progress, no_progress
+from tracecvr.data.prepared import Prepared
+from tracecvr.data.table import Schema
+from tracecvr.families.method import Method, Plugin
+from tracecvr.learn.checkpoint import Checkpoints
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
+from tracecvr.learn.warm_up_cache import WarmUpCache
+from tracecvr.nets import ranks
+from tracecvr.runs import reference_models
+from tracecvr.runs.replay import FullPlan, Plan, replay
+from tracecvr.stream.source import TableSource
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to run. `open_log` is called only when the log is needed; `source` tells the file from others cheaply."""
+
+    method: Method
+    plugins: tuple[Plugin, ...]
+    data: str
+    data_options: dict[str, Any]
+    open_log: Callable[[Progress], Prepared]
+    plan: Plan
+    seed: int
+    threads: int
+    stream: StreamLearning = StreamLearning()
+    source: dict[str, Any] | None = None
+    workers: int = 1
+    """Processes that share each batch (see `ranks`), of so many threads each."""
+    made_by: Callable[[], Spec] | None = None
+    """Makes it again. A worker process gets this in place of the rest: a method may come from a file that only this
+    process has imported."""
+
+    def __reduce__(self) -> Any:
+        return super().__reduce__() if self.made_by is None else (self.made_by, ())
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same run. One worker goes without saying: runs of old do not say it. `code` has the
+        hashes of files that methods and plugins were loaded from."""
+        files = {part.name: registry.file_hash(part) for part in (self.method, *self.plugins)}
+        code = {name: digest for name, digest in files.items() if digest is not None}
+        rare = ({} if self.workers == 1 else {"workers": self.workers}) | ({"code": code} if code else {})
+        return rare | {
+            "method": self.method.name,
+            "plugins": [plugin.name for plugin in self.plugins],
+            "data": self.data,
+            "seed": self.seed,
+            "threads": self.threads,
+            "config": {
+                "method": values(self.method),
+                "plugins": {plugin.name: values(plugin) for plugin in self.plugins},
+                "plan": values(self.plan),
+                "stream": values(self.stream),
+                "data": self.data_options,
+            },
+            "tracecvr": version("tracecvr"),
+        }
+
+
+Job = Callable[[Progress], Any]
+
+Launch = Callable[[Job, int, int, Progress], object]
+"""Starts so many workers of so many threads, joined as ranks, which all do the job; shows the first one's progress."""
+
+
+def run(
+    spec: Spec,
+    out: Path,
+    resume: bool = False,
+    progress: Progress = no_progress,
+    checkpoint_every: float = 30.0,
+    shared: Path | None = None,
+    launch: Launch | None = None,
+) -> dict[str, Any]:
+    """Carry out a run, or the rest of it, and return the content of `result.json`.
+
+    `shared` is a directory of warm-ups to take from and add to. The work is done by this process, or by the workers
+    that `launch` starts.
+    """
+    with _claimed(out, spec.identity(), resume):
+        if not (out / "result.json").exists():
+            job = partial(work, spec, out, checkpoint_every=checkpoint_every, shared=shared)
+            job(progress) if launch is None else launch(job, spec.workers, spec.threads, progress)
+        else:
+            recorded = read_json(out / "run.json")
+            if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
+                refuse_if_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
+        result: dict[str, Any] = read_json(out / "result.json")
+        return result
+
+
+def work(
+    spec: Spec, out: Path, progress: Progress = no_progress, checkpoint_every: float = 30.0, shared: Path | None = None
+) -> None:
+    """What each process of a run does, in a directory that is held for it: open the log, restore the newest checkpoint
+    or warm up, score and learn interval by interval, evaluate."""
+    torch.set_num_threads(spec.threads)
+    ours = _Run(spec, out, progress, shared)
+    first = ours.restored()
+    ours.agree(f"start, {ours.identity['fingerprint']}")  # and nobody writes before everybody has read
+    if first is None:
+        ours.warm_up()
+    clock = saved = time.monotonic()
+    begin, end = ours.plan.stream_rows(ours.table)
+    clicks = ours.served.stat().st_size // 4
+    with ours.served.open("ab") as served, ours.judged.open("ab") as judged:
+        for interval in replay(ours.engine, ours.source, ours.plan, first or 0):
+            served.write(interval.log_odds.tobytes())
+            judged.write(interval.judged.tobytes())
+            clicks += len(interval.row)
+            progress("stream", clicks, end - begin)
+            due = time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(ours.plan)
+            if ours.decided(due):
+                served.flush()
+                judged.flush()
+                clock = ours.charge("stream_s", clock)
+                ours.checkpoint(interval.number + 1)
+                saved = time.monotonic()
+    ours.charge("stream_s", clock)
+    if ours.writes:
+        ours.finish()
+
+
+def load(out: Path) -> Engine:
+    """The model of a run as its newest checkpoint has it: to score with, or to go on learning."""
+    checkpoints = Checkpoints(out / "checkpoint")
+    manifest = checkpoints.latest()
+    if manifest is None:
+        raise UserError(f"{out} holds no checkpoint: give the directory of a run")
+    made = manifest["run"]
+    method, plugins, stream = parts(made)
+    lag = made["config"]["plan"]["publish_lag"]
+    engine = Engine(method, Schema.from_json(manifest["schema"]), made["seed"], plugins, lag, stream)
+    checkpoints.restore(engine, manifest)
+    return engine
+
+
+def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], StreamLearning]:
+    """The method, the plugins and the stream's learning that were recorded by name and options. What was loaded from a
+    file is not loaded again: a record names no file that may be executed."""
+    options = recorded["config"]
+    for name in recorded.get("code", ()):
+        kind = "method" if name == recorded["method"] else "plugin"
+        if name not in registry.available(kind):
+            raise UserError(
+                f"{kind} {name!r} was loaded from a file, which is not done again: {registry.as_entry_point(kind)}"
+            )
+    method: Method = restored(registry.get("method", recorded["method"]), options["method"])
+    plugins: tuple[Plugin, ...] = tuple(
+        restored(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
+    )
+    return method, plugins, restored(StreamLearning, _with_stream(options)["stream"])
+
+
+def _with_stream(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded options; those of records that are older than the stream's settings added."""
+    return {"stream": values(AS_WARM_UP)} | dict(options)
+
+
+class _Run:
+    """What a run has in hand: its log, its engine, its files and what they have cost so far."""
+
+    def __init__(self, spec: Spec, out: Path, progress: Progress, shared: Path | None) -> None:
+        self.spec, self.out, self.progress, self.shared = spec, out, progress, shared
+        self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
+        clock = time.monotonic()
+        log = spec.open_log(progress)
+        self.charge("prepare_s", clock)
+        self.table, self.encoder = log.table, log.encoder
+        self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
+        self.source, self.plan = TableSource(self.table), spec.plan.resolved(self.table)
+        self.engine = Engine(
+            spec.method, self.table.schema, spec.seed, spec.plugins, self.plan.publish_lag, spec.stream
+        )
+        self.checkpoints = Checkpoints(out / "checkpoint")
+        self.ranks = ranks.current()
+        self.writes = self.ranks is None or self.ranks.rank == 0
+        files = (out / "scores.f32", out / "posterior.f32")
+        self.served, self.judged = files if self.writes else (Path(os.devnull), Path(os.devnull))
+
+    def restored(self) -> int | None:
+        """Where the newest checkpoint left off, if there is one."""
+        if (self.out / "run.json").exists():
+            _refuse_if_other_run(self.identity, self.out)
+        manifest = self.checkpoints.latest()
+        if manifest is None:
+            return None
+        self.checkpoints.restore(self.engine, manifest)
+        self.cost |= manifest["cost"]
+        if self.writes:
+            os.truncate(self.served, manifest["scored"] * 4)
+            os.truncate(self.judged, manifest["judged"] * 4)
+        return int(manifest["intervals"])
+
+    def warm_up(self) -> None:
+        """Learn from history, and begin the files of the stream."""
+        clock = time.monotonic()
+        history = self.source.history(self.plan.split, self.plan.warm_labels)
+        if self.shared is None:
+            self.engine.warm_up(history, self.progress)
+        else:
+            facts = {"split": self.plan.split, "labels": self.plan.warm_labels}
+            taken = WarmUpCache(self.shared, facts | {"fingerprint": self.table.fingerprint})
+            self.engine.warm_up(history, self.progress, taken)
+            self.cost["shared_warm_up_s"] = taken.seconds
+        self.charge("warm_up_s", clock)
+        if self.writes:
+            for path in (self.served, self.judged):
+                path.write_bytes(b"")
+            write_json(self.out / "run.json", self.identity | {"source": self.spec.source})
+        self.checkpoint(0)
+
+    def decided(self, due: bool) -> bool:
+        """Whether it is time for a checkpoint: clocks of ranks differ, so the first one's counts."""
+        return due if self.ranks is None else self.ranks.broadcast_first(due)
+
+    def agree(self, where: str) -> None:
+        """Stop unless all ranks are in the same state at the same place."""
+        if self.ranks is not None:
+            self.ranks.agree(hashlib.sha256(f"{where} {self.engine.fingerprint()}".encode()).hexdigest(), where)
+
+    def checkpoint(self, intervals: int) -> None:
+        """Save the state after so many intervals."""
+        self.agree(f"checkpoint after {intervals} intervals")
+        if not self.writes:
+            return
+        for path in (self.served, self.judged):
+            sync(path)
+        self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
+        facts = {
+            "scored": self.served.stat().st_size // 4,
+            "judged": self.judged.stat().st_size // 4,
+            "cost": self.cost,
+            "run": self.spec.identity(),
+            "schema": self.table.schema.to_json(),
+        }
+        self.checkpoints.save(self.engine, intervals, facts)
+
+    def charge(self, what: str, since: float) -> float:
+        """Add the time since a moment to a cost; returns the present moment."""
+        now = time.monotonic()
+        self.cost[what] += now - since
+        return now
+
+    def finish(self) -> None:
+        """Evaluate what was served and write the results, `result.json` last."""
+        table, plan, identity = self.table, self.plan, self.identity
+        begin, _ = plan.stream_rows(table)
+        first, last = plan.judged_rows(table)
+        log_odds = np.fromfile(self.served, dtype=np.float32)[first - begin :]
+        label = np.asarray(table.label[first:last])
+        starts = np.searchsorted(table.arrival_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until])
+        edges = np.maximum(starts - first, 0)  # intervals before `judge_from` are empty
+        weight = metrics.population_weight(label, table.schema.negatives_kept)
+        per_interval, summary = _by_interval(log_odds, label, weight, plan, edges)
+        scores = pl.DataFrame(
+            {
+                "click_id": table.click_id[first:last],
+                "click_ts": table.click_ts[first:last],
+                "log_odds": log_odds,
+                "label": label,
+            }
+            | ({} if weight is None else {"weight": weight})
+        )
+        self.encoder.save(self.out / "encoder.json")
+        write_parquet(self.out / "intervals.parquet", per_interval)
+        write_parquet(self.out / "scores.parquet", scores)
+        if (open_clicks := plan.open_clicks(self.source)) is not None:
+            judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
+            history = self.source.history(plan.split, plan.warm_labels)
+            whole, days = open_clicks.evaluated(judged, len(plan), history)
+            write_parquet(self.out / "posterior.parquet", whole)
+            write_parquet(self.out / "posterior_days.parquet", days)
+        write_json(self.out / "internals.json", self.engine.report())
+        beside = reference_models.evaluated(self.source, plan, self.shared)
+        pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
+        assert pooled["nll"] is not None
+        counts = table.counts | {
+            "conversions": int(table.label.sum()),
+            "warm_up": begin,
+            "scored": last - begin,
+            "not_scored": len(table) - last,
+        }
+        if first > begin:
+            counts["not_judged"] = first - begin
+        result = {
+            "method": identity["method"],
+            "plugins": identity["plugins"],
+            "data": {
+                "name": self.spec.data,
+                "fingerprint": identity["fingerprint"],
+                "counts": counts,
+                "notes": list(table.schema.notes),
+            },
+            "plan": asdict(plan),
+            "seed": self.spec.seed,
+            "workers": self.spec.workers,
+            "threads": self.spec.threads,
+            "config": identity["config"] | {"in_force": self.engine.resolved_options()},
+            "metrics": {"interval": summary, "pooled": pooled},
+            "judged": {"clicks": last - first, "conversions": int(label.sum())},
+            "references": beside,
+            "advice": reference_models.advice(pooled["nll"], pooled["pcoc"], beside["constant"]["nll"]),
+            "cost": self.cost
+            | {
+                "clicks": last - begin,
+                "conversions": int(table.label[begin:last].sum()),
+                "reveals": self.engine.reveals,
+                "steps": self.engine.steps,
+                "skipped_events": self.engine.skipped,
+                "clipped_weights": self.engine.clipped,
+                "peak_rss_mb": max(self.cost["peak_rss_mb"], _peak_rss_mb()),
+            },
+            "versions": versions(),
+        }
+        write_json(self.out / "result.json", result)
+        self.served.unlink()
+        self.judged.unlink()
+
+
+def _by_interval(
+    log_odds: npt.NDArray[np.float32],
+    label: npt.NDArray[np.bool_],
+    weight: npt.NDArray[np.float64] | None,
+    plan: FullPlan,
+    edges: npt.NDArray[np.int64],
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Metrics of each interval that has clicks, as a table and as means weighted by clicks."""
+    rows, parts, stands_for = [], [], []
+    for number, (first, last) in enumerate(pairwise(edges)):
+        if first == last:
+            continue
+        mine = None if weight is None else weight[first:last]
+        measured = metrics.evaluate(log_odds[first:last], label[first:last], mine)
+        parts.append(measured)
+        stands_for.append(int(last - first) if mine is None else float(mine.sum()))
+        facts = {
+            "start": max(plan.bounds(number)[0], plan.judge_from),
+            "clicks": int(last - first),
+            "conversions": int(label[first:last].sum()),
+        }
+        rows.append(facts | metrics.as_dict(measured))
+    schema = {"start": pl.Int64, "clicks": pl.Int64, "conversions": pl.Int64}
+    names = [name for name in rows[0] if name not in schema]
+    return pl.DataFrame(rows, schema | dict.fromkeys(names, pl.Float64)), metrics.average(parts, stands_for)
+
+
+@contextmanager
+def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Hold a run directory for one process, once it is known to be this run's or nobody's."""
+    created, locked_before = not out.exists(), (out / ".lock").exists()
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        try:
+            _check_directory(out, identity, resume)
+            yield
+        finally:
+            if not (out / "run.json").exists():  # nothing was begun: leave no trace
+                if created:
+                    shutil.rmtree(out)
+                elif not locked_before:
+                    (out / ".lock").unlink()
+
+
+def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
+    for left in out.rglob(".*.tmp"):  # of a process that was killed while it wrote
+        left.unlink()
+    if (out / "run.json").exists():
+        if not resume:
+            raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
+        _refuse_if_other_run(identity, out)
+    elif any(path.name not in (".lock", "scores.f32", "posterior.f32") for path in out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
+
+
+def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
+    alone, recorded = {"workers": 1}, read_json(out / "run.json")
+    recorded["config"] = _with_stream(recorded["config"])
+    identity = {key: value for key, value in identity.items() if key != "code" or key in recorded}  # older runs: none
+    refuse_if_other(alone | identity, alone | recorded, str(out))
+
+
+def refuse_if_other(
+    ours: dict[str, Any], theirs: dict[str, Any], where: str, what: str = "run", prefix: str = ""
+) -> None:
+    """Refuse to go on in a directory whose recorded facts are not ours."""
+    for key, value in ours.items():
+        other = theirs.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            refuse_if_other(value, other, where, what, f"{prefix}{key}.")
+        elif value != other:
+            raise UserError(
+                f"{where} holds another {what}: {prefix}{key} is {other!r} there, {value!r} here; choose another --out"
+            )
+
+
+def _peak_rss_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that what comes out of a run depends on."""
+    packages = ("tracecvr", "torch", "numpy", "polars", "scikit-learn")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}

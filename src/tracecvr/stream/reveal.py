@@ -1,0 +1,195 @@
+"""When a click is shown to the learner, and what it is shown: triggers, schedules and reveals.
+
+`reveal` is the one function that turns stored times into what was known at a clock: every label, age and window mask in
+the project comes from here, so there is one place where the future could leak, and it is this short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tracecvr.data.table import NEVER, Ids, Ints
+
+
+@dataclass(frozen=True)
+class After:
+    """Fires at click_ts + seconds; with `seen`, only if the conversion is (True) or is not (False) known by then."""
+
+    seconds: int
+    seen: bool | None = None
+
+
+@dataclass(frozen=True)
+class On:
+    """Fires when an action within d_max becomes known, if that is more than `later_than` seconds after the click."""
+
+    action: int = 0
+    later_than: int = -1
+
+
+@dataclass(frozen=True)
+class Again:
+    """The same event once more, `seconds` later, with what was known at its first firing."""
+
+    trigger: After | On
+    seconds: int
+
+
+Trigger = After | On | Again
+Schedule = tuple[Trigger, ...]
+
+
+def repeated(trigger: Trigger, seconds: int) -> Again:
+    """A trigger's events once more, so much later.
+
+    >>> repeated(Again(After(60), 5), 10)
+    Again(trigger=After(seconds=60, seen=None), seconds=15)
+    """
+    if isinstance(trigger, Again):
+        return Again(trigger.trigger, trigger.seconds + seconds)
+    return Again(trigger, seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Reveals:
+    """Events of one batch, interval or history: of each click, only what was knowable at the event's clock.
+
+    `rng` is the batch's own seeded source of randomness, for losses that sample.
+    """
+
+    row: Tensor  # (B,) position of the click in its source
+    x: Tensor  # (B, F) feature ids
+    arrival: Tensor  # (B,) when the click became known: in a table, its time
+    lateness: Tensor  # (B,) seconds from click to when it became known: 0 unless the log was kept live
+    elapsed: Tensor  # (B,) seconds from click to clock
+    trigger: Tensor  # (B,) position in the schedule
+    age: Tensor  # (B, K) delay of each action known by the clock, else NEVER
+    converted: Tensor  # (B,) conversion within d_max known by the clock
+    mature: Tensor  # (B,) d_max has passed: the label is final
+    known: Tensor  # (B,) seconds from click to when a conversion within d_max became known, if by the clock, else NEVER
+    refund: Tensor  # (B,) seconds from click to when it was taken back, if by the clock, else NEVER
+    previous_state: Tensor | None = None  # (B,) what the method knew of the click before, if it merged events
+    logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
+    answers: dict[str, Tensor] = field(default_factory=dict)  # what frozen nets that see x alone say of each click
+    rng: np.random.Generator | None = None
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def label(self) -> Tensor:
+        """1 where the conversion is known by the clock, else 0."""
+        return self.converted.float()
+
+    @cached_property
+    def open(self) -> Tensor:
+        """Clicks whose outcome is still unknown."""
+        return ~(self.converted | self.mature)
+
+    def trajectory(self, horizons: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Cumulative action states (B, H, K) and visibility (B, H): a window is visible once its end has passed."""
+        if horizons not in self._trajectories:
+            ends = torch.tensor(horizons)
+            visible = ends <= self.elapsed[:, None]
+            state = (self.age[:, None, :] <= ends[None, :, None]) & visible[:, :, None]
+            self._trajectories[horizons] = state.float(), visible.float()
+        return self._trajectories[horizons]
+
+    @cached_property
+    def _trajectories(self) -> dict[tuple[int, ...], tuple[Tensor, Tensor]]:
+        return {}
+
+    def take(self, index: Tensor | slice, rng: np.random.Generator | None = None) -> Self:
+        """The events at `index`, in that order."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
+        answers = {name: column[index] for name, column in self.answers.items()}
+        return replace(self, **picked, answers=answers, rng=rng)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledReveals(Reveals):
+    """Events with the final outcome of their clicks: warm-up history, and the stream of a privileged method."""
+
+    truth: Tensor = field(kw_only=True)  # (B,) final label, as float
+    delay: Tensor = field(kw_only=True)  # (B, K) final delays
+    span: Tensor = field(kw_only=True)  # (B,) seconds from click to the end of the history; in a stream, to the clock
+
+
+def reveal(
+    x: Ids,
+    click_ts: Ints,
+    action_ts: Ints,
+    known_ts: Ints,
+    clock: Ints,
+    d_max: int,
+    row: Ints,
+    trigger: npt.NDArray[np.int64] | None = None,
+    refund_ts: Ints | None = None,
+    arrival_ts: Ints | None = None,
+) -> Reveals:
+    """What was known of each click at its clock. A conversion that is taken back is not shown from then on."""
+    known = known_ts <= clock[:, None]
+    delay = _delays(action_ts, click_ts)
+    known_after = np.where(known[:, 0] & (delay[:, 0] <= d_max), known_ts[:, 0] - click_ts, NEVER)
+    refund = np.full_like(click_ts, NEVER)
+    if refund_ts is not None:
+        gone = refunded(refund_ts, click_ts, clock, d_max)
+        known[:, 0] &= ~gone
+        refund = np.where(gone, refund_ts - click_ts, NEVER)
+    age = np.where(known, delay, NEVER)
+    elapsed = clock - click_ts
+    came = click_ts if arrival_ts is None else arrival_ts
+    return Reveals(
+        row=torch.from_numpy(row),
+        x=torch.from_numpy(np.ascontiguousarray(x)),
+        arrival=torch.from_numpy(came),
+        lateness=torch.from_numpy(came - click_ts),
+        elapsed=torch.from_numpy(elapsed),
+        trigger=torch.from_numpy(np.zeros_like(row) if trigger is None else trigger),
+        age=torch.from_numpy(age),
+        converted=torch.from_numpy(age[:, 0] <= d_max),
+        mature=torch.from_numpy(elapsed >= d_max),
+        known=torch.from_numpy(known_after),
+        refund=torch.from_numpy(refund),
+    )
+
+
+def labelled(
+    events: Reveals,
+    click_ts: Ints,
+    action_ts: Ints,
+    d_max: int,
+    refund_ts: Ints | None = None,
+    span: Tensor | None = None,
+) -> LabelledReveals:
+    """Events with the final outcome of their clicks. A conversion that was taken back within d_max does not count, but
+    it has happened: its delay stays. `span` is how long each click has been looked at, up to its clock by default."""
+    delay = _delays(action_ts, click_ts)
+    final = delay[:, 0] <= d_max
+    if refund_ts is not None:
+        final &= ~refunded(refund_ts, click_ts, click_ts + d_max, d_max)
+    return LabelledReveals(
+        **{f.name: getattr(events, f.name) for f in fields(events)},
+        truth=torch.from_numpy(final.astype(np.float32)),
+        delay=torch.from_numpy(delay),
+        span=events.elapsed if span is None else span,
+    )
+
+
+def _delays(action_ts: Ints, click_ts: Ints) -> Ints:
+    return np.where(action_ts == NEVER, NEVER, action_ts - click_ts[:, None])
+
+
+def refunded(refund_ts: Ints, click_ts: Ints, clock: Ints, d_max: int) -> npt.NDArray[np.bool_]:
+    """Whether each conversion has been taken back by a clock: in its own second it is. Labels are final after d_max, so
+    that later than that nothing is taken back."""
+    gone: npt.NDArray[np.bool_] = refund_ts <= np.minimum(clock, click_ts + d_max)
+    return gone

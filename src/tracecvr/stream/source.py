@@ -1,0 +1,235 @@
+"""TableSource: clicks and reveals of any interval as slices of a table sorted by time.
+
+Whoever trains sees a log through a source only. A source hands out what is inside the interval asked for, as it was
+known at that moment; the table itself stays here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tracecvr.data.table import NEVER, ClickTable, Ints, Schema
+from tracecvr.stream.reveal import (
+    After,
+    Again,
+    LabelledReveals,
+    On,
+    Reveals,
+    Schedule,
+    Trigger,
+    labelled,
+    refunded,
+    reveal,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Clicks:
+    """Clicks to be scored: features and nothing of what follows."""
+
+    row: Ints
+    x: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+class History(Protocol):
+    """Warm-up clicks with their labels, in batches."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[LabelledReveals]:
+        """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
+        ...
+
+    def parted(self, share: float) -> tuple[History, History]:
+        """This history without its last clicks, and the last ones: a share of all."""
+        ...
+
+
+class Source(Protocol):
+    """A log as the engine sees it: a prepared table here, a live event log in the online service."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def clicks(self, start: int, end: int) -> Clicks:
+        """Clicks that became known in [start, end): as a rule, that happened in it. Their rows are consecutive."""
+        ...
+
+    def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
+        """Events that fire in [start, end), ordered by (fire time, click, trigger)."""
+        ...
+
+    def history(self, end: int, labels: str, start: int = 0) -> History:
+        """Clicks of [start, end), labelled in full (`mature`) or as known at the end (`censored`)."""
+        ...
+
+
+class TableSource:
+    """A prepared table as a source. `first_row` is what its first row is called outside: not 0 if rows before it have
+    been dropped."""
+
+    first_row = 0
+
+    def __init__(self, table: ClickTable) -> None:
+        self.table = table
+        late = None if table.late_arrival_ts is None else np.flatnonzero(table.late_arrival_ts != table.click_ts)
+        self.late = np.empty(0, np.int64) if late is None else late
+        self._by_seen: dict[int, tuple[Ints, Ints]] = {}
+
+    @property
+    def schema(self) -> Schema:
+        return self.table.schema
+
+    def clicks(self, start: int, end: int) -> Clicks:
+        first, last = self.table.rows_between(start, end)
+        x = torch.from_numpy(np.array(self.table.x[first:last]))
+        return Clicks(np.arange(first, last, dtype=np.int64) + self.first_row, x)
+
+    def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
+        fired = [self._fire(trigger, start, end) for trigger in schedule]
+        row = np.concatenate([f[0] for f in fired]) if fired else np.empty(0, np.int64)
+        fire = np.concatenate([f[1] for f in fired]) if fired else np.empty(0, np.int64)
+        clock = np.concatenate([f[2] for f in fired]) if fired else np.empty(0, np.int64)
+        trigger = np.repeat(np.arange(len(fired), dtype=np.int64), [len(f[0]) for f in fired])
+        # Each trigger's events are in order already: one key and a stable sort, which is good at merging such runs.
+        order = np.argsort((fire - start) * len(self.table) + row, kind="stable")
+        return self._reveal(row[order], clock[order], trigger[order], truth)
+
+    def known_at(self, clock: int, start: int, end: int) -> Reveals:
+        """Every click of [start, end) as it is known at one clock: for posteriors of open clicks."""
+        first, last = self.table.rows_between(start, min(end, clock + 1))
+        row = np.arange(first, last, dtype=np.int64)
+        return self._reveal(row, np.full(len(row), clock, dtype=np.int64))
+
+    def history(self, end: int, labels: str, start: int = 0) -> TableHistory:
+        first, last = self.table.rows_between(start, end)
+        return TableHistory(self, first, last, end, censored=labels == "censored")
+
+    def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+        """Rows, fire times and clocks of one trigger's events in [start, end)."""
+        if isinstance(trigger, Again):
+            row, fire, clock = self._fire(trigger.trigger, start - trigger.seconds, end - trigger.seconds)
+            return row, fire + trigger.seconds, clock
+        if isinstance(trigger, After):
+            return self._fire_after(trigger, start, end)
+        return self._fire_on(trigger, start, end)
+
+    def _fire_after(self, trigger: After, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+        first, last = self.table.rows_between(start - trigger.seconds, end - trigger.seconds)
+        row = np.arange(first, last, dtype=np.int64)
+        fire = self.table.click_ts[first:last] + trigger.seconds
+        if len(self.late):
+            row, fire = self._with_late(trigger.seconds, row, fire, start, end)
+        if trigger.seen is not None:
+            converted = self._converted(row, fire)
+            row, fire = row[converted == trigger.seen], fire[converted == trigger.seen]
+        return row, fire, fire
+
+    def _with_late(self, seconds: int, row: Ints, fire: Ints, start: int, end: int) -> tuple[Ints, Ints]:
+        """Clicks that came late are not where their time says; what is overdue by then fires when they come."""
+        t, late = self.table, self.late
+        due = np.maximum(t.click_ts[late] + seconds, t.arrival_ts[late])
+        now, on_time = (start <= due) & (due < end), t.arrival_ts[row] == t.click_ts[row]
+        return np.concatenate([row[on_time], late[now]]), np.concatenate([fire[on_time], due[now]])
+
+    def _fire_on(self, trigger: On, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+        table = self.table
+        row = self._seen_between(trigger.action, start, end)
+        fire = table.known_ts[row, trigger.action]
+        wait = fire - table.click_ts[row]
+        delay = table.action_ts[row, trigger.action] - table.click_ts[row]
+        keep = (wait > trigger.later_than) & (delay <= table.schema.d_max)
+        if trigger.action == 0 and table.refund_ts is not None:  # taken back in the same second: nobody was told
+            keep &= self._converted(row, fire)
+        return row[keep], fire[keep], fire[keep]
+
+    def _converted(self, row: Ints, clock: Ints) -> npt.NDArray[np.bool_]:
+        """Whether a conversion within d_max is known at a clock, and still stands."""
+        t, d_max = self.table, self.table.schema.d_max
+        delay = t.action_ts[row, 0] - t.click_ts[row]
+        known: npt.NDArray[np.bool_] = (delay <= d_max) & (t.known_ts[row, 0] <= clock)
+        return known if t.refund_ts is None else known & ~refunded(t.refund_ts[row], t.click_ts[row], clock, d_max)
+
+    def _seen_between(self, action: int, start: int, end: int) -> Ints:
+        if action not in self._by_seen:
+            happened = np.flatnonzero(self.table.known_ts[:, action] != NEVER)
+            seen = self.table.known_ts[happened, action]
+            order = np.argsort(seen, kind="stable")
+            self._by_seen[action] = happened[order], seen[order]
+        rows, seen = self._by_seen[action]
+        first, last = np.searchsorted(seen, (start, end))
+        return rows[first:last]
+
+    def _reveal(self, row: Ints, clock: Ints, trigger: Ints | None = None, truth: bool = False) -> Reveals:
+        t = self.table
+        undone = None if t.refund_ts is None else t.refund_ts[row]
+        events = reveal(
+            x=t.x[row],
+            click_ts=t.click_ts[row],
+            action_ts=t.action_ts[row],
+            known_ts=t.known_ts[row],
+            clock=clock,
+            d_max=t.schema.d_max,
+            row=row + self.first_row,
+            trigger=trigger,
+            refund_ts=undone,
+            arrival_ts=t.arrival_ts[row],
+        )
+        return labelled(events, t.click_ts[row], t.action_ts[row], t.schema.d_max, undone) if truth else events
+
+
+@dataclass(frozen=True, eq=False)
+class TableHistory:
+    """Rows `first` to `last` of a table. If censored, nothing later than `end` is known, not even as truth."""
+
+    source: TableSource
+    first: int
+    last: int
+    end: int
+    censored: bool
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[LabelledReveals]:
+        order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
+        for start in range(0, len(self), size):
+            yield self._batch(self.first + order[start : start + size], rng)
+
+    def parted(self, share: float) -> tuple[TableHistory, TableHistory]:
+        cut = self.last - round(share * len(self))
+        return replace(self, last=cut), replace(self, first=cut)
+
+    def _batch(self, row: Ints, rng: np.random.Generator | None) -> LabelledReveals:
+        table = self.source.table
+        mature = table.click_ts[row] + table.schema.d_max
+        action_ts = known_ts = table.action_ts[row]
+        undone = None if table.refund_ts is None else table.refund_ts[row]
+        clock = mature
+        if self.censored:
+            clock = np.minimum(mature, self.end - 1)  # what comes at the end itself is the next interval's
+            known = table.known_ts[row] <= clock[:, None]
+            action_ts, known_ts = np.where(known, action_ts, NEVER), np.where(known, table.known_ts[row], NEVER)
+            undone = None if undone is None else np.where(undone <= clock, undone, NEVER)
+        events = reveal(
+            x=table.x[row],
+            click_ts=table.click_ts[row],
+            action_ts=action_ts,
+            known_ts=known_ts,
+            clock=clock,
+            d_max=table.schema.d_max,
+            row=row + self.source.first_row,
+            refund_ts=undone,
+            arrival_ts=table.arrival_ts[row],
+        )
+        span = torch.from_numpy(self.end - table.click_ts[row])
+        return labelled(replace(events, rng=rng), table.click_ts[row], action_ts, table.schema.d_max, undone, span)

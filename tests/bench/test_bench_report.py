@@ -1,0 +1,367 @@
+"""The report of a bench: its numbers are the bench's, its words are true, and it stands alone."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from conftest import Call
+from markupsafe import escape
+
+import madeup
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.files import read_json, write_json
+from tracecvr.bench import report
+from tracecvr.bench.log_summary import measured
+from tracecvr.bench.report import svg
+from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
+from tracecvr.bench.report.figures import figures
+from tracecvr.bench.report.sentences import summary
+from tracecvr.bench.tables import LAYOUTS, Outcome
+from tracecvr.checks.subject import small_log
+from tracecvr.data.table import NEVER
+
+
+def page(out: Path) -> str:
+    return report.write(out)[0].read_text(encoding="utf-8")
+
+
+def words(out: Path) -> str:
+    return "\n".join(f"{one.verdict}: {one.text}" for one in summary(Outcome(out)))
+
+
+def row(text: str, name: str) -> list[str]:
+    """The first row of the page's tables that starts with a name; data of figures are no tables."""
+    tables = text[text.index('<section id="tables">') :]
+    match = re.search(rf'<tr[^>]*><th scope="row">{re.escape(name)}</th>(.*?)</tr>', tables)
+    assert match is not None
+    return [unescape(re.sub("<.*?>", "", place)) for place in re.findall("<td>(.*?)</td>", match[1])]
+
+
+# The page.
+
+
+def test_its_numbers_are_those_of_the_results(tmp_path: Path) -> None:
+    text = page(madeup.bench(tmp_path))
+    assert row(text, "TRACE")[:3] == ["0.7967 ± 0.0153", "0.4033 ± 0.0153", "0.1033 ± 0.0153"]
+    assert '<tr class="ours"><th scope="row">TRACE</th><td><b>0.7967' in text
+    assert "<u>0.7800 ± 0.0200</u>" in text
+    assert "1,000" in text  # clicks
+
+
+def test_how_far_each_is_from_the_bound_comes_first(tmp_path: Path) -> None:
+    """Shortest distance first, and before all tables."""
+    text = page(madeup.bench(tmp_path))
+    assert text.index('<section id="distance">') < text.index('<section id="tables">')
+    made = next(figure for figure in figures(Outcome(tmp_path)) if figure.key == "distance")
+    assert [panel.title for panel in made.panels] == ["NLL", "AUC"]
+    for panel in made.panels:
+        assert isinstance(panel, Bars)
+        values = [bar.value for bar in panel.bars if bar.value is not None]
+        assert values == sorted(values)
+        assert "Oracle" not in [bar.name for bar in panel.bars]
+        trace = next(bar for bar in panel.bars if bar.name == "TRACE")
+        assert trace.value == pytest.approx(0.0167, abs=1e-4)
+        assert trace.low is not None
+        assert trace.high is not None
+        assert trace.value is not None
+        assert trace.low < trace.value < trace.high
+
+
+def test_it_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
+    text = page(madeup.bench(tmp_path, layout="posterior"))
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
+    assert "http" not in text
+    assert "url(" not in text
+    Balanced().feed(text)
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]*)"', text)) <= set(ids)
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that closes another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        pass
+
+
+def test_every_drawing_has_words_and_every_figure_a_table(tmp_path: Path) -> None:
+    out = madeup.bench(tmp_path, layout="posterior")
+    text, made = page(out), figures(Outcome(out))
+    drawings = re.findall(r'<svg [^>]*class="plot"[^>]*>', text)
+    assert len(drawings) == 2 * sum(len(figure.panels) for figure in made)  # wide and narrow
+    assert all('role="img"' in one and len(re.findall('aria-label="([^"]{20,})', one)) == 1 for one in drawings)
+    assert text.count("Data of this figure") == len(made)
+    keys = "auc-over-time nll-over-time ece reliability posterior inside price cost delays days"
+    assert [figure.key for figure in made] == keys.split()
+
+
+def test_drawing_it_again_gives_the_same_bytes(tmp_path: Path, call: Call) -> None:
+    out = madeup.bench(tmp_path / "one")
+    first = page(out)
+    assert call("report", out) == 0
+    assert page(out) == first == page(madeup.bench(tmp_path / "two"))
+
+
+@pytest.mark.parametrize("bad", ["<script>alert(1)</script>", '"><img src=x>', "a & b"])
+def test_what_users_name_is_shown_and_not_interpreted(tmp_path: Path, bad: str) -> None:
+    plain = len(re.findall("<(script|img)", page(madeup.bench(tmp_path / "plain"))))
+    out = madeup.bench(tmp_path / "bad", {**madeup.AUC, bad: (0.7, 0.7, 0.75)}, about=bad)
+    text = page(out)
+    assert len(re.findall("<(script|img)", text)) == plain
+    assert row(text, str(escape(bad)))[0] == "0.7167 ± 0.0289"
+
+
+def test_cells_need_not_be_kept(tmp_path: Path) -> None:
+    out = madeup.bench(tmp_path)
+    for path in sorted((out / "cells").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (out / "log.json").unlink()
+    assert "over-time" not in page(out)
+    assert row(page(out), "TRACE")[0] == "0.7967 ± 0.0153"
+
+
+# What is not complete.
+
+
+def test_an_unfinished_bench_says_what_is_missing_and_why(tmp_path: Path) -> None:
+    out = madeup.bench(tmp_path, {**madeup.AUC, "GDFM": (0.7, None, None)})
+    write_json(out / "failed.json", {"GDFM~seed1": "the loss is <nan>"})
+    text = page(out)
+    assert "2 of 18 cells have no result" in text
+    assert "<code>GDFM~seed1</code>: the loss is &lt;nan&gt;" in text
+    assert "<code>GDFM~seed2</code>: not finished" in text
+
+
+def test_a_bench_without_any_result_has_a_report(tmp_path: Path, call: Call) -> None:
+    out = madeup.bench(tmp_path)
+    (out / "results.parquet").unlink()
+    for path in sorted((out / "cells").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert call("report", out) == 0
+    assert "15 of 15 cells have no result" in (out / "report.html").read_text()
+
+
+def test_no_bench_is_no_traceback(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("report", tmp_path) == 2
+    assert "no bench.json: give the directory that `tracecvr bench` wrote" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
+    out = madeup.bench(tmp_path, {"DEFER": (0.76,), "TRACE": (0.78,)})
+    text = page(out)
+    assert "One seed: variation between seeds is not known" in text
+    assert row(text, "TRACE")[0] == "0.7800"
+
+
+# Words.
+
+
+def test_ours_is_said_to_be_better_only_if_it_is(tmp_path: Path) -> None:
+    clear = {"DEFER": (0.70, 0.72, 0.71), "TRACE": (0.75, 0.77, 0.761)}
+    text = words(madeup.bench(tmp_path / "clear", clear))
+    assert "better: AUC: TRACE has 0.7603, 1st of 2; the best baseline, DEFER, has 0.7100. Better by 0.0503" in text
+    assert "p < 0.001): statistically significant over 3 seeds." in text
+    assert "better: ECE" in text
+
+
+def test_a_better_baseline_is_named(tmp_path: Path) -> None:
+    text = words(madeup.bench(tmp_path, {"DEFER": (0.75, 0.77, 0.761), "TRACE": (0.70, 0.72, 0.71)}))
+    assert "worse: AUC: TRACE has 0.7100, 2nd of 2; the best baseline, DEFER, has 0.7603. Worse by 0.0503" in text
+    assert "worse: NLL" in text
+
+
+def test_noise_is_called_noise(tmp_path: Path) -> None:
+    text = words(madeup.bench(tmp_path, {"DEFER": (0.70, 0.80, 0.71), "TRACE": (0.75, 0.70, 0.80)}))
+    assert "open: AUC: " in text
+    assert "the interval includes zero" in text
+
+
+def test_the_gap_that_is_closed(tmp_path: Path) -> None:
+    text = words(madeup.bench(tmp_path))  # .75, .7967 and .8133
+    assert "Of the gap from Vanilla to Oracle, TRACE closes 74% in AUC" in text
+
+
+def test_changes_are_told_row_by_row(tmp_path: Path) -> None:
+    figures = {"TRACE": (0.80, 0.81, 0.82), "w/o Gate": (0.70, 0.712, 0.72), "w/o Traj.": (0.80, 0.83, 0.79)}
+    bases = dict.fromkeys(("w/o Gate", "w/o Traj."), "TRACE")
+    text = words(madeup.bench(tmp_path, figures, bases, layout="changes"))
+    assert "worse: w/o Gate against TRACE: AUC -0.0993 (worse), NLL +0.0993 (worse)" in text
+    assert "open: w/o Traj. against TRACE: AUC -0.0033 (not significant)" in text
+
+
+def test_many_changes_are_counted(tmp_path: Path) -> None:
+    figures = {"TRACE": (0.80, 0.81, 0.82)} | {f"x{n}": (0.70, 0.712, 0.72) for n in range(7)}
+    text = words(madeup.bench(tmp_path, figures, {f"x{n}": "TRACE" for n in range(7)}, layout="changes"))
+    assert "worse: AUC: 0 of 7 rows are better than the row that they are compared with" in text
+    assert "statistically significant: 0 better, 7 worse" in text
+
+
+def in_forms(out: Path) -> Path:
+    """DEFER alone and with rehearsal, which helps it; Oracle at DEFER's moments, above it, and at TRACE's, below."""
+    auc = {
+        "DEFER": (0.70, 0.72, 0.71),
+        "again": (0.75, 0.771, 0.759),
+        "TRACE": (0.80, 0.82, 0.811),
+        "Oracle": (0.9, 0.9, 0.9),
+        "at defer": (0.8, 0.8, 0.8),
+        "at trace": (0.7, 0.7, 0.7),
+    }
+    forms: dict[str, dict[str, Any]] = {
+        "again": {"label": "DEFER", "variant": "rehearsal", "base": "DEFER", "method": "defer"},
+        "at defer": {"role": "upper", "base": "Oracle", "settings": {"schedule_of": "defer"}},
+        "at trace": {"role": "upper", "base": "Oracle", "settings": {"schedule_of": "trace"}},
+    }
+    made = madeup.bench(out, auc)
+    facts = read_json(made / "bench.json")
+    for one in facts["rows"]:
+        one.update(forms.get(one["label"], {}))
+    write_json(made / "bench.json", facts)
+    return made
+
+
+def test_forms_of_methods_are_told_apart(tmp_path: Path) -> None:
+    text = words(in_forms(tmp_path))
+    assert "better: AUC against the best with rehearsal, DEFER (rehearsal) (0.7600): Better by 0.0503" in text
+    assert "better: AUC with rehearsal: better for DEFER." in text
+    assert "AUC against Oracle at a method's own moments (2 methods): TRACE significantly better" in text
+
+
+def test_a_figure_of_forms_shows_what_they_do(tmp_path: Path) -> None:
+    shown = next(figure for figure in figures(Outcome(in_forms(tmp_path))) if figure.key == "differences")
+    assert shown.title == "What each change does"
+    first = shown.panels[0]
+    assert isinstance(first, Bars)
+    assert [bar.name for bar in first.bars] == ["DEFER (rehearsal)", "at defer", "at trace"]
+
+
+def test_one_rule_stands_above_all_bounds(tmp_path: Path) -> None:
+    table = LAYOUTS["comparison"](Outcome(in_forms(tmp_path)))[0]
+    assert table.apart == {3}
+
+
+def test_open_clicks_are_told_by_age(tmp_path: Path) -> None:
+    text = words(madeup.bench(tmp_path, layout="posterior"))
+    assert (
+        "better: NLL among open clicks: TRACE's posterior is better than the rate with survival alone at 5 of 5" in text
+    )
+    assert "worse: ECE among open clicks: TRACE's posterior is better than the served rate at 0 of 5 ages" in text
+
+
+# Figures.
+
+
+def test_over_time_is_weighted_by_clicks_and_skips_what_is_undefined(tmp_path: Path) -> None:
+    out = madeup.bench(tmp_path, {"DEFER": (0.7,), "TRACE": (0.8,)})
+    frame = pl.DataFrame({"start": [0, HOUR, DAY], "clicks": [10, 30, 5], "auc": [0.5, 0.9, None], "nll": [1.0, 2, 3]})
+    for name in ("DEFER", "TRACE"):
+        frame.write_parquet(out / "cells" / f"{name}~seed0" / "intervals.parquet")
+    over_time = next(figure for figure in figures(Outcome(out)) if figure.key == "auc-over-time")
+    chart = over_time.panels[0]
+    assert isinstance(chart, Chart)
+    assert chart.series[1].x == pytest.approx((0.0, 1 / 24))
+    assert chart.series[1].y == (0.5, 0.9)
+    gap = over_time.panels[1]
+    assert isinstance(gap, Chart)
+    assert [one.name for one in gap.series] == ["DEFER"]
+    assert gap.series[0].y == (0.0, 0.0)
+
+
+def test_at_most_eight_stand_out_and_ours_always_looks_the_same(tmp_path: Path) -> None:
+    many = {**madeup.AUC, **{f"x{n}": (0.6 + n / 100,) * 3 for n in range(12)}}
+    made = figures(Outcome(madeup.bench(tmp_path, many)))
+    for figure in made:
+        for panel in figure.panels:
+            if isinstance(panel, Chart) and figure.key.endswith("over-time"):
+                styles = {one.name: one.style for one in panel.series}
+                assert len([style for style in styles.values() if style is not None]) == 8 - (len(styles) < len(many))
+                assert styles["TRACE"] == 0
+                assert styles["Oracle"] == 1
+                assert styles["x0"] is None
+
+
+def test_rare_bins_are_left_out_of_reliability(tmp_path: Path) -> None:
+    made = figures(Outcome(madeup.bench(tmp_path)))
+    chart = next(figure for figure in made if figure.key == "reliability").panels[0]
+    assert isinstance(chart, Chart)
+    assert len(chart.series[0].x) == 5  # 1 of 1,000 clicks is above the limit of 0.05 %
+    assert chart.series[0].x[0] == pytest.approx(0.03)
+    assert chart.series[0].area[0] == 1.0
+
+
+def test_marks_fall_inside_their_drawing() -> None:
+    lines = tuple(Series(f"line {n}", n, (0.0, 1.0, 2.0), (0.1 * n, 0.5, 1.0)) for n in range(8))
+    for width in (160.0, 354.0, 1000.0):
+        chart = Chart("", Axis("x"), Axis("y"), lines)
+        text = str(svg.drawn(chart, width, {one.name: n for n, one in enumerate(lines)}))
+        height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', text)[0])
+        points = [tuple(map(float, p.split(","))) for line in re.findall('points="(.*?)"', text) for p in line.split()]
+        assert len(points) == 24
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+        labels = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)" class="n"', text)]
+        assert len(labels) == 8
+        assert min(np.diff(labels)) >= 13.9  # none covers another
+
+
+def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
+    bars = Bars("", Axis("x"), (Bar("a", 1.0), Bar("b", -2.0, sure=False), Bar("c", None)))
+    text = str(svg.drawn(bars, 400.0, {}))
+    (a, wide_a), (b, wide_b) = (
+        (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
+    )
+    assert wide_b == pytest.approx(2 * wide_a, abs=0.2)
+    assert b + wide_b == pytest.approx(a, abs=0.2)
+    assert text.count('class="b hollow"') == 1
+    assert "n/a" in text
+
+
+@pytest.mark.parametrize(
+    ("axis", "low", "high", "expected"),
+    [
+        (Axis(""), 0.0, 1.0, ["0.0", "0.5", "1.0"]),
+        (Axis("", "percent"), 0.0, 0.1, ["0%", "5%", "10%"]),
+        (Axis("", "count"), 0.0, 2000.0, ["0", "1,000", "2,000"]),
+        (Axis("", "age"), 60.0, 7 * DAY, ["10 min", "6 h", "7 d"]),
+        (Axis("", "places", places=("a", "b", "c", "d")), 0.0, 3.0, ["a", "c"]),
+        (Axis(""), -0.003, 0.003, ["-0.002", "0.000", "0.002"]),
+    ],
+)
+def test_ticks_are_round_and_few(axis: Axis, low: float, high: float, expected: list[str]) -> None:
+    assert [text for _, text in axis.ticks(low, high, 3)] == expected
+
+
+# The log.
+
+
+def test_the_delay_curve_is_a_count_of_final_clicks() -> None:
+    table = small_log()
+    summary, schema = measured(table), table.schema
+    final = table.click_ts + schema.d_max <= schema.observed_until
+    delay = (table.action_ts[:, 0] - table.click_ts)[final & table.label]
+    assert summary["clicks"] == final.sum()
+    assert summary["conversions"] == len(delay) == summary["delays"]["count"][schema.actions[0]]
+    curve = dict(zip(summary["delays"]["age_s"], summary["delays"]["share"][schema.actions[0]], strict=True))
+    assert curve[HOUR] == pytest.approx((delay <= HOUR).mean())
+    assert curve[schema.d_max] == 1.0
+    assert sum(summary["days"]["clicks"]) == summary["clicks"]
+    assert sum(summary["days"]["conversions"]) == summary["conversions"]
+    assert (table.action_ts[:, 0] != NEVER).any()

@@ -1,0 +1,187 @@
+"""The report as it is seen: in a real browser, at two widths and in both themes, and its figures as PDF.
+
+Chromium is found on PATH; `make browser` installs what is missing. With TRACECVR_SCREENSHOTS=DIR, pictures are kept.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Call
+
+import madeup
+from browsing import Watched
+from tracecvr.bench import report
+from tracecvr.bench.report.figures import figures
+from tracecvr.bench.tables import Outcome
+
+pytestmark = pytest.mark.browser
+
+LAYOUTS = {
+    "comparison": {},
+    "posterior": {},
+    "changes": dict.fromkeys(("Pretrain", "DEFER"), "TRACE"),
+}
+LONG = "a label that is far longer than any that a sensible person would give to a row"
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = {**madeup.AUC, **{f"x{n}": (0.6 + n / 100,) * 3 for n in range(6)}, LONG: (0.6, 0.65, None)}
+    folder = madeup.bench(tmp_path_factory.mktemp("report"), made, LAYOUTS[request.param], layout=request.param)
+    report.write(folder)
+    return folder
+
+
+def report_in(browser: Any, path: Path, width: int, scheme: str) -> Watched:
+    return Watched(browser, path.as_uri(), width, scheme, offline=True, reduced_motion="reduce")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_it_opens_offline_and_draws_everything(browser: Any, out: Path, width: int, scheme: str) -> None:
+    opened = report_in(browser, out / "report.html", width, scheme)
+    page = opened.page
+    made = {figure.key: len(figure.panels) for figure in figures(Outcome(out))}
+    assert len(made) >= 8
+    for key, count in made.items():
+        panels = [one for one in page.query_selector_all(f"#{key} svg.plot") if one.is_visible()]
+        assert len(panels) == count
+        for panel in panels:
+            box = panel.bounding_box()
+            assert box["width"] > 100
+            assert box["height"] > 60
+            marks = panel.query_selector_all(".l, .m, .b")
+            assert any(max((mark.bounding_box() or {"width": 0}).values()) > 2 for mark in marks), key
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    for details in page.query_selector_all("details"):  # tables behind figures scroll in boxes of their own
+        details.evaluate("one => { one.open = true }")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert opened.style("body", "background-color") == (
+        "rgb(253, 253, 251)" if scheme == "light" else "rgb(22, 24, 26)"
+    )
+    assert opened.said == []
+    assert [url for url in opened.asked if not url.startswith("data:")] == [(out / "report.html").as_uri()]
+    if folder := os.environ.get("TRACECVR_SCREENSHOTS"):
+        name = f"{Outcome(out).suite['layout']}-{width}-{scheme}.png"
+        page.screenshot(path=Path(folder) / name, full_page=True)
+    opened.context.close()
+
+
+def test_text_can_be_read_against_its_ground(browser: Any, out: Path) -> None:
+    """WCAG's contrast of 4.5 for text and 3 for lines, in both themes."""
+    for scheme in ("light", "dark"):
+        opened = report_in(browser, out / "report.html", 1440, scheme)
+        names = ["--ink", "--soft", "--link", "--good", "--bad", *(f"--s{n}" for n in range(8)), "--bar", "--paper"]
+        read = "names => names.map(n => getComputedStyle(document.documentElement).getPropertyValue(n).trim())"
+        *colours, paper = (_luminance(colour) for colour in opened.page.evaluate(read, names))
+        for name, colour in zip(names, colours, strict=False):
+            low, high = sorted((colour, paper))
+            text = name in ("--ink", "--soft", "--link", "--good", "--bad", "--s0")
+            assert (high + 0.05) / (low + 0.05) >= (4.5 if text else 3.0), (scheme, name)
+        opened.context.close()
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_keyboard_does_what_the_mouse_does(browser: Any, out: Path) -> None:
+    opened = report_in(browser, out / "report.html", 1440, "light")
+    page = opened.page
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    assert page.get_attribute("#theme", "aria-pressed") == "true"
+    assert opened.style("body", "background-color") == "rgb(22, 24, 26)"
+    page.keyboard.press("Space")
+    assert opened.style("body", "background-color") == "rgb(253, 253, 251)"
+
+    button = "#auc-over-time .legend li:nth-child(4) button"
+    key = page.get_attribute(button, "data-k")
+    page.focus(button)
+    page.keyboard.press("Space")
+    page.focus("#theme")  # pressed, it stays
+    assert page.get_attribute(button, "aria-pressed") == "true"
+    shown = page.eval_on_selector_all("#auc-over-time .wide .s.on", "all => all.map(one => one.dataset.k)")
+    assert set(shown) == {key}
+    assert float(opened.style("#auc-over-time .wide .s:not(.on)", "opacity")) < 0.5
+    page.focus(button)
+    page.keyboard.press("Space")
+    page.focus("#theme")
+    assert page.query_selector("#auc-over-time .on") is None
+
+    page.focus("#ece details summary")
+    page.keyboard.press("Enter")
+    assert page.is_visible("#ece details table")
+    assert opened.said == []
+    opened.context.close()
+
+
+def test_pointing_at_a_line_makes_it_stand_out(browser: Any, out: Path) -> None:
+    opened = report_in(browser, out / "report.html", 1440, "dark")
+    opened.page.hover("#auc-over-time .wide .s0 .m", force=True)
+    assert opened.page.query_selector("#auc-over-time.active, #auc-over-time .fig.active") is not None
+    opened.page.hover("h1")
+    assert opened.page.query_selector("#auc-over-time .on") is None
+    opened.context.close()
+
+
+def test_it_can_be_read_without_script(browser: Any, out: Path) -> None:
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1440, "height": 900}, offline=True)
+    page = context.new_page()
+    page.goto((out / "report.html").as_uri())
+    assert page.is_visible("#auc-over-time svg.plot")
+    assert not page.is_visible("#theme")  # it could not do anything
+    context.close()
+
+
+def test_figures_as_files(tmp_path: Path, call: Call) -> None:
+    from tracecvr.bench.report import plots
+
+    out = madeup.bench(tmp_path, layout="posterior")
+    made = figures(Outcome(out))
+    for figure in made:
+        places = plots.drawn(figure).axes
+        assert [place.get_title(loc="left") for place in places] == [panel.title for panel in figure.panels]
+        assert all(place.lines or place.patches for place in places)
+    assert call("report", out, "--pdf", "--png") == 0
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert names == {f"{figure.key}.{kind}" for figure in made for kind in ("pdf", "png")}
+    for kind, opening in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        path = out / "figures" / f"{made[0].key}.{kind}"
+        before = path.read_bytes()
+        assert before.startswith(opening)
+        plots.save(made[:1], out / "figures", [kind])
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("layout", ["changes", "posterior"])
+def test_figures_as_files_have_room_for_bars_and_texts(layout: str, tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    from tracecvr.bench.report import plots
+
+    long = "one more horizon, at the click, as another method has"
+    close = {
+        "TRACE": (0.7736, 0.7737, 0.7739),
+        "w/o Traj.": (0.7635, 0.7637, 0.7641),
+        long: (0.773, 0.7735, 0.774),
+    }
+    bases = dict.fromkeys(("w/o Traj.", long), "TRACE")
+    made = figures(Outcome(madeup.bench(tmp_path, close, bases, layout=layout)))
+    with mpl.rc_context(plots._FIXED):
+        for figure in made:
+            canvas = plots.drawn(figure)
+            canvas.draw_without_rendering()  # lays it out
+            for place in canvas.axes:
+                boxes = [label.get_window_extent() for label in place.get_xticklabels()]
+                assert boxes
+                assert place.get_window_extent().width > 0.15 * canvas.bbox.width, figure.key
+                assert all(one.x1 + 4 < other.x0 for one, other in pairwise(boxes)), figure.key

@@ -1,0 +1,237 @@
+"""Benches: the same results however many workers there are and however often they are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import polars as pl
+import pytest
+from conftest import Call
+
+from benches import FAILS, SUITE, children, gone, one_thread, same, until
+from tracecvr.base.errors import UserError
+from tracecvr.bench import results, reuse, segments, suite, tables
+from tracecvr.bench.engines.local import Local
+from tracecvr.bench.runner import Request, State, carry_out, opened
+from tracecvr.bench.suite import Cell, Row
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bench")
+    (out / "small.toml").write_text(SUITE)
+    (out / "fails.toml").write_text(SUITE + FAILS)
+    return out
+
+
+def request_for(folder: Path, name: str = "small", **changes: Any) -> Request:
+    return replace(Request(suite.load(str(folder / f"{name}.toml")), "synthetic"), **changes)
+
+
+def carried_out(request: Request, out: Path, workers: int = 2) -> State:
+    with opened(request, out) as bench:
+        state = carry_out(bench, Local(workers))
+        tables.write(out)
+    return state
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> Path:
+    """By one worker, with one more row that fails."""
+    state = carried_out(request_for(folder, "fails"), folder / "undisturbed", workers=1)
+    assert len(state.done) == 4
+    return folder / "undisturbed"
+
+
+def command(folder: Path, out: Path) -> list[str]:
+    words = [sys.executable, "-m", "tracecvr.cli", "bench", str(folder / "fails.toml"), "--data", "synthetic"]
+    return [*words, "--out", str(out), "--workers", "2"]
+
+
+# What is written.
+
+
+def test_results_have_every_column_and_one_row_per_cell(undisturbed: Path) -> None:
+    frame = pl.read_parquet(undisturbed / "results.parquet")
+    assert frame.schema == pl.Schema(results.SCHEMA)
+    assert frame["label"].to_list() == ["Pretrain", "Vanilla", "TRACE", "Oracle"]
+    assert frame["role"].to_list() == ["lower", "zero", "ours", "upper"]
+    trace = frame.row(2, named=True)
+    result = json.loads((undisturbed / "cells" / trace["cell"] / "result.json").read_text())
+    assert trace["auc"] == result["metrics"]["pooled"]["auc"]
+    assert trace["interval_nll"] == result["metrics"]["interval"]["nll"]
+    assert trace["steps_per_click"] == result["cost"]["steps"] / result["cost"]["clicks"]
+    assert trace["events_per_click"] == pytest.approx(3, abs=0.1)
+    assert trace["time_stream_s"] > 0
+    assert frame["time_shared_warm_up_s"].to_list()[0] > 0  # the served net's start is everybody's
+    assert json.loads(trace["settings"])["hidden"] == "16,8"
+    bins = pl.read_parquet(undisturbed / "reliability.parquet")
+    assert bins.filter(pl.col("cell") == trace["cell"])["clicks"].sum() == trace["clicks"]
+    posterior = pl.read_parquet(undisturbed / "posterior.parquet")
+    assert posterior["cell"].unique().sort().to_list() == frame["cell"].sort().to_list()
+
+
+def test_the_tables_say_what_there_is(undisturbed: Path) -> None:
+    text = (undisturbed / "table.md").read_text()
+    assert "| **" in text
+    assert "RI of AUC, Pretrain = 0" in text
+    assert "One seed: there is no standard deviation" in text
+    assert "1 cells are not finished" in text
+    assert "paper" not in text  # its numbers are of other logs
+
+
+def test_a_cell_that_fails_is_told_and_stops_nobody(undisturbed: Path) -> None:
+    failed = json.loads((undisturbed / "failed.json").read_text())
+    assert list(failed) == ["dfsn~window=9d~seed0"]
+    assert "expected satellite_window < window <= d_max" in failed["dfsn~window=9d~seed0"]
+    assert len(list((undisturbed / "cells").iterdir())) == 4
+
+
+def test_another_bench_in_the_directory_is_refused(folder: Path, undisturbed: Path) -> None:
+    for changes, message in (
+        ({"seeds": (1,)}, "holds another bench: seeds is"),
+        ({"settings": {"passes": "2"}}, "settings"),
+        ({"methods": ("trace",)}, "methods"),
+        ({"data_settings": ("clicks=5",)}, "data_settings"),
+        ({"suite": suite.load("quick")}, "suite"),
+    ):
+        with pytest.raises(UserError, match=message), opened(request_for(folder, "fails", **changes), undisturbed):
+            pass
+    (folder / "other").mkdir()
+    (folder / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty"), opened(request_for(folder), folder / "other"):
+        pass
+    again = request_for(folder, "fails")
+    with opened(again, undisturbed), pytest.raises(UserError, match="in use"), opened(again, undisturbed):
+        pass
+
+
+def test_cells_of_another_bench_are_taken_over_if_they_are_the_same_runs(folder: Path, undisturbed: Path) -> None:
+    """By what is run, not by its name; another seed or setting is another run."""
+    renamed = SUITE.replace('method = "trace"', 'method = "trace"\nlabel = "Ours"')
+    (folder / "renamed.toml").write_text(renamed + '[[row]]\nmethod = "trace"\nset = {lam = 0.2}\n')
+    request = request_for(folder, "renamed", seeds=(0, 1))
+    with opened(request, folder / "reused") as bench:
+        assert reuse.take_over(bench, [undisturbed]) == 4
+        assert reuse.take_over(bench, [undisturbed]) == 0
+        frame = results.gather(bench.out, bench.cells)
+    assert frame["label"].to_list() == ["Pretrain", "Vanilla", "Ours", "Oracle"]
+    assert frame["nll"].to_list() == pl.read_parquet(undisturbed / "results.parquet")["nll"].to_list()
+    with pytest.raises(UserError, match="holds no bench"):
+        reuse.take_over(bench, [folder])
+
+
+# Processes.
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
+    folder: Path, undisturbed: Path, start: Start, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker while cells run, then the parent; whoever is left of a killed parent ends by itself."""
+    out = folder / "killed"
+    process = start(out)
+    until(lambda: bool(list(out.glob("cells/*/run.json"))))
+    before = children(process.pid)
+    os.kill(before[-1], signal.SIGKILL)
+    until(lambda: bool(set(children(process.pid)) - set(before)))  # another takes over
+    workers = children(process.pid)
+    process.kill()
+    process.wait()
+    assert len(workers) >= 2
+    until(lambda: all(gone(pid) for pid in workers))
+
+    assert call(*command(folder, out)[3:], "--by", "device") == 1
+    output = capsys.readouterr().out
+    assert "| Oracle |" in output
+    assert "GAUC" in output
+    assert "failed: dfsn~window=9d~seed0: satellite_window" in output
+    assert "the same command again tries the failed cells once more" in output
+    assert f"report: {out / 'report.html'}" in output
+    assert "GAUC" in (out / "report.html").read_text()
+    by_segment = pl.read_parquet(out / "segments.parquet")
+    assert by_segment.filter(pl.col("cell") == "trace~seed0")["segment"].to_list() == [0, 1, 2]
+    tables.write(out)  # without segments, as the other's
+    same(undisturbed, out)
+
+
+@pytest.mark.slow
+def test_killed_at_random_many_times(folder: Path, undisturbed: Path, start: Start) -> None:
+    """Parents and workers, after any number of seconds, until the bench is done all the same."""
+    out, dice = folder / "often", random.Random(11)
+    for _ in range(6):
+        process = start(out)
+        time.sleep(dice.uniform(2, 15))
+        victims = [process.pid, *children(process.pid)[1:]]  # the first is Python's own tracker of resources
+        os.kill(dice.choice(victims), signal.SIGKILL)
+        time.sleep(dice.uniform(0, 5))
+        workers = children(process.pid)
+        process.kill()
+        process.wait()
+        until(lambda workers=workers: all(gone(pid) for pid in workers))  # type: ignore[misc]
+    subprocess.run(command(folder, out), capture_output=True, env=one_thread(), check=False)
+    same(undisturbed, out)
+
+
+def test_a_feature_that_is_none_is_named(folder: Path, undisturbed: Path) -> None:
+    with pytest.raises(UserError, match=r"--by devise: no such feature.*did you mean 'device'"):
+        segments.write(undisturbed, undisturbed / "data", "devise")
+
+
+def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path, start: Start) -> None:
+    out = folder / "stopped"
+    process = start(out, stderr=subprocess.PIPE, start_new_session=True)
+    until(lambda: bool(list(out.glob("cells/*/.lock"))))
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert stderr.decode().splitlines()[-1].startswith("stopped; ")
+    assert "a bench when it is started again" in stderr.decode()
+    assert "Traceback" not in stderr.decode()
+
+
+class Start(Protocol):
+    """Starts the command in a process of its own."""
+
+    def __call__(self, out: Path, **more: Any) -> subprocess.Popen[bytes]: ...
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """What a test leaves running when it fails is ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(out: Path, **more: Any) -> subprocess.Popen[bytes]:
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": one_thread()}
+        started.append(subprocess.Popen(command(folder, out), **(quiet | more)))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+# What is seen meanwhile.
+
+
+def test_time_left_follows_from_the_weight_that_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = tuple(Cell(Row(name, name, name=name), 0) for name in "abcd")
+    state = State(cells, {f"{name}~seed0": weight for name, weight in zip("abcd", (1.0, 2.0, 3.0, 4.0), strict=True)})
+    monkeypatch.setattr(time, "monotonic", lambda: state.started + 60.0)
+    assert state.seconds_left() is None
+    state.done, state.before = ["a~seed0", "b~seed0"], 1.0  # a was done before this session
+    assert state.seconds_left() == pytest.approx(7 * 60 / 2)
+    state.at["c~seed0"] = ("stream", 5, 10)
+    assert state.seconds_left() == pytest.approx((7 - 3 * 0.55) * 60 / (2 + 3 * 0.55))

@@ -1,0 +1,158 @@
+"""Statistics of benches: against scipy and scikit-learn, and on cases worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+from sklearn.metrics import roc_auc_score
+
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.metrics import probability
+from tracecvr.bench import paper, segments, stats
+from tracecvr.bench.text_tables import Table, Text
+
+figures = st.floats(-1, 1).map(lambda x: round(x, 3))
+
+
+def test_a_spread_has_no_deviation_with_one_seed() -> None:
+    assert stats.spread([0.5]) == stats.Spread(0.5, None, 1)
+    spread = stats.spread([0.80, 0.82, 0.87])
+    assert spread.mean == pytest.approx(0.83)
+    assert spread.sd == pytest.approx(0.0360555, abs=1e-6)  # sqrt((.03^2 + .01^2 + .04^2) / 2)
+
+
+def test_paired_by_hand() -> None:
+    """Differences 1, 2, 3: mean 2, error 1 / sqrt(3), t(2) quantile 4.302653."""
+    difference = stats.paired({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    assert difference is not None
+    assert (difference.mean, difference.n, difference.over) == (2.0, 3, "seeds")
+    assert difference.low == pytest.approx(2 - 4.302653 / 3**0.5, abs=1e-5)
+    assert difference.high == pytest.approx(2 + 4.302653 / 3**0.5, abs=1e-5)
+    assert difference.p == pytest.approx(0.0741799, abs=1e-6)
+    assert not difference.clear
+
+
+@given(st.lists(st.tuples(figures, figures), min_size=2, max_size=9))
+def test_paired_is_scipys(pairs: list[tuple[float, float]]) -> None:
+    ours, theirs = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
+    difference = stats.paired(ours, theirs)
+    assert difference is not None
+    if np.std([a - b for a, b in pairs]) < 1e-9:
+        assert difference.low == pytest.approx(difference.mean)
+        return
+    known = scipy_stats.ttest_rel(*zip(*pairs, strict=True))
+    interval = known.confidence_interval(0.95)
+    assert difference.p == pytest.approx(known.pvalue, abs=1e-9)
+    assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+
+
+def test_paired_uses_shared_seeds_only() -> None:
+    difference = stats.paired({0: 1.0, 1: 5.0, 7: 9.0}, {1: 4.0, 0: 0.5, 3: 0.0})
+    assert difference is not None
+    assert (difference.mean, difference.n) == (0.75, 2)
+    assert stats.paired({0: 1.0}, {1: 1.0}) is None
+    single = stats.paired({0: 1.0}, {0: 0.5})
+    assert single == stats.Difference(0.5, None, None, None, 1)
+    assert not single.clear
+
+
+def test_equal_differences_are_certain() -> None:
+    always = stats.paired({0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.5})
+    never = stats.paired({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75})
+    assert always is not None
+    assert never is not None
+    assert (always.p, never.p) == (0.0, 1.0)
+
+
+def test_both_scales_of_relative_improvement() -> None:
+    pretrain, vanilla, oracle, method = 0.70, 0.75, 0.80, 0.79
+    assert stats.improvement(method, pretrain, oracle) == pytest.approx(0.9)
+    assert stats.improvement(method, vanilla, oracle) == pytest.approx(0.8)
+    assert stats.improvement(0.40, 0.50, 0.30) == pytest.approx(0.5)  # of a loss, where Oracle is lower
+    assert stats.improvement(0.5, 0.6, 0.6) is None
+
+
+def test_the_two_best_by_the_metrics_own_direction() -> None:
+    means = {"a": 0.1, "b": 0.3, "c": 0.2}
+    assert stats.two_best("auc", means) == ("b", "c")
+    assert stats.two_best("nll", means) == ("a", "c")
+    assert stats.two_best("pcoc", means) == (None, None)
+    assert stats.two_best("auc", {"a": 0.1}) == ("a", None)
+
+
+def test_a_bootstrap_over_days() -> None:
+    start = np.arange(0, 20 * DAY, 6 * HOUR)
+    clicks, rng = np.full(len(start), 10.0), np.random.default_rng(0)
+    noise = np.repeat(rng.normal(0, 0.01, 20), 4)
+    difference = stats.over_days(start, clicks, 0.7 + 0.02 + noise, np.full(len(start), 0.7))
+    assert difference is not None
+    assert (difference.over, difference.n) == ("days", 20)
+    assert difference.mean == pytest.approx(0.02 + noise.mean())
+    assert difference.clear
+    assert difference.low is not None
+    assert difference.high is not None
+    width, known = (
+        difference.high - difference.low,
+        2 * 1.96 * noise.std() / 20**0.5,
+    )  # intervals of a day are one draw, not four
+    assert width == pytest.approx(known, rel=0.15)
+    gaps = np.where(np.arange(len(start)) % 3, 0.7, np.nan)
+    skipped = stats.over_days(start, clicks, gaps, np.full(len(start), 0.6))
+    assert skipped is not None
+    assert skipped.mean == pytest.approx(0.1)
+    assert stats.over_days(start[:16], clicks[:16], gaps[:16], gaps[:16]) is None  # four days
+
+
+def test_by_segment_is_scikit_learns() -> None:
+    rng = np.random.default_rng(1)
+    segment, s = rng.integers(0, 5, 500), np.round(rng.normal(size=500), 1)  # rounded: there are ties
+    label = rng.random(500) < probability(s)
+    segment[0], label[segment == 4] = 4, False
+    measured = segments.by_segment(segment, s, label)
+    known, clicks = [], []
+    for row in measured.iter_rows(named=True):
+        mine = segment == row["segment"]
+        assert row["clicks"] == mine.sum()
+        assert row["mean_prediction"] == pytest.approx(probability(s[mine]).mean())
+        if row["segment"] == 4:
+            assert row["auc"] is None
+            assert row["pcoc"] is None
+            continue
+        known.append(roc_auc_score(label[mine], s[mine]))
+        clicks.append(mine.sum())
+        assert row["auc"] == pytest.approx(known[-1])
+        assert row["pcoc"] == pytest.approx(probability(s[mine]).sum() / label[mine].sum())
+    assert len(known) == 4
+    assert segments.gauc(measured) == pytest.approx(np.average(known, weights=clicks))
+
+
+def test_miscalibration_by_hand() -> None:
+    measured = pl.DataFrame({"clicks": [10, 20], "conversions": [2, 8], "mean_prediction": [0.3, 0.3]})
+    assert segments.miscalibration(measured) == pytest.approx((1 + 2) / 10)
+
+
+def test_the_papers_numbers_are_the_papers() -> None:
+    """Changes of its Table 2 follow from its figures, rounded as it rounds them."""
+    assert paper.table1("criteo", "trace") == {"auc": 0.8382, "nll": 0.3919, "pr_auc": 0.6370}
+    assert paper.table1("synthetic", "trace") == {}
+    assert paper.table1("criteo_search", "trace") == {}
+    changes = [paper.table2("criteo", m)["auc"] / paper.table1("criteo", m)["auc"] - 1 for m in paper.TABLE2["criteo"]]
+    assert round(100 * float(np.mean(changes)), 1) == 1.2
+    assert round(100 * changes[0], 1) == 3.1
+
+
+def test_tables_are_written_in_both_languages() -> None:
+    table = Table("Rates, 50 %", ["method", "AUC ↑"], [[Text("es_dfm"), Text("0.5", bold=True)]])
+    table.rows.append([Text("a|b"), Text("0.4", underline=True)])
+    table.apart.add(1)
+    assert "| es_dfm | **0.5** |" in table.markdown()
+    assert "| a\\|b | <u>0.4</u> |" in table.markdown()
+    latex = table.latex()
+    assert r"es\_dfm & \textbf{0.5} \\" in latex
+    assert latex.count(r"\midrule") == 2
+    assert r"50 \%" in latex
+    assert "↑" not in latex

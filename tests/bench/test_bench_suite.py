@@ -1,0 +1,220 @@
+"""Suites: what the built-in ones hold, how rows are made, and what is said of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracecvr.base import registry
+from tracecvr.base.config import DAY
+from tracecvr.base.errors import UserError
+from tracecvr.bench import suite
+from tracecvr.bench.paper import TABLE1, TABLE2
+from tracecvr.bench.random_search import drawn
+from tracecvr.bench.suite import Row, rows_of
+from tracecvr.checks.subject import small_log
+
+SCHEMA = small_log().schema
+NAMES = ("quick", "table1", "table2", "ablation", "calibration", "posterior", "sensitivity", "readings", "telescoped")
+
+
+def rows(name: str, *methods: str, **settings: str) -> tuple[Row, ...]:
+    return rows_of(suite.load(name), SCHEMA, methods, settings)
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_built_in_suite_makes_rows_that_can_be_run() -> None:
+    assert set(suite.built_in()) == {*NAMES, "warm_labels", "budget", "tune"}
+    for name in suite.built_in():
+        made = rows(name)
+        assert len({row.name for row in made}) == len(made) > 1
+        labels = {row.label for row in made}
+        assert {row.base for row in made} - {""} <= labels, name
+
+
+def test_quick_and_calibration_have_every_method() -> None:
+    for name in ("quick", "calibration"):
+        assert {row.method for row in rows(name)} == set(registry.available("method"))
+
+
+def test_each_method_has_a_title_of_its_own(tmp_path: Path) -> None:
+    methods = registry.available("method")
+    titles = [vars(cls)["title"] for cls in methods.values()]
+    assert [suite.title_of(name) for name in methods] == titles
+    assert len(set(titles)) == len(titles)
+    assert suite.title_of("es_dfm") == "ES-DFM"
+    file = tmp_path / "mine.py"
+    head = "from dataclasses import dataclass\nfrom tracecvr.methods.vanilla import Vanilla\n"
+    file.write_text(f"{head}@dataclass\nclass Mine(Vanilla):\n    name = 'my_own'\n")
+    assert suite.title_of(str(file)) == "my_own"
+    assert suite.title_of(str(tmp_path / "gone.py")) == "gone"
+
+
+def test_table1_has_the_papers_methods_and_three_vanillas() -> None:
+    methods = {row.method for row in rows("table1")}
+    assert methods == set(TABLE1["criteo"]) | {"vanilla_dup", "wait", "esdf", "telescoped"}
+    roles = {row.method: row.role for row in rows("table1") if row.role != "method"}
+    assert roles == {"pretrain": "lower", "vanilla": "zero", "telescoped": "ours", "oracle": "upper"}
+
+
+def test_table2_pairs_the_papers_seven() -> None:
+    made = rows("table2")
+    assert {row.method for row in made if row.plugins} == set(TABLE2["criteo"])
+    assert {(row.base, row.plugins) for row in made if row.base} == {
+        (suite.title_of(method), ("completer",)) for method in TABLE2["criteo"]
+    }
+
+
+def test_ablation_takes_one_part_away_at_a_time() -> None:
+    assert [row.settings for row in rows("ablation")] == [{}, {"trajectory": "false"}, {"lam": "0"}, {"gate": "false"}]
+
+
+def test_sensitivity_thins_horizons_and_keeps_the_last() -> None:
+    swept = {row.variant: row.settings["horizons"] for row in rows("sensitivity") if "horizons" in row.settings}
+    assert swept["2 horizons"] == "3600,172800"
+    assert swept["6 horizons"] == "0,900,3600,21600,86400,172800"
+    assert all(ends.endswith("172800") for ends in swept.values())
+    assert "5 horizons" not in swept  # as many as the log has
+
+
+def test_budget_gives_every_method_as_many_events_as_trace() -> None:
+    made = rows("budget")
+    passes = {row.method: row.settings["passes"] for row in made if row.variant == "passes"}
+    assert passes["vanilla"] == passes["fnw"] == passes["oracle"] == "5"
+    assert passes["dfsn"] == passes["defer"] == "2"  # shown 3 times and 2 times: 5 / 3 and 5 / 2, rounded
+    assert {row.method for row in made if row.plugins == ("rehearsal",)} == set(passes)
+    assert not {"trace", "gdfm", "miss", "pretrain"} & set(passes)  # they have them already, or no stream
+    bounds = {row.settings["schedule_of"] for row in made if "schedule_of" in row.settings}
+    assert "Oracle at TRACE's moments" in {row.label for row in made}
+    covered = {frozenset(_moments(name)) for name in bounds}
+    others = set(registry.available("method")) - {"oracle", "pretrain"}
+    assert {frozenset(_moments(name)) for name in others} == covered  # each distinct schedule has its bound
+
+
+def _moments(name: str) -> tuple[object, ...]:
+    method = registry.get("method", name)()
+    method.schema = SCHEMA
+    return tuple(method.schedule())
+
+
+def test_methods_are_picked_and_settings_go_where_they_are_known() -> None:
+    made = rows("table1", "vanilla", "trace", "oracle", lam="0.3", until="5d")
+    assert [row.method for row in made] == ["vanilla", "trace", "oracle"]
+    assert [row.settings for row in made] == [{"until": "5d"}, {"lam": "0.3", "until": "5d"}, {"until": "5d"}]
+    assert [row.name for row in made] == ["vanilla", "trace", "oracle"]  # what all have is not in the name
+    with pytest.raises(UserError, match="no row of suite 'table1' has such an option"):
+        rows("table1", "vanilla", "oracle", lam="0.3")
+    with pytest.raises(UserError, match="unknown method 'vanila'"):
+        rows("table1", "vanila")
+    bounds = [row.settings.get("schedule_of") for row in rows("budget", "fnw", "oracle")]
+    assert [name for name in bounds if name] == ["fnw"]
+
+
+def test_a_comparison_takes_methods_that_it_does_not_list() -> None:
+    assert [row.method for row in rows("table1", "vanilla", "ulc")] == ["vanilla", "ulc"]
+    with pytest.raises(UserError, match="has no row of it"):
+        rows("ablation", "ulc")
+
+
+def test_a_rows_own_settings_win_then_the_users_then_tuned_ones(tmp_path: Path) -> None:
+    text = '[set]\nhidden = [8]\n[[row]]\nmethod = "trace"\nset = {lam = 1}\n'
+    mine = suite.load(written(tmp_path, text))
+    (row,) = rows_of(mine, SCHEMA, (), {"beta": "1", "lam": "2"}, {"trace": {"lam": "3", "beta": "3", "passes": "2"}})
+    assert row.settings == {"hidden": "8", "lam": "1", "beta": "1", "passes": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 1", "unknown key 'rows' .did you mean 'row'"),
+        ("layout = 'cake'\n[[row]]\nmethod = 'trace'", "layout is 'cake'"),
+        ("about = 'x'", "no \\[\\[row\\]\\]"),
+        ("[[row]]\nmethods = 'trace'", "row 1: unknown key 'methods'"),
+        ("[[row]]\nlabel = 'trace'", "row 1: no method"),
+        ("[[row]]\nmethod = 'trace'\nrole = 'king'", "role is 'king'"),
+        ("[[row]]\nmethod = 'trace'\nequal_steps = 'magic'", "equal_steps is 'magic'"),
+        ("[[row", "not readable as TOML"),
+        ("layout = 'tune'\n[[row]]\nmethod = 'trace'", "needs .*trials"),
+        ("layout = 'tune'\ntrials = 2\n[[trial]]\n[[row]]\nmethod = 'trace'", "listed .* or drawn"),
+        ("layout = 'tune'\n[[trial]]\nlam = 1\n[[row]]\nmethod = 'trace'", "first .*defaults: leave it empty"),
+        ("first = '14d'\n[[row]]\nmethod = 'trace'", "first goes with layout 'tune'"),
+        ("layout = 'tune'\nfirst = 'soon'\n[[trial]]\n[[row]]\nmethod = 'trace'", "first soon: expected duration"),
+        ("[range.trace]\nlam = {low = 2, high = 1}\n[[row]]\nmethod = 'trace'", "low < high"),
+        ("[range.trace]\nlam = {low = 0, high = 1, scale = 'log'}\n[[row]]\nmethod = 'trace'", "log with low > 0"),
+        ("[range.trace]\nlam = 3\n[[row]]\nmethod = 'trace'", "expected .low, high, scale. or .choices."),
+    ],
+)
+def test_mistakes_in_a_suite_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        suite.load(written(tmp_path, text))
+
+
+def test_mistakes_in_rows_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown suite 'tabel1'.*did you mean 'table1'"):
+        suite.load("tabel1")
+    twice = suite.load(written(tmp_path, "[[row]]\nmethod = 'fnw'\n[[row]]\nmethod = 'fnw'\nlabel = 'B'"))
+    with pytest.raises(UserError, match="'FNW' and 'B' are the same run"):
+        rows_of(twice, SCHEMA)
+    typo = suite.load(written(tmp_path, "[[row]]\nmethod = 'fnw'\nset = {pases = 2}"))
+    with pytest.raises(UserError, match="unknown key 'pases'"):
+        rows_of(typo, SCHEMA)
+    unknown = suite.load(
+        written(tmp_path, "layout = 'tune'\ntrials = 2\n[range.fnw]\nlam = {choices = [1]}\n[[row]]\nmethod = 'fnw'")
+    )
+    with pytest.raises(UserError, match="fnw has no such option"):
+        rows_of(unknown, SCHEMA)
+
+
+def test_seeds_are_ranges_and_lists() -> None:
+    assert suite.seeds_of("3") == (3,)
+    for wrong in ("", "a", "1-", "4-2", "1,1", "0-2,2"):
+        with pytest.raises(UserError, match="--seeds"):
+            suite.seeds_of(wrong)
+
+
+TUNE = "layout = 'tune'\n"
+RANGES: dict[str, Any] = {
+    "all": {"learning_rate": {"low": 2e-4, "high": 5e-3, "scale": "log"}, "passes": {"choices": [1, 2, 3]}},
+    "trace": {"lam": {"low": 0.01, "high": 1.0, "scale": "log"}},
+}
+
+
+def test_trials_are_the_same_for_every_method_and_start_with_its_defaults() -> None:
+    tune = suite.load("tune")
+    trials = rows_of(tune, SCHEMA, ("trace", "vanilla", "defer"))
+    by_method = {m: [row.settings for row in trials if row.method == m] for m in ("trace", "vanilla", "defer")}
+    assert by_method["trace"] == by_method["vanilla"] == by_method["defer"]
+    assert by_method["trace"][0] == {}
+    assert len(by_method["trace"]) == tune.trials > 2
+    assert tune.first == 14 * DAY
+
+
+def test_what_is_drawn_for_all_is_the_same_for_all() -> None:
+    assert drawn(RANGES, "trace", 0) == {}
+    assert drawn(RANGES, "trace", 3) == drawn(RANGES, "trace", 3) != drawn(RANGES, "trace", 4)
+    for trial in range(1, 20):
+        ours, theirs = drawn(RANGES, "trace", trial), drawn(RANGES, "vanilla", trial)
+        assert ours.pop("lam")
+        assert ours == theirs
+    rates = [float(drawn(RANGES, "trace", n)["learning_rate"]) for n in range(1, 200)]
+    assert 2e-4 <= min(rates) < 3e-4
+    assert 3.5e-3 < max(rates) <= 5e-3
+    assert 0.35 < sum(rate < 1e-3 for rate in rates) / len(rates) < 0.65  # half, on the logarithmic scale
+
+
+def test_trials_can_be_listed(tmp_path: Path) -> None:
+    text = TUNE + "[[trial]]\n[[trial]]\nmethod.passes = 2\nhidden = [8, 4]\n[[row]]\nmethod = ['fnw', 'trace']"
+    listed = suite.load(written(tmp_path, text))
+    trials = rows_of(listed, SCHEMA)
+    assert [row.settings for row in trials] == 2 * [{}, {"method.passes": "2", "hidden": "8,4"}]
+    assert [row.variant for row in trials] == 2 * ["trial 0", "trial 1"]
+    unknown = suite.load(written(tmp_path, TUNE + "[[trial]]\n[[trial]]\nlam = 2\n[[row]]\nmethod = ['trace', 'fnw']"))
+    with pytest.raises(UserError, match=r"\[\[trial\]\] lam: fnw has no such option"):
+        rows_of(unknown, SCHEMA)

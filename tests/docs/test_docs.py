@@ -1,0 +1,232 @@
+"""The documents' commands and code run as they stand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Call
+
+import madeup
+import planted
+from tracecvr import checks
+from tracecvr.base import registry
+from tracecvr.base.files import read_json
+from tracecvr.bench import tables
+from tracecvr.checks.subject import Subject
+from tracecvr.data.own_log.cleaning import COUNTED, DROPPED
+from tracecvr.online.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(document: str, language: str, heading: str | None = None) -> list[str]:
+    """Blocks of code of a document, or of its section with that heading."""
+    text = (ROOT / document).read_text()
+    if heading is not None:
+        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_readme_runs(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "tracecvr.cli.commands._cores", lambda: 1
+    )  # threads that wait for each other beside other tests crawl
+    (commands,), (code,) = blocks("README.md", "sh"), blocks("README.md", "python")
+    for line in commands.splitlines():
+        assert call(*shlex.split(line)[1:]) == 0, line
+    assert (tmp_path / "result" / "result.json").exists()
+    capsys.readouterr()
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_guide_to_logs_of_your_own_runs(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tracecvr.cli.commands._cores", lambda: 1)
+    planted.write_clicks(tmp_path, planted.log())
+    (commands,) = blocks("docs/own_log.md", "sh")
+    for line in commands.splitlines():
+        assert call(*shlex.split(line)[1:]) == 0, line
+    assert (tmp_path / "result" / "result.json").exists()
+
+
+def test_the_guide_to_the_live_learner_runs(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,) = blocks("docs/online.md", "sh")
+    for line in commands.splitlines():
+        command, _, file = line.partition(" > ")
+        assert call(*shlex.split(command)[1:]) == 0, line
+        output = capsys.readouterr().out
+        if file:
+            (tmp_path / file).write_text(output)
+    assert "versions are identical" in output
+    (events,) = blocks("docs/online.md", "json")
+    store = Store.open(tmp_path / "store")
+    (command,), (code,) = blocks("docs/online.md", "bash"), blocks("docs/online.md", "python")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = [sys.executable, "-m", "tracecvr.cli", *shlex.split(command.replace("8000", port))[1:]]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as service:
+        try:
+            for _ in range(600):
+                with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+                    break
+                time.sleep(0.1)
+            exec(compile(code.replace("8000", port), "docs/online.md", "exec"), {})
+        finally:
+            service.terminate()
+    output = capsys.readouterr().out
+    assert "'accepted': 1" in output
+    assert "'actions': {'cart': 600}" in output
+    assert [store.reader.read(json.loads(line)).kind for line in events.splitlines()] == [0, 1, 4]
+
+
+def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,), (clicks,), (code,) = (blocks("docs/export.md", language) for language in ("sh", "json", "python"))
+    *ours, theirs = commands.splitlines()
+    for line in ours:
+        assert call(*shlex.split(line)[1:]) == 0, line
+    assert theirs == "python model/scorer.py < clicks.jsonl"
+
+    def told(*words: str) -> list[str]:
+        command = [sys.executable, *words]
+        return subprocess.run(
+            command, cwd="model", input=clicks, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    rates = [float(line) for line in told("scorer.py")]
+    assert len(rates) == 2
+    assert all(0 < rate < 1 for rate in rates)
+    assert len(told("-c", code)) == 2
+
+
+@pytest.mark.parametrize("language", ["sh", pytest.param("bash", marks=pytest.mark.scale)])
+def test_the_guide_to_data_parallel_runs_runs(
+    language: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tracecvr.cli.commands._cores", lambda: 2)
+    (command,) = blocks("docs/scale.md", language, "Data-parallel runs")
+    assert call(*shlex.split(command)[1:]) == 0
+    assert [json.loads(path.read_text())["workers"] for path in tmp_path.glob("*/result.json")] == [2]
+
+
+def test_the_guide_to_logs_of_your_own_names_every_count() -> None:
+    text = (ROOT / "docs" / "own_log.md").read_text()
+    kept = {"dropped_action_without_click", "dropped_refund_without_click", "conversion_before_click_ignored"}
+    names = {*COUNTED, *(f"dropped_{name}" for name in DROPPED)} - kept
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    for command in ("make demo", "make test"):
+        assert command in text
+        assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
+
+
+def test_the_example_method_of_the_guide_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = blocks("CONTRIBUTING.md", "python")
+    room: dict[str, Any] = {"__name__": "example"}
+    monkeypatch.setitem(sys.modules, "example", sys.modules[__name__])
+    exec(compile(code, "CONTRIBUTING.md", "exec"), room)
+    known = {kind: registry.available(kind) for kind in ("method", "plugin", "backbone", "dataset", "optimiser")}
+    known["method"] = known["method"] | {"mine": room["Mine"]}
+    monkeypatch.setattr(registry, "available", lambda kind: known[kind])
+    outcomes = [checks.run_one(Subject("mine"), name) for name in checks.all_checks()]
+    assert [(o.check, o.reason) for o in outcomes if o.unexpected] == []
+    assert sum(o.status == "passed" for o in outcomes) >= 10
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    inside = [path for path in (ROOT / "src" / "tracecvr").iterdir() if path.name not in ("__init__.py", "py.typed")]
+    assert [path.name for path in inside if path.is_file()] == []
+    rooms = {path.name for path in inside if (path / "__init__.py").exists()}
+    assert [name for name in sorted(rooms) if f"\n{name}/ " not in text] == []
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert {name.removeprefix("tracecvr.") for line in layers for name in line.split(" | ")} == rooms
+
+
+def script(name: str) -> Any:
+    """A program of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_of_the_methods_are_up_to_date() -> None:
+    generate = script("generate")
+    for name, text in generate.pages(generate.kept()).items():
+        assert (generate.FOLDER / name).read_text() == text, f"{name}: run python docs/generate.py"
+        assert "not run" not in text, f"{name}: run python docs/generate.py"
+    assert {p.name for p in generate.FOLDER.iterdir()} == set(generate.pages(generate.kept()))
+
+
+RESULTS = sorted(path.parent for path in (ROOT / "docs" / "results").rglob("bench.json"))
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_tables_of_results_follow_from_the_results(folder: Path, tmp_path: Path) -> None:
+    again = tmp_path / folder.name
+    shutil.copytree(folder, again)
+    tables.write(again)
+    kept, made = ((where / "table.md").read_text() for where in (folder, again))
+    if len(read_json(folder / "bench.json")["seeds"]) == 1:  # then intervals are over days, which are not kept here
+        kept, made = (text.partition("## Paired")[0] for text in (kept, made))
+    assert kept == made
+
+
+@pytest.mark.parametrize(
+    "page", sorted({folder.parent / "README.md" for folder in RESULTS}), ids=lambda p: p.parent.name
+)
+def test_a_page_of_results_quotes_its_tables(page: Path) -> None:
+    text, folders = page.read_text(), [folder for folder in RESULTS if folder.parent == page.parent]
+    known = {line for folder in folders for line in (folder / "table.md").read_text().splitlines()}
+    quoted = [line for line in text.splitlines() if line.startswith("|")]
+    assert [line for line in quoted if line not in known] == []
+    collect = script("collect")
+    for folder in folders:
+        assert f"{folder.name}/report.html" in text
+        shown = collect.shown(page, folder.name)
+        assert [name for name in shown if not (folder / name).is_file()] == []
+        assert {path.name for path in folder.iterdir()} <= {*collect.TAKEN, "bench.json", *shown}
+
+
+def test_results_are_taken_without_cells_and_paths(tmp_path: Path) -> None:
+    bench = madeup.bench(tmp_path / "bench")
+    tables.write(bench)
+    (tmp_path / "README.md").write_text("")
+    out = script("collect").collect(bench, tmp_path)
+    assert {path.name for path in out.iterdir()} >= {"bench.json", "table.md", "results.parquet", "report.html"}
+    assert not (out / "cells").exists()
+    assert "source" not in read_json(out / "bench.json")
+
+
+def test_nothing_names_a_machine() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    pattern = re.compile(r"(^|[^A-Za-z0-9_.])/(work|root|home)/")
+    texts = [ROOT / name for name in tracked if (ROOT / name).suffix in (".py", ".md", ".toml", ".txt", "")]
+    assert [str(path) for path in texts if path.is_file() and pattern.search(path.read_text())] == []

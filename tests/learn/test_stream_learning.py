@@ -1,0 +1,201 @@
+"""How the stream is learnt: step size, batches, optimisers, moments and averaged weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tracecvr.base.errors import UserError
+from tracecvr.checks.subject import plan_for, small_log
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.optimisers import Rates
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
+from tracecvr.learn.warm_up_cache import WarmUpCache
+from tracecvr.methods.oracle import Oracle
+from tracecvr.methods.vanilla import Vanilla
+from tracecvr.runs.replay import replay
+from tracecvr.runs.run import parts
+from tracecvr.stream.source import TableSource
+
+TABLE = small_log()
+PLAN = plan_for(TABLE)
+AVERAGED = StreamLearning(average=12 * 3600)
+FORMS = {
+    "default": StreamLearning(),
+    "by clicks": StreamLearning(average_clicks=500),
+    "adagrad": StreamLearning(optimiser="adagrad", embedding_learning_rate=0.02),
+    "two rates": StreamLearning(embedding_learning_rate=1e-3, average=None),
+    "moments": StreamLearning(carry_moments=True, batch_size=64),
+}
+
+
+def warmed(stream: StreamLearning, share: WarmUpCache | None = None, **more: Any) -> Engine:
+    engine = Engine(Vanilla(hidden=(16, 8), batch_size=256), TABLE.schema, seed=1, stream=stream, **more)
+    history = TableSource(TABLE).history(PLAN.split, PLAN.warm_labels)
+    engine.warm_up(history, share=share) if share else engine.warm_up(history)
+    return engine
+
+
+def tick(engine: Engine, number: int) -> None:
+    engine.tick(TableSource(TABLE), *PLAN.bounds(number))
+
+
+def weights(engine: Engine) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in engine.method.nets["main"].state_dict().items()}
+
+
+def test_one_step_per_interval() -> None:
+    engine = warmed(replace(AS_WARM_UP, batch_size=0))
+    for number in range(4):
+        tick(engine, number)
+    assert engine.steps == 4
+
+
+def test_a_huge_interval_is_cut_into_equal_batches() -> None:
+    cut = StreamLearning(batch_size=0).batches(100_000, 4096)
+    assert [piece.indices(100_000)[1] - piece.start for piece in cut] == [50_000, 50_000]
+    assert StreamLearning(batch_size=0).batches(0, 4096) == []
+
+
+def test_the_step_size_of_the_stream_is_not_warm_ups() -> None:
+    """Adam's first step moves each weight by about the learning rate."""
+    for rate in (1e-3, 1e-5):
+        engine = warmed(replace(AS_WARM_UP, batch_size=0, learning_rate=rate))
+        before = weights(engine)["layers.0.weight"]
+        tick(engine, 0)
+        moved = (weights(engine)["layers.0.weight"] - before).abs()
+        assert float(moved.max()) == pytest.approx(rate, rel=0.01)
+
+
+def test_averaged_weights_are_served_with_their_batch_statistics_and_not_learnt_from() -> None:
+    engine, plain = warmed(AVERAGED), warmed(replace(AVERAGED, average=None))
+    expected = weights(engine)
+    decay = math.exp(-TABLE.schema.interval / (12 * 3600))
+    for number in range(3):
+        tick(engine, number)
+        tick(plain, number)
+        newest = weights(engine)
+        for name, value in newest.items():
+            blend = expected[name] * decay + value * (1 - decay) if value.is_floating_point() else value
+            expected[name] = blend
+    assert all(torch.equal(value, weights(plain)[name]) for name, value in weights(engine).items())
+    x = TableSource(TABLE).clicks(PLAN.split, PLAN.until).x
+    scores = engine.score(x)
+    assert not np.array_equal(scores, plain.score(x))
+    with engine.serving():
+        for name, value in engine.method.nets["main"].state_dict().items():
+            assert torch.allclose(value.double(), expected[name].double(), atol=1e-6), name
+    plain.method.nets["main"].load_state_dict(expected)
+    assert np.allclose(scores, plain.score(x), atol=1e-5)
+
+
+def test_the_average_by_clicks_forgets_with_traffic_not_with_time() -> None:
+    assert StreamLearning(average_clicks=500).decay(seconds=10**9, clicks=500) == pytest.approx(math.exp(-1))
+    assert StreamLearning(average=3600).decay(seconds=1800, clicks=10**9) == pytest.approx(math.exp(-0.5))
+
+
+def test_an_interval_without_events_leaves_the_average_as_it_is() -> None:
+    engine = warmed(AVERAGED)
+    tick(engine, 0)
+    before = engine.fingerprint()
+    engine.tick(TableSource(TABLE), 10**9, 10**9 + 3600)
+    assert engine.fingerprint() == before
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_restored_engine_goes_on_to_the_same_bytes(form: str, lag: int, tmp_path: Path) -> None:
+    engine = warmed(FORMS[form], publish_lag=lag)
+    for number in range(4):
+        tick(engine, number)
+        if number == 1:
+            engine.snapshot(tmp_path / "state")
+    again = Engine(Vanilla(hidden=(16, 8), batch_size=256), TABLE.schema, 1, publish_lag=lag, stream=FORMS[form])
+    again.restore(tmp_path / "state")
+    for number in (2, 3):
+        tick(again, number)
+    assert again.fingerprint() == engine.fingerprint()
+    x = TableSource(TABLE).clicks(*PLAN.bounds(5)).x
+    assert np.array_equal(again.score(x), engine.score(x))
+
+
+def test_carried_moments_are_those_of_the_end_of_warm_up(tmp_path: Path) -> None:
+    fresh, carried = warmed(AS_WARM_UP), warmed(FORMS["moments"])
+    assert not any(name.startswith("adam.") for name in fresh.state())
+    assert carried.state()["adam.layers.0.weight.step"] > 0
+    shared = WarmUpCache(tmp_path, {"log": "small"})
+    first, second = warmed(FORMS["moments"], shared), warmed(FORMS["moments"], shared)
+    assert shared.seconds > 0  # the second was taken over
+    assert first.fingerprint() == second.fingerprint() == carried.fingerprint()
+
+
+def test_adagrad_is_for_embeddings_and_adam_for_all_else() -> None:
+    engine = warmed(FORMS["adagrad"])
+    tick(engine, 0)
+    moments = {name.partition(".")[0]: name for name in engine.state() if name.startswith(("adam.", "adagrad."))}
+    assert set(moments) == {"adam", "adagrad"}
+    kept = {name for name in engine.state() if name.startswith("adagrad.")}
+    assert kept == {"adagrad.embedding.table.weight.step", "adagrad.embedding.table.weight.sum"}
+    assert not any(name.startswith("adam.embedding") for name in engine.state())
+
+
+def test_a_third_partys_optimiser_is_used_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracecvr.base import registry
+
+    class Plain:
+        name = "sgd"
+
+        @staticmethod
+        def make(net: torch.nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+            return {"sgd": torch.optim.SGD(net.parameters(), lr=rates.dense)}
+
+    usual = registry.available
+    monkeypatch.setattr(registry, "available", lambda kind: {"sgd": Plain} if kind == "optimiser" else usual(kind))
+    engine = warmed(StreamLearning(optimiser="sgd", learning_rate=0.5))
+    before = weights(engine)["layers.0.weight"]
+    tick(engine, 0)
+    assert not torch.equal(before, weights(engine)["layers.0.weight"])
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    for wrong, words in (
+        ({"carry_moments": True, "optimiser": "adagrad"}, "carry_moments"),
+        ({"batch_size": 1}, "batch_size = 1"),
+    ):
+        with pytest.raises(UserError, match=words):
+            StreamLearning(**wrong)
+    with pytest.raises(UserError, match=r"unknown optimiser 'adm' \(did you mean 'adam'"):
+        warmed(StreamLearning(optimiser="adm"))
+
+
+def test_records_older_than_these_settings_mean_the_stream_as_warm_up() -> None:
+    from tracecvr.base.config import values
+
+    recorded: dict[str, Any] = {
+        "method": "vanilla",
+        "plugins": [],
+        "config": {"method": values(Vanilla()), "plugins": {}},
+    }
+    assert parts(recorded)[2] == AS_WARM_UP
+
+
+def test_resolved_options_name_what_warm_up_lent() -> None:
+    engine = Engine(Oracle(learning_rate=0.01, batch_size=77), TABLE.schema)
+    resolved = engine.resolved_options()["stream"]
+    assert (resolved["learning_rate"], resolved["batch_size"]) == (0.01, 77)
+
+
+def test_a_replay_scores_with_the_average_of_what_was_learnt_before() -> None:
+    engine, source = warmed(AVERAGED), TableSource(TABLE)
+    twin = warmed(AVERAGED)
+    for done in list(replay(engine, source, PLAN))[:3]:
+        x = source.clicks(*PLAN.bounds(done.number)).x
+        assert np.array_equal(done.log_odds, twin.score(x)[: len(done.log_odds)])
+        tick(twin, done.number)

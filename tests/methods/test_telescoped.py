@@ -1,0 +1,340 @@
+"""The telescoped likelihood: what each showing teaches, and that a life adds up to Oracle's gradient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.checks.loss import root
+from tracecvr.checks.subject import Exact, KnownLaw, Subject
+from tracecvr.data.table import NEVER, ClickTable
+from tracecvr.families.hazard_chain import chain_loss, log_open, output_count
+from tracecvr.learn.engine import Engine
+from tracecvr.methods.telescoped import Telescoped
+from tracecvr.methods.trace import Trace
+from tracecvr.stream.reveal import LabelledReveals, Reveals
+from tracecvr.stream.source import TableSource
+
+ENDS = (HOUR, DAY, 3 * DAY)
+CELL = KnownLaw(((HOUR // 2, 100), (6 * HOUR, 60), (2 * DAY, 40)), horizons=ENDS)
+"""p = .2, and of the conversions .5, .3 and .2 come in the first, second and third window."""
+
+LAWS: dict[tuple[float, ...], tuple[float, ...]] = {
+    (0.5, 0.3, 0.2): (0.2, 0.2, 0.2, 0.2, 0.2, 0.2),
+    (0.4, 0.3, 0.3): (0.25, 0.204082, 0.142857, 0.228571, 0.2, 0.217897),
+    (0.6, 0.3, 0.1): (0.166667, 0.196078, 0.333333, 0.177778, 0.2, 0.184406),
+}
+"""Golden roots by the law in use: links 1, 2 and 3, links 1 and 2, all links, and full histories at each age."""
+
+
+def hazards(law: tuple[float, ...]) -> list[float]:
+    left = 1 - np.cumsum([0.0, *law[:-1]])
+    return [*(q / share for q, share in zip(law[:-1], left, strict=False)), 0.5]
+
+
+def engine_with(law: tuple[float, ...], **options: Any) -> Engine:
+    engine = CELL.engine(Subject("telescoped"), ages=ENDS, **{"late_share": 1.0} | options)
+    engine.method.nets["chain"] = Exact(hazards(law))
+    return engine
+
+
+def links(events: Reveals, *which: int) -> Reveals:
+    return events.take(torch.isin(events.trigger, torch.tensor(which)).nonzero()[:, 0])
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_golden_roots(law: tuple[float, ...]) -> None:
+    engine = engine_with(law, merge=False)
+    events = CELL.events(engine)
+    for which, expected in zip(((0,), (1,), (2,), (0, 1), (0, 1, 2)), LAWS[law], strict=False):
+        assert root(engine, links(events, *which)) == pytest.approx(expected, abs=2e-5), which
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_full_histories_at_each_age_are_not_protected_from_a_wrong_law(law: tuple[float, ...]) -> None:
+    """What is shown in full each time: the same nets and windows, but since nothing was known."""
+    engine = engine_with(law, merge=False)
+    whole = TableSource(CELL.source().table).reveals(engine.schedule, 0, 10 * DAY)
+    shown = replace(whole, previous_state=torch.zeros(len(whole), dtype=torch.int64))
+    assert root(engine, shown) == pytest.approx(LAWS[law][5], abs=2e-5)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("options", [{"at_once": True}, {"merge": True}, {"at_once": True, "merge": False}])
+def test_the_root_is_the_rate_in_every_form(law: tuple[float, ...], options: dict[str, bool]) -> None:
+    engine = engine_with(law, **options)
+    assert root(engine, CELL.events(engine)) == pytest.approx(0.2, abs=2e-5)
+
+
+# A life adds up to y - p.
+
+
+class PerClick(nn.Module):
+    """A logit for each click, by its only feature."""
+
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits[x[:, 0].long()][:, None]
+
+
+class Law(nn.Module):
+    """Any outputs of a law of delays and actions."""
+
+    def __init__(self, outputs: Tensor) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outputs[x[:, 0].long()]
+
+
+D_MAX = 100
+delays = st.one_of(st.just(NEVER), st.integers(0, D_MAX + 20))
+late = st.sampled_from([0, 0, 0, 1, 7, 40, 120])
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> tuple[ClickTable, dict[str, Any], int]:
+    """Clicks with any actions, refunds and late knowledge, options, and a seed for the law."""
+    actions, clicks = draw(st.sampled_from([1, 3])), draw(st.integers(1, 5))
+    ages = tuple(sorted(draw(st.sets(st.integers(0, D_MAX - 1), min_size=0, max_size=4))))
+    horizons = draw(st.sampled_from([(D_MAX,), (7, 50, D_MAX), (10,)]))  # the law may have more windows than looks
+    schema = replace(CELL.schema, actions=("conversion", "cart", "like")[:actions], horizons=horizons, d_max=D_MAX)
+    schema = replace(schema, features=(replace(schema.features[0], size=clicks),))
+    click_ts = np.sort(np.array(draw(st.lists(st.integers(0, 50), min_size=clicks, max_size=clicks))))
+    shape = {"min_size": actions, "max_size": actions}
+    delay = np.array([draw(st.lists(delays, **shape)) for _ in range(clicks)])  # type: ignore[arg-type]
+    action_ts = np.where(delay == NEVER, NEVER, click_ts[:, None] + delay)
+    came = click_ts + np.array([draw(late) for _ in range(clicks)])
+    extra = np.zeros_like(delay)
+    extra[:, 0] = [draw(late) for _ in range(clicks)]  # actions other than the conversion are known as they happen
+    seen = np.where(action_ts == NEVER, NEVER, np.maximum(action_ts + extra, 0))
+    refund = np.array([draw(st.sampled_from([NEVER, 5, 30, 90, 130])) for _ in range(clicks)])
+    undone = np.where((refund == NEVER) | (action_ts[:, 0] == NEVER), NEVER, seen[:, 0] + 1 + refund % NEVER)
+    order = np.lexsort((np.arange(clicks), click_ts, came))
+    table = ClickTable(
+        x=np.arange(clicks, dtype=np.int32)[:, None],
+        click_ts=click_ts[order],
+        click_id=np.arange(clicks),
+        action_ts=action_ts[order],
+        schema=schema,
+        refund_ts=undone[order],
+        late_known_ts=seen[order],
+        late_arrival_ts=came[order],
+    )
+    options = {"ages": ages, "late_share": 1.0, "at_once": draw(st.booleans()), "merge": draw(st.booleans())}
+    return table, options, draw(st.integers(0, 2**31))
+
+
+def per_click(table: ClickTable, options: dict[str, Any], seed: int) -> tuple[Engine, Telescoped, PerClick]:
+    """A method with any law of delays and a logit for each click."""
+    method = Telescoped(hidden=(2,), **options)
+    engine = Engine(method, table.schema)
+    rng = np.random.default_rng(seed)
+    outputs = rng.normal(0, 2, (len(table), output_count(len(method.windows), len(table.schema.actions))))
+    served = PerClick(rng.normal(0, 1, len(table)).tolist())
+    method.nets["main"], method.nets["chain"] = served, Law(torch.from_numpy(outputs))
+    return engine, method, served
+
+
+def stream_gradient(engine: Engine, table: ClickTable, served: PerClick, first: int, interval: int) -> Tensor:
+    """The gradients of all events from a time on, added up: of each click's logit."""
+    source, total = TableSource(table), torch.zeros(len(table), dtype=torch.float64)
+    for start in range(first, 500, interval):
+        events = engine.events(source, start, start + interval)
+        if len(events):
+            (slope,) = torch.autograd.grad(engine.method.loss(events) * len(events), served.logits)
+            total += slope
+            engine.method.forget()
+    return total
+
+
+def oracle_gradient(table: ClickTable, served: PerClick) -> Tensor:
+    return torch.sigmoid(served.logits) - torch.from_numpy(table.label.astype(np.float64))
+
+
+@settings(deadline=None, max_examples=150)
+@given(lives(), st.integers(1, 60))
+def test_the_gradients_of_a_life_add_up_to_oracles(life: tuple[ClickTable, dict[str, Any], int], interval: int) -> None:
+    """Whatever the law says, however intervals cut it, with refunds, late clicks and late conversions."""
+    table, options, seed = life
+    engine, _, served = per_click(table, options, seed)
+    total = stream_gradient(engine, table, served, 0, interval)
+    assert torch.allclose(total, oracle_gradient(table, served), atol=1e-9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(lives(), st.integers(1, 60), st.integers(1, 200), st.sampled_from(["censored", "mature"]))
+def test_warm_up_and_stream_together_teach_each_click_once(
+    life: tuple[ClickTable, dict[str, Any], int], interval: int, split: int, labels: str
+) -> None:
+    """Whether warm-up has final labels or those known at the split."""
+    table, options, seed = life
+    seen, mature = table.known_ts[:, 0], table.click_ts + D_MAX
+    assume(not ((seen > mature) & (seen < split)).any())  # known after the label was final: history leaves it out
+    engine, method, served = per_click(table, options, seed)
+    total = torch.zeros(len(table), dtype=torch.float64)
+    for b in TableSource(table).history(split, labels).batches(1, None):
+        method.observe(b)
+        total += torch.autograd.grad(method.warm_loss(b) * len(b), served.logits)[0]
+        method.forget()
+    total += stream_gradient(engine, table, served, split, interval)
+    assert torch.allclose(total, oracle_gradient(table, served), atol=1e-6)
+
+
+# Merging and sampling.
+
+
+def test_merged_events_have_the_gradient_of_the_single_ones() -> None:
+    law = (0.4, 0.3, 0.3)
+    single, merged = engine_with(law, merge=False), engine_with(law)
+    slopes = []
+    for engine in (single, merged):
+        weights = next(engine.method.nets["main"].parameters())
+        total = torch.zeros_like(weights)
+        for start in range(0, 4 * DAY, 6 * HOUR):
+            events = engine.events(CELL.source(), start, start + 6 * HOUR)
+            if len(events):
+                total += torch.autograd.grad(engine.method.loss(events) * len(events), weights)[0]
+                engine.method.forget()
+        slopes.append(float(total))
+    assert slopes[0] == pytest.approx(slopes[1], rel=1e-5)
+
+
+def test_merging_shows_a_click_once_per_interval() -> None:
+    engine = engine_with((0.5, 0.3, 0.2))
+    events = engine.events(CELL.source(), 0, 10 * DAY)
+    assert len(events) == CELL.clicks
+    assert events.previous_state is not None
+    assert events.previous_state.tolist() == [0] * CELL.clicks
+
+
+def test_sampled_late_looks_count_for_those_left_out() -> None:
+    """Fewer events, the same gradient up to sampling noise, and the same draw whenever it is made."""
+    law = (0.4, 0.3, 0.3)
+    big = replace(CELL, clicks=100_000, conversions=tuple((d, 100 * n) for d, n in CELL.conversions))
+    slopes, counts = [], []
+    for share in (1.0, 0.25):
+        engine = big.engine(Subject("telescoped"), ages=ENDS, late_share=share, late_after=HOUR, merge=False)
+        engine.method.nets["chain"] = Exact(hazards(law))
+        events, again = big.events(engine), big.events(engine)
+        assert torch.equal(events.row, again.row)
+        open_late = links(events, 1, 2)
+        open_late = open_late.take((~open_late.converted).nonzero()[:, 0])
+        weights = next(engine.method.nets["main"].parameters())
+        loss = engine.method.loss(open_late) * len(open_late)
+        slopes.append(float(torch.autograd.grad(loss, weights)[0]))
+        counts.append(len(open_late))
+    assert counts[1] / counts[0] == pytest.approx(0.25, abs=0.01)
+    assert slopes[1] == pytest.approx(slopes[0], rel=0.02)
+
+
+@pytest.mark.parametrize("interval", [6 * HOUR, DAY, 10 * DAY])
+def test_merging_keeps_apart_what_counts_differently(interval: int) -> None:
+    """Long intervals hold looks that are sampled and looks that are not: each keeps its weight."""
+    big = replace(CELL, clicks=100_000, conversions=tuple((d, 100 * n) for d, n in CELL.conversions))
+    slopes = []
+    for options in ({"late_share": 1.0, "merge": False}, {"late_share": 0.25, "late_after": HOUR}):
+        engine = big.engine(Subject("telescoped"), ages=ENDS, **options)
+        engine.method.nets["chain"] = Exact(hazards((0.4, 0.3, 0.3)))
+        weights, total = next(engine.method.nets["main"].parameters()), 0.0
+        for start in range(0, 4 * DAY, interval):
+            events = engine.events(big.source(), start, start + interval)
+            if len(events):
+                loss = engine.method.loss(events) * len(events)
+                total += float(torch.autograd.grad(loss, weights)[0])
+                engine.method.forget()
+        slopes.append(total / big.clicks)
+    assert slopes[1] == pytest.approx(slopes[0], abs=0.003)
+
+
+# The law of delays and actions.
+
+
+def test_the_law_of_a_cell_is_learnt_from_its_history() -> None:
+    """Also where the history is censored: conversions are there only if they came early enough."""
+    rng = np.random.default_rng(0)
+    count, end = 20_000, 4 * DAY
+    delay = rng.choice([HOUR // 2, 6 * HOUR, 2 * DAY], count, p=[0.5, 0.3, 0.2])
+    click_ts = np.sort(rng.integers(0, end, count))
+    action_ts = np.where(rng.random(count) < 0.4, click_ts + delay, NEVER)[:, None]
+    table = ClickTable(np.zeros((count, 1), np.int32), click_ts, np.arange(count), action_ts, CELL.schema)
+    for labels in ("mature", "censored"):
+        outputs = torch.zeros(3, requires_grad=True)
+        optimiser = torch.optim.LBFGS([outputs], max_iter=60, line_search_fn="strong_wolfe")
+        (history,) = TableSource(table).history(end, labels).batches(count, None)
+
+        def closure(history: LabelledReveals = history, outputs: Tensor = outputs, by: Any = optimiser) -> Tensor:
+            by.zero_grad()
+            loss = chain_loss(outputs.expand(len(history), -1), history, ENDS)
+            loss.backward()
+            return loss
+
+        optimiser.step(closure)
+        learnt = torch.sigmoid(outputs.detach())[:2].tolist()
+        assert learnt == pytest.approx([0.5, 0.6], abs=0.02), labels
+
+
+def test_the_law_is_a_probability_for_several_actions() -> None:
+    """Over all that can happen to a click, conversions included, the probabilities add up to 1 under each outcome."""
+    torch.manual_seed(0)
+    horizons, actions = 2, 3
+    outputs = torch.randn(1, output_count(horizons, actions)).double()
+    cells = [[False, False], [True, False], [False, True], [True, True]]
+    open_ends = torch.zeros(2, dtype=torch.float64)
+    for first in cells:
+        for second in cells:
+            later = [a or b for a, b in zip(first, second, strict=True)]
+            state = torch.tensor([[[False, *first], [False, *later]]]).double()
+            if all(a <= b for a, b in zip(first, later, strict=True)) and second == later:
+                open_ends += log_open(outputs, state)[0, :, -1].exp()
+    assert open_ends[0] == pytest.approx(1.0)  # who does not convert stays open
+    assert open_ends[1] == pytest.approx(0.0, abs=1e-12)  # who does has converted by d_max
+
+
+def test_the_posterior_of_an_open_click_is_bayes_rule() -> None:
+    engine = engine_with((0.5, 0.3, 0.2))
+    with torch.no_grad():
+        next(engine.method.nets["main"].parameters()).fill_(float(np.log(0.2 / 0.8)))
+    for elapsed, expected in ((HOUR - 1, 0.2), (HOUR, 0.1 / 0.9), (DAY, 0.04 / 0.84), (2 * DAY - 1, 0.04 / 0.84)):
+        events = CELL.source().known_at(elapsed, 0, 1)
+        posterior = engine.posterior(events)
+        assert posterior[-1] == pytest.approx(expected, rel=1e-4)
+    mature = engine.posterior(CELL.source().known_at(3 * DAY, 0, 1))
+    assert mature[0] > 1 - 1e-6
+    assert mature[-1] < 1e-6
+
+
+# TRACE with the same idea.
+
+
+@settings(deadline=None, max_examples=50)
+@given(lives())
+def test_telescoped_trace_adds_up_to_oracles_gradient(life: tuple[ClickTable, dict[str, Any], int]) -> None:
+    table = replace(life[0], late_known_ts=None, late_arrival_ts=None, refund_ts=None)
+    order = np.lexsort((table.click_id, table.click_ts))
+    table = replace(table, x=table.x[order], click_ts=table.click_ts[order], action_ts=table.action_ts[order])
+    ends = life[1]["ages"] or (10,)
+    method = Trace(telescoped=True, lam=0, horizons=(*ends, D_MAX) if len(ends) % 2 else ends, hidden=(2,))
+    engine = Engine(method, table.schema)
+    rng = np.random.default_rng(life[2])
+    served = PerClick(rng.normal(0, 1, len(table)).tolist())
+    shape = (len(table), 2, len(method.ends), len(table.schema.actions))
+    method.nets["main"], method.nets["trajectory"] = served, Law(torch.from_numpy(rng.normal(0, 1, shape)))
+    method.counts["cells"] = torch.from_numpy(rng.uniform(1, 9, (len(method.ends), 2, 2)))
+    events = engine.events(TableSource(table), 0, 10 * D_MAX)
+    (slope,) = torch.autograd.grad(method.loss(events) * len(events), served.logits)
+    truth = torch.from_numpy(table.label.astype(np.float64))
+    ids = torch.from_numpy(table.x[:, 0].astype(np.int64))
+    assert torch.allclose(slope[ids], torch.sigmoid(served.logits)[ids] - truth, atol=1e-6)

@@ -1,0 +1,78 @@
+"""Backbones: their formulas, and that every method takes every one of them."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+import torch
+
+from tracecvr.base import registry
+from tracecvr.base.config import DAY
+from tracecvr.checks.subject import Subject, plan_for, small_log
+from tracecvr.data.table import Feature
+from tracecvr.nets.backbones import MLP, DCNv2, DeepFM, ElapsedNet, Embedding
+
+SCHEMA = small_log().schema
+
+
+def test_backbones_are_found_by_name() -> None:
+    assert set(registry.available("backbone")) >= {"mlp", "dcn_v2", "deepfm"}
+
+
+class Mine(MLP):
+    name = "mine"
+
+
+def test_a_third_partys_backbone_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("mine", "test_backbones:Mine", "tracecvr.nets")
+    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints([point]).select(group=group))
+    assert registry.available.__wrapped__("backbone")["mine"] is Mine
+
+
+def test_features_share_tables_and_one_hot_ones_have_none() -> None:
+    from dataclasses import replace
+
+    features = (Feature("a", 3, "t"), Feature("b", 3, "t"), Feature("c", 4, "c", one_hot=True), Feature("d", 2, "d"))
+    net = Embedding(replace(SCHEMA, features=features), dim=5)
+    assert net.table.weight.shape == (5, 5)
+    out = net(torch.tensor([[2, 2, 3, 1]], dtype=torch.int32))
+    assert out.shape == (1, net.width) == (1, 3 * 5 + 4)
+    assert torch.equal(out[0, :5], out[0, 5:10])
+    assert torch.equal(out[0, 10:15], net.table.weight[4])
+    assert out[0, 15:].tolist() == [0, 0, 0, 1]
+
+
+def test_dcn_v2_by_hand() -> None:
+    net = DCNv2(SCHEMA, 2, (4, 3), 5).eval()
+    e = torch.randn(7, net.embedding.width, generator=torch.Generator().manual_seed(0))
+    crossed = e
+    for layer in net.crosses:
+        crossed = e * (crossed @ layer.weight.T + layer.bias) + crossed  # type: ignore[operator]
+    expected = torch.cat([crossed, net.deep(e)], 1) @ net.out.weight.T + net.out.bias
+    torch.testing.assert_close(net.top(e), expected)
+
+
+def test_deepfm_by_hand() -> None:
+    net = DeepFM(SCHEMA, 1, (4,), 5).eval()
+    e = torch.randn(6, net.embedding.width, generator=torch.Generator().manual_seed(0))
+    v = e.view(6, 3, 5)
+    pairs = v[:, 0] * v[:, 1] + v[:, 0] * v[:, 2] + v[:, 1] * v[:, 2]
+    expected = net.first(e) + pairs @ net.second.weight.T + net.deep(e)
+    torch.testing.assert_close(net.top(e), expected)
+
+
+def test_elapsed_time_changes_the_answer() -> None:
+    net = ElapsedNet(MLP(SCHEMA, 4, (4,), 5), 4, (4,)).eval()
+    x = torch.zeros(2, 3, dtype=torch.int32)
+    early, late = net(x, torch.tensor([60, 5 * DAY]))
+    assert early != late
+
+
+@pytest.mark.parametrize("backbone", ["dcn_v2", "deepfm"])
+@pytest.mark.parametrize("method", list(registry.available("method")))
+def test_every_method_takes_every_backbone(method: str, backbone: str) -> None:
+    table = small_log()
+    engine, source = Subject(method).warmed(table, plan_for(table), backbone=backbone)
+    engine.tick(source, 3 * DAY, 3 * DAY + DAY // 4)
+    assert torch.isfinite(torch.from_numpy(engine.score(source.clicks(4 * DAY, 5 * DAY).x))).all()

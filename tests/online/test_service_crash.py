@@ -1,0 +1,155 @@
+"""The service under kills: what was answered with success is there, once, whatever was killed when; and what was learnt
+from it is what a replay learns, to the byte."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from crashing import OVER_HTTP, Toll, free_port, replayed, send_over, small_events, small_store, survived
+from tracecvr.base.config import HOUR
+from tracecvr.online.client import Client
+from tracecvr.online.service.serve import Address, _url
+from tracecvr.online.store import Store
+from tracecvr.online.verify_log import verify_log
+
+# Kills.
+
+
+def test_six_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    toll = killed_over_http(tmp_path, kills=6, intervals=18, seed=1)
+    assert toll.kills.total() == 6
+
+
+@pytest.mark.slow
+def test_100_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    toll = killed_over_http(tmp_path, kills=100, intervals=200, seed=2)
+    assert min(toll.kills[who] for who in ("server", "learner")) > 25
+    assert toll.unheard, "no kill hit between a commit and its answer"
+
+
+def killed_over_http(room: Path, kills: int, intervals: int, seed: int) -> Toll:
+    """Events come less than an hour late, and within a batch clicks go first: an hour is left for that."""
+    toll = survived(room, kills, intervals, seed, HOUR, OVER_HTTP, ("server", "learner"))
+    every_answer_is_in_the_log(room)
+    return toll
+
+
+def every_answer_is_in_the_log(room: Path) -> None:
+    """However often a click was sent, and whichever server answered: it was told one score, the log's."""
+    log = Store.open(room / "killed").log()
+    lines = [line for name in ("answers", "answers_again") for line in (room / name).read_text().splitlines()]
+    heard: dict[int, set[tuple[float, int]]] = {}
+    for answer in map(json.loads, lines):
+        for click, (score, version) in zip(answer["clicks"], answer["scores"], strict=True):
+            heard.setdefault(click, set()).add((score, version))
+    for click, answers in heard.items():
+        row = log.events_of_click(click)[0]
+        assert answers == {(row.score, row.version)}
+    assert len(heard) == log.facts()["clicks"]
+
+
+# The command itself.
+
+
+@contextmanager
+def command(store: Store, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store.folder), "--port", str(port)]
+    server = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    try:
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_it_says_where_it_listens_once_it_does(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", 6)
+    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store.folder), "--port", "0", "--no-learn"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            said = [server.stderr.readline().split() for _ in range(2)]
+            assert [word for word, _ in said] == ["listening:", "dashboard:"]
+            url = said[0][1]
+            assert said[1][1] == f"{url}/"
+            with urlopen(f"{url}/healthz", timeout=20) as answer:
+                assert answer.read() == b"ok"
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        (Address(), "http://127.0.0.1:81"),
+        (Address("::1"), "http://[::1]:81"),
+        (Address("a.example", certificate=Path("c"), key=Path("k")), "https://a.example:81"),
+    ],
+)
+def test_its_address_is_one_to_be_called(address: Address, url: str) -> None:
+    assert _url(address, 81) == url
+
+
+def test_a_learner_ends_when_nobody_holds_its_standard_input(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", 6)
+    words = [sys.executable, "-m", "tracecvr.cli", "learn", str(store.folder), "--with-parent"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as learner:
+        assert learner.stdin is not None
+        learner.stdin.close()  # as the kernel does for a process that is killed
+        assert learner.wait(60) == 1
+
+
+@pytest.mark.slow
+def test_a_second_server_shares_the_store_and_its_learner_takes_over_when_the_first_is_killed(tmp_path: Path) -> None:
+    store, events, ports = small_store(tmp_path / "store", 6), small_events(6), (free_port(), free_port())
+    half = len(events) // 2
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(Client(f"http://127.0.0.1:{port}", retries=40, timeout=60)) for port in ports
+        )
+        server = stack.enter_context(command(store, ports[0]))
+        assert first.model()["version"] == 0
+        (learner,) = children(server.pid)
+        stack.enter_context(command(store, ports[1]))
+        for number, event in enumerate(events[:half]):
+            list(send_over((first, second)[number % 2], [event]))
+        until(lambda: second.status()["intervals"]["learnt"] == store.log().closed() > 0)
+        server.send_signal(signal.SIGKILL)
+        until(lambda: not runs(learner), 5.0)
+        for event in events[half:]:
+            list(send_over(second, [event]))
+        until(lambda: second.status()["intervals"]["learnt"] == store.log().closed() > 2)
+        assert second.status()["learner"]["running"]
+    facts = store.log().facts()
+    assert facts["clicks"] + facts["actions"] == len(events)
+    assert "duplicates" not in facts
+    relived = verify_log(store)
+    assert relived.same
+    assert relived.weights == replayed(store, store.base, relived.intervals)

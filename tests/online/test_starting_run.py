@@ -1,0 +1,197 @@
+"""A live model that goes on where a run ended: what is learnt in two parts is what one run over all of it learns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Call
+
+from livestore import OPTIONS, dataset, learnt, send
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.errors import UserError
+from tracecvr.online.dataset_events import events_of
+from tracecvr.online.learner import opened
+from tracecvr.online.service.options import Options
+from tracecvr.online.store import Store
+from tracecvr.online.verify_log import as_table, verify_log
+from tracecvr.online.versions import Versions
+from tracecvr.runs import run
+from tracecvr.runs.spec import spec_of
+from tracecvr.stream.source import TableSource
+
+LOG = [f"{key}={value}" for key, value in OPTIONS.items()]
+END, LAST = 4 * DAY, 5 * DAY + 12 * HOUR
+
+
+def carried_out(
+    out: Path,
+    until: int,
+    method: str = "vanilla",
+    plugins: tuple[str, ...] = (),
+    source: Path | None = None,
+    **settings: Any,
+) -> Path:
+    given = {"hidden": "16,8", "batch_size": "128", "until": str(until)} | {k: str(v) for k, v in settings.items()}
+    run.run(spec_of(method, plugins, "synthetic", source, given, () if source else LOG, seed=4), out)
+    return out
+
+
+def gone_on(folder: Path, origin: Path, source: Path | None = None) -> Store:
+    """A store from a run, sent what happened after that, up to where the other run ends."""
+    store = Store.from_run(folder, origin, source, HOUR, 48)
+    send(store, list(events_of(dataset(), None, store.grid.split, LAST)))
+    store.log().close_until(LAST)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("method", "plugins", "settings"),
+    [
+        ("trace", (), {}),
+        ("miss", (), {"warm_labels": "censored"}),  # logs what it served
+        ("ulc", (), {"interval": "6h", "split": "3d"}),  # trains its helpers again
+        ("es_dfm", ("rehearsal",), {}),
+    ],
+)
+def test_a_run_and_live_events_after_it_are_one_run_to_the_byte(
+    method: str, plugins: tuple[str, ...], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    origin = carried_out(tmp_path / "run", END, method, plugins, **settings)
+    whole = carried_out(tmp_path / "whole", LAST, method, plugins, **settings)
+    store = gone_on(tmp_path / "store", origin)
+    weights, intervals = learnt(store)
+    assert intervals == (LAST - END) // store.grid.interval > 5
+    assert weights == run.load(whole).fingerprint() != run.load(origin).fingerprint()
+    versions = Versions(store.folder, 48).listed()
+    assert versions[0]["weights"] == run.load(origin).fingerprint()
+    assert store.log().facts().get("late", 0) == 0
+    assert verify_log(store).same
+    engine, source = store.engine(), TableSource(as_table(store, tmp_path / "table"))
+    engine.warm_up(source.history(store.schema.split, store.settings.warm_labels))
+    for start in range(store.schema.split, LAST, store.grid.interval):
+        engine.tick(source, start, start + store.grid.interval)
+    assert engine.fingerprint() == weights, "the log as a table has the run's part, too"
+
+
+def test_a_run_over_a_prepared_log_that_was_moved_is_gone_on_from_there(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "log")
+    origin = carried_out(tmp_path / "run", END, source=tmp_path / "log")
+    assert Store.from_run(tmp_path / "store", origin, None, HOUR, 48).grid.split == END
+    (tmp_path / "log").rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="is gone: give it as `tracecvr init --source`"):
+        Store.from_run(tmp_path / "other", origin, None, HOUR, 48)
+    assert Store.from_run(tmp_path / "other", origin, tmp_path / "moved", HOUR, 48).grid.split == END
+
+
+def test_what_cannot_be_taken_up_exactly_is_refused(hourly: Path, tmp_path: Path) -> None:
+    origin = carried_out(tmp_path / "run", END)
+    cases: list[tuple[Path, Path | None, str]] = [
+        (tmp_path, None, "holds no run"),
+        (carried_out(tmp_path / "late", END, publish_lag=1), None, "publish_lag = 1"),
+        (carried_out(tmp_path / "oracle", END, "oracle"), None, "'oracle' learns from labels before"),
+        (origin, hourly, "not the log that"),
+    ]
+    for place, source, message in cases:
+        with pytest.raises(UserError, match=message):
+            Store.from_run(tmp_path / "store", place, source, HOUR, 48)
+    recorded = json.loads((origin / "run.json").read_text())
+    (origin / "run.json").write_text(json.dumps(recorded | {"source": {"files": [{"path": "a"}, {"path": "b"}]}}))
+    with pytest.raises(UserError, match="several files"):
+        Store.from_run(tmp_path / "store", origin, None, HOUR, 48)
+    (origin / "result.json").unlink()
+    with pytest.raises(UserError, match="not finished"):
+        Store.from_run(tmp_path / "store", origin, None, HOUR, 48)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_whose_start_is_damaged_says_so(tmp_path: Path) -> None:
+    store = Store.from_run(tmp_path / "store", carried_out(tmp_path / "run", END), None, HOUR, 48)
+    (store.folder / "start.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="not the state that this store started from"), opened(store):
+        pass
+
+
+# The command line.
+
+
+def test_init_and_serve_take_a_run(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("tracecvr.online.service.serve.serve", lambda *given: served.append(given))
+    origin, other = carried_out(tmp_path / "run", END), carried_out(tmp_path / "other", END + DAY)
+    store, second = tmp_path / "store", tmp_path / "second"
+    assert call("init", store, "--model", origin, "--lateness", "2h") == 0
+    assert f"its stream starts at {END} s" in capsys.readouterr().out
+    assert Store.open(store).settings.lateness == 2 * HOUR
+    given: tuple[tuple[object, ...], ...] = (
+        (store,),
+        ("--store", store),
+        ("--store", store, "--model", origin),
+        (second, "--model", origin),
+    )
+    for words in given:
+        assert call("serve", *words) == 0
+    assert [given[0].folder for given in served] == [store, store, store, second]
+    assert Versions(second, 48).serving() == 0, "there is something to serve at once"
+    mistakes: list[tuple[tuple[object, ...], str]] = [
+        (("init", store, "--model", origin), "exists already"),
+        (("init", tmp_path / "new", "--model", origin, "--seed", 0), "--seed is the run's"),
+        (("init", tmp_path / "new", "--model", origin, "--set", "hidden=8"), "--set is the run's"),
+        (("init", tmp_path / "new"), "--data is missing"),
+        (("serve",), "which store"),
+        (("serve", store, "--store", store), "give one"),
+        (("serve", store, "--model", other), "does not go on from"),
+        (("serve", tmp_path / "new"), "not a store"),
+    ]
+    for words, message in mistakes:
+        assert call(*words) == 2
+        assert message in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "new").exists()
+
+
+def test_serve_is_told_by_a_file_and_flags_win(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("tracecvr.online.service.serve.serve", lambda *given: served.append(given))
+    store = Store.from_run(tmp_path / "store", carried_out(tmp_path / "run", END), None, HOUR, 48)
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'store = "store"\nhost = "::1"\nport = 8001\ntokens = "t.toml"\nlearn = false\nrate = 7\nbody_bytes = 5000\n'
+        f'key = "{tmp_path / "k.pem"}"\n'
+    )
+    assert call("serve", "--config", file) == 0
+    assert call("serve", store.folder, "--config", file, "--port", 0, "--learn", "--tokens", "u.toml") == 0
+    (opened_store, tokens, address, limits, learn, *_), (_, tokens_given, address_given, _, learn_given, *_) = served
+    assert (opened_store.folder, tokens, learn) == (store.folder, tmp_path / "t.toml", False)
+    assert (address.host, address.port, address.key) == ("::1", 8001, tmp_path / "k.pem")
+    assert (limits.rate, limits.body_bytes, limits.batch) == (7, 5000, Options().batch)
+    assert (address_given.host, address_given.port, learn_given, tokens_given) == ("::1", 0, True, Path("u.toml"))
+    for text, message in (
+        ("prot = 1", "unknown key 'prot' (did you mean 'port'?)"),
+        ("port = true", "option 'port' is True: expected whole number"),
+        ("port = 99999", "option 'port' is 99999: must be at most 65535"),
+        ("learn = 3", "option 'learn' is 3: expected true or false"),
+        ("rate = 'often'", "expected number, found 'often'"),
+        ("port = ", "not readable as TOML"),
+    ):
+        file.write_text(text)
+        assert call("serve", store.folder, "--config", file) == 2
+        stderr = " ".join(capsys.readouterr().err.split())
+        assert message in stderr
+        assert str(file) in stderr
+    assert call("serve", store.folder, "--config", tmp_path / "nowhere.toml") == 2
+    assert "check the path given as --config" in capsys.readouterr().err
+
+
+def test_the_file_that_is_deployed_says_what_holds_without_it() -> None:
+    file = Path(__file__).parents[2] / "deploy" / "serve.toml"
+    options = Options.from_file_and_flags(file, {})
+    assert options.path("tokens") == file.parent / "tokens.toml"
+    assert replace(options, store=None, tokens=None) == Options()

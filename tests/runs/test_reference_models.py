@@ -1,0 +1,115 @@
+"""A constant and a logistic regression beside each method: honest, computed once, and said aloud when they win."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import madeup
+from tracecvr.base import metrics
+from tracecvr.base.config import DAY
+from tracecvr.bench import results, tables
+from tracecvr.bench.report.sentences import summary
+from tracecvr.checks.subject import plan_for, small_log
+from tracecvr.data.table import NEVER
+from tracecvr.runs import reference_models
+from tracecvr.stream.source import TableSource
+
+TABLE = small_log(20_000)
+PLAN = plan_for(TABLE, "mature")
+
+
+def label() -> metrics.Labels:
+    first, last = np.searchsorted(TABLE.arrival_ts, (PLAN.split, PLAN.until))
+    return np.asarray(TABLE.label[first:last])
+
+
+def test_the_constant_is_the_warm_up_rate_and_the_regression_beats_it() -> None:
+    measured = reference_models.evaluated(TableSource(TABLE), PLAN)
+    warm = np.searchsorted(TABLE.arrival_ts, PLAN.split)
+    rate, seen = TABLE.label[:warm].mean(), label().mean()
+    expected = -seen * np.log(rate) - (1 - seen) * np.log(1 - rate)
+    assert measured["constant"]["nll"] == pytest.approx(expected, abs=1e-4)
+    assert measured["logistic"]["nll"] < measured["constant"]["nll"] - 0.005
+    assert measured["logistic"]["ne"] < 1
+    assert 0.85 < measured["logistic"]["pcoc"] < 1.15
+
+
+@pytest.mark.parametrize("labels", ["mature", "censored"])
+def test_references_know_no_future(labels: str) -> None:
+    """What happens after an interval starts changes no score of it, unless it is a label of warm-up given in full."""
+    plan, cut = plan_for(TABLE, labels), PLAN.split + 3 * PLAN.interval
+    action = np.array(TABLE.action_ts)
+    later = (action >= cut) & (action != NEVER)
+    if labels == "mature":
+        later &= (TABLE.click_ts >= PLAN.split)[:, None]
+    action[later] = NEVER
+    altered = replace(TABLE, action_ts=action)
+    before = np.searchsorted(TABLE.arrival_ts, (PLAN.split, cut))
+    count = before[1] - before[0]
+    one, other = (reference_models.scores(TableSource(table), plan) for table in (TABLE, altered))
+    for name in one:
+        assert np.array_equal(one[name][:count], other[name][:count]), name
+    assert not np.array_equal(one["logistic"], other["logistic"])
+
+
+def test_only_judged_clicks_count() -> None:
+    later = replace(PLAN, judge_from=PLAN.split + DAY)
+    first, last = later.judged_rows(TABLE)
+    served = reference_models.scores(TableSource(TABLE), PLAN)["logistic"][first - last :]
+    expected = metrics.evaluate(served, np.asarray(TABLE.label[first:last])).nll
+    assert reference_models.evaluated(TableSource(TABLE), later)["logistic"]["nll"] == expected
+
+
+def test_runs_that_share_a_folder_compute_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = reference_models.evaluated(TableSource(TABLE), PLAN, tmp_path)
+    monkeypatch.setattr(reference_models, "scores", None)
+    assert reference_models.evaluated(TableSource(TABLE), PLAN, tmp_path) == first
+    with pytest.raises(TypeError):
+        reference_models.evaluated(TableSource(TABLE), replace(PLAN, until=PLAN.until - 3600), tmp_path)
+
+
+def test_a_model_that_loses_to_the_constant_is_told_what_to_do() -> None:
+    assert reference_models.advice(0.4, 1.0, 0.4) is None
+    off, noise = reference_models.advice(0.6, 2.0, 0.4), reference_models.advice(0.6, 1.1, 0.4)
+    assert off is not None
+    assert noise is not None
+    assert off.startswith("NLL 0.6 is worse than 0.4, that of a constant rate")
+    assert "2.00 (PCOC)" in off
+    assert "learning_rate" in noise
+    assert "diverged" in str(reference_models.advice(1e19, 0.0, 0.4))
+
+
+def with_references(out: Path, constant: float) -> Path:
+    """A made-up bench whose rows have an NLL of 0.40 (Oracle) to 0.49 (Pretrain)."""
+    bench = madeup.bench(out)
+    frame = pl.read_parquet(bench / "results.parquet")
+    frame.with_columns(constant_nll=pl.lit(constant), logistic_nll=pl.lit(0.3)).write_parquet(bench / "results.parquet")
+    tables.write(bench)
+    return bench
+
+
+def test_tables_and_report_name_the_rows_that_lose_to_the_constant(tmp_path: Path) -> None:
+    lost = with_references(tmp_path / "lost", 0.47)
+    text = (lost / "table.md").read_text()
+    assert "Worse than the constant in NLL: Pretrain." in text
+    assert "| logistic regression |" in text
+    assert [s.text for s in summary(tables.Outcome(lost)) if "constant rate" in s.text] == [
+        "Worse than a constant rate in NLL: Pretrain. Look at PCOC, the warm-up part and learning_rate first."
+    ]
+    won = with_references(tmp_path / "won", 0.6)
+    assert "Worse than" not in (won / "table.md").read_text()
+    assert not any("constant rate" in s.text for s in summary(tables.Outcome(won)))
+
+
+def test_results_of_old_have_no_references(tmp_path: Path) -> None:
+    bench = madeup.bench(tmp_path / "old")
+    frame = pl.read_parquet(bench / "results.parquet")
+    frame.drop("ne", *results.BESIDE).write_parquet(bench / "results.parquet")
+    tables.write(bench)
+    assert "References" not in (bench / "table.md").read_text()
+    assert summary(tables.Outcome(bench))
