@@ -53,7 +53,7 @@ def test_each_method_has_a_title_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     head = "from dataclasses import dataclass\nfrom tracecvr.methods.vanilla import Vanilla\n"
     file.write_text(f"{head}@dataclass\nclass Mine(Vanilla):\n    name = 'my_own'\n")
-    assert suite.title_of(str(file)) == "my_own"
+    assert suite.title_of(registry.Given(file)) == "my_own"
     assert suite.title_of(str(tmp_path / "gone.py")) == "gone"
 
 

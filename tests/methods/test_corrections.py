@@ -266,7 +266,7 @@ def test_helpers_come_near_the_truth() -> None:
     truth, source = Truth(table), TableSource(table)
     day = source.clicks(3 * DAY, 4 * DAY)
     for method, names in (("fsiw", ("observed", "negative")), ("ulc", ("later",))):
-        engine = Subject(method).engine(table.schema, learning_rate=0.005, warm_epochs=0)
+        engine = Subject(method).engine(table.schema, learning_rate=0.005, warm_epochs=0, as_of="deadline")
         engine.warm_up(source.history(3 * DAY, "mature"))
         for elapsed, name in ((e, n) for e in (HOUR, 6 * HOUR) for n in names):
             exact = {

@@ -257,7 +257,7 @@ def test_which_clicks_a_deadline_asks_about(name: str, as_of: str) -> None:
 
 
 def test_two_clicks_are_enough_to_learn_from_and_one_is_not() -> None:
-    part = engine_of("ulc").method
+    part = engine_of("ulc", as_of="deadline").method
     net = part.nets["later"] = nn.Module()
     net.weight = nn.Parameter(torch.ones(3))
     one = past(np.array([NEVER]), click_ts=np.array([DEADLINE]))

@@ -135,7 +135,7 @@ def test_an_older_store_goes_on(made: Made) -> None:
     before = whole["mature"]["as_served"]["clicks"]
     assert figures["as_served"]["clicks"] == everything[1] - before  # those whose labels were final before are not told
     same(by_version(store, 1), exact(store, later, 1))
-    first, last = ticks_of(store.log(), 1000)[:: later - 1]
+    first, *_, last = ticks_of(store.log(), 1000)
     assert first["mature"]["as_served"] == {"clicks": 0}
     assert last["mature"]["prequential"]["clicks"] > last["mature"]["as_served"]["clicks"] > 0
 

@@ -12,8 +12,8 @@ import pytest
 from tracecvr.base.errors import UserError
 from tracecvr.data.column_files import mapped
 
-HERE = Path(__file__).parent
-PROMISED = (HERE.parent / "SECURITY.md").read_text().partition("## What is promised")[2].partition("\n## ")[0]
+TESTS = Path(__file__).parents[1]
+PROMISED = (TESTS.parent / "SECURITY.md").read_text().partition("## What is promised")[2].partition("\n## ")[0]
 UNPICKLING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
@@ -25,12 +25,13 @@ def test_every_promise_names_a_test_that_is_there() -> None:
         named = re.findall(r"(test_\w+\.py)::(test_\w+)", comment)
         assert named, item
         for file, test in named:
-            assert re.search(rf"^def {test}\(", (HERE / file).read_text(), re.MULTILINE), f"{file}::{test}"
+            (path,) = TESTS.rglob(file)
+            assert re.search(rf"^def {test}\(", path.read_text(), re.MULTILINE), f"{file}::{test}"
 
 
 def test_no_file_is_unpickled() -> None:
     """Workers of one run talk to each other by pickles, through libraries: those are no files of somebody's."""
-    for path in (HERE.parent / "src").rglob("*.py"):
+    for path in (TESTS.parent / "src").rglob("*.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
