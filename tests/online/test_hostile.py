@@ -29,7 +29,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tracecvr.online.feed import events_of
 
 from livestore import SMALL, dataset, learnt
 from test_service import asked, served
@@ -40,6 +39,7 @@ from tracecvr.cli.live import operate
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.online.archive import compact
+from tracecvr.online.dataset_events import events_of
 from tracecvr.online.event_log import EventLog
 from tracecvr.online.inbox import Inbox
 from tracecvr.online.learner import opened
