@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from livestore import SMALL, dataset, learnt
-from test_service import asked, served
+from test_service import asked, served, until
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
@@ -124,6 +124,8 @@ class Live:
         learnt(self.store)
         status, _ = self.post("promote", b'{"version": null}')  # it need not wait for the next look
         assert status == 200
+        newest = Versions(self.folder, 2).serving()
+        until(lambda: asked(self.url, "GET", "/v1/model")[1]["version"] == newest)
 
     def counts(self) -> dict[str, int]:
         log = self.store.log()

@@ -428,7 +428,7 @@ def test_a_reopening_that_was_killed_changes_nothing_and_is_repeated(
         return [log.between(*store.grid.bounds(number)) for number in range(log.closed())]
 
     known = everything()
-    for broken in ("eventlog.EventLog.put_back", "archive.write_parquet", "eventlog.EventLog.reopen"):
+    for broken in ("event_log.EventLog.put_back", "archive.write_parquet", "event_log.EventLog.reopen"):
         with monkeypatch.context() as patch:
             patch.setattr(f"tracecvr.online.{broken}", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):

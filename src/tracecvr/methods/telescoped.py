@@ -82,15 +82,16 @@ class Telescoped(RepeatedLooks):
     # Training.
 
     def observe(self, b: Reveals) -> None:
-        # History comes in the order of time: if the labels of its last clicks are final, all are.
-        if isinstance(b, LabelledReveals):
-            final = b.mature.all() and not self.repeat_warm_up
-            self.counts["learnt_until"] = b.arrival.max() if final else torch.tensor(-1)
+        if isinstance(b, LabelledReveals) and not self.repeat_warm_up:
+            ahead = b.mature & (b.span <= self.schema.d_max)  # labels that were not yet known when history ended
+            if ahead.any():  # history is in the order of arrival
+                self.counts["learnt_until"] = b.arrival[ahead].max()
 
     def condensed(self, events: Reveals) -> Reveals:
         """Without clicks that warm-up has learnt with their final labels."""
-        new = events.arrival > self.counts.get("learnt_until", -1)
-        return super().condensed(events.take(new.nonzero()[:, 0]))
+        if (last := self.counts.get("learnt_until")) is not None:
+            events = events.take((events.arrival > last).nonzero()[:, 0])
+        return super().condensed(events)
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
         """Cross-entropy where labels are final. Of a click that is open when warm-up ends, the likelihood of what has
