@@ -110,7 +110,7 @@ class Live:
         try:
             with patch.object(operate, "store_at", Clocked.open), redirect_stdout(said), redirect_stderr(io.StringIO()):
                 operate.ingest(self.folder, path, 500)
-        except (UserError, UnicodeDecodeError) as error:
+        except UserError as error:
             return str(error)
         pairs = (pair.split(": ") for pair in said.getvalue().strip().split(", "))
         return Counter({name: int(n.replace(",", "")) for name, n in pairs})

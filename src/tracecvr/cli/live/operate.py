@@ -37,8 +37,8 @@ def ingest(
         rows = []
         for number, line in chunk:
             try:
-                rows.append(opened_store.reader.read(json.loads(line)))
-            except (UserError, ValueError, RecursionError) as error:  # json has all of them
+                rows.append(opened_store.reader.read(json.loads(line.decode())))
+            except (UserError, ValueError, RecursionError) as error:  # text that is not UTF-8, or not JSON
                 accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
                 raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
         receipt = log.append(rows)
@@ -49,11 +49,8 @@ def ingest(
         typer.echo(set_aside(opened_store.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    if str(file) == "-":
-        yield from ((number, line) for number, line in enumerate(sys.stdin, start=1) if line.strip())
-        return
-    with file.open(encoding="utf-8") as lines:
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as lines:
         yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
