@@ -220,9 +220,10 @@ def test_a_bad_value_in_a_file_is_learnt_as_missing_and_status_counts_it(
     said = capsys.readouterr().out
     assert "bad_values.segment: 1\n" in said
     assert "bad_values.device: 1\n" in said
-    (tmp_path / "events.jsonl").write_text('{"type": "click", "ts": ' + "1" * 5000 + "}\n")
-    assert call("ingest", store.folder, tmp_path / "events.jsonl") == 2
-    assert "line 1" in capsys.readouterr().err
+    for line in (b'{"type": "click", "ts": ' + b"1" * 5000 + b"}\n", b'\xff\xfe{"type": "click"}\n'):
+        (tmp_path / "events.jsonl").write_bytes(line)
+        assert call("ingest", store.folder, tmp_path / "events.jsonl") == 2
+        assert "line 1" in capsys.readouterr().err
 
 
 def test_archived_columns_have_one_type() -> None:
