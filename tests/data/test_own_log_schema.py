@@ -13,36 +13,15 @@ from conftest import Call
 from hypothesis import given
 from hypothesis import strategies as st
 
+from own_logs import GOOD, logs
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.data.own_log import schema as schemas
 from tracecvr.data.own_log.schema import Defects, Times
 from tracecvr.data.own_log.times import origin_of, read
-from tracecvr.datasets.logs import Logs
 
 START = 1_767_225_600
 """1 January 2026."""
-
-GOOD = """
-shape = "clicks"
-files = ["log.csv"]
-[time]
-unit = "s"
-origin = 2026-01-01
-[click]
-id = "id"
-time = "at"
-[[action]]
-name = "purchase"
-time = "bought"
-[labels]
-d_max = "2d"
-horizons = ["1h", 86400, "2d"]
-split = "5d"
-observed_until = "20d"
-[features]
-site = {kind = "hashed", size = 8}
-"""
 
 
 def log(folder: Path, unit: int = 1) -> Path:
@@ -53,11 +32,6 @@ def log(folder: Path, unit: int = 1) -> Path:
     ]
     path.write_text("id,at,bought,site\n" + "".join(rows))
     return path
-
-
-def logs(folder: Path, text: str = GOOD) -> Logs:
-    (folder / "schema.toml").write_text(text)
-    return Logs(schema=str(folder / "schema.toml"))
 
 
 def test_a_schema_by_hand(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from livestore import Made, finish, learnt, send, the_events
-from test_own_log_schema import GOOD, logs
+from own_logs import GOOD, logs
 from test_service import asked, served
 from tracecvr.base.config import HOUR
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo
