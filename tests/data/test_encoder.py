@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo
+from tracecvr.data import encoder as encoding
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Encoder, Hashed, Modulo, Vocabulary
 
 
 @pytest.mark.parametrize(
@@ -56,11 +57,44 @@ def test_ranges_are_learnt_from_pieces_as_from_the_whole(pieces: list[list[float
 @pytest.mark.parametrize("size", [2**8, 2**8 + 1, 2**16, 2**16 + 1])
 def test_what_is_kept_of_a_row_gives_its_ids(size: int) -> None:
     raw = pl.DataFrame({"c": range(size - 300, size), "n": [float(i % 7) for i in range(300)]})
-    encoder = Encoder((Modulo("c", size), Hashed("c", size), Binned("n", 5)))
+    encoder = Encoder((Modulo("c", size), Hashed("c", size), Binned("n", 5), Vocabulary("c")))
     kept = raw.select(encoder.kept())
     fitted = encoder.fit(raw)
     assert fitted.encode(raw)[-1, 0] == size - 1
     assert np.array_equal(fitted.finish(kept), fitted.encode(raw))
+
+
+WORDS = st.none() | st.sampled_from(["", "NaN", "a", "b", "éà", "0"]) | st.text(max_size=3)
+
+
+@given(st.lists(st.lists(WORDS, max_size=6), min_size=1, max_size=4), st.lists(WORDS, min_size=1))
+def test_a_vocabulary_tells_all_words_apart_and_unseen_ones_from_missing_ones(
+    pieces: list[list[str | None]], later: list[str | None]
+) -> None:
+    frames = [pl.DataFrame({"c": piece}, {"c": pl.String}) for piece in pieces]
+    whole = in_pieces = Encoder((Vocabulary("c"),))
+    for frame in frames:
+        in_pieces = in_pieces.fit(frame)
+    assert in_pieces == whole.fit(pl.concat(frames))
+    words = sorted({word for piece in pieces for word in piece} - {None, *MISSING_WORDS})  # type: ignore[type-var]
+    assert in_pieces.features[0].size == len(words) + 2
+    expected = [0 if w in (None, *MISSING_WORDS) else words.index(w) + 2 if w in words else 1 for w in later]
+    assert in_pieces.encode(pl.DataFrame({"c": later}, {"c": pl.String}))[:, 0].tolist() == expected
+    assert in_pieces.encode_values({"c": later})[0][:, 0].tolist() == expected
+
+
+def test_a_vocabulary_reads_numbers_as_their_text() -> None:
+    encoder = Encoder((Vocabulary("c"),)).fit(pl.DataFrame({"c": ["3", "3.0", "true"]}))
+    ids, unreadable = encoder.encode_values({"c": [3, 3.0, True, 4, None]})
+    assert ids[:, 0].tolist() == [2, 3, 4, 1, 0]
+    assert not unreadable
+    assert encoder.encode(pl.DataFrame({"c": ["3"]}, {"c": pl.Categorical})).tolist() == [[2]]
+
+
+def test_a_vocabulary_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MOST_WORDS", 3)
+    with pytest.raises(UserError, match=r"column 'c' has more than 3 values.*hashed"):
+        Encoder((Vocabulary("c"),)).fit(pl.DataFrame({"c": range(4)}))
 
 
 def test_log_bins_tell_small_counts_apart() -> None:
@@ -97,6 +131,7 @@ def test_a_missing_column_is_named() -> None:
 def test_saved_and_loaded(tmp_path: Path) -> None:
     frame = pl.DataFrame({"n": [1.0, 9.0], "c": ["x", None], "u": [12, 13]})
     encoder = Encoder((Binned("n", 8, scale="log"), Hashed("c", 50), Modulo("u", 5, table="shared", one_hot=True)))
+    encoder = Encoder((*encoder.columns, Vocabulary("c")))
     fitted = encoder.fit(frame)
     fitted.save(tmp_path / "encoder.json")
     loaded = Encoder.load(tmp_path / "encoder.json")

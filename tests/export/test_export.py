@@ -28,7 +28,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
-from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo
+from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.table import NEVER, Schema
 from tracecvr.export import scorer, write
 from tracecvr.export.bin_edges import edges
@@ -50,6 +50,7 @@ ENCODER = Encoder(
         Modulo("slot", 7, one_hot=True),
         Binned("spent", 16, low=-1.0, high=97.0),
         Binned("visits", 16, scale="log", low=0.0, high=9.0),
+        Vocabulary("campaign", 4, words=("b", "été")),
     )
 )
 RAW: list[dict[str, Any]] = [
@@ -358,6 +359,15 @@ def test_the_scorer_hashes_as_the_encoder(values: list[Any], size: int) -> None:
     for value in values:
         series = pl.Series("c", [value], pl.String if value is None else None)
         assert identified(column, value) == Encoder((column,)).encode(series.to_frame())[0, 0], value
+
+
+@example(TEXTS, {"3"})
+@given(st.lists(VALUES, min_size=1, max_size=5), st.sets(st.text(max_size=3) | st.sampled_from(["0", "1.5", "true"])))
+def test_the_scorer_has_the_vocabulary_of_the_encoder(values: list[Any], words: set[str]) -> None:
+    encoder = Encoder((Vocabulary("c"),)).fit(pl.DataFrame({"c": sorted(words)}, {"c": pl.String}))
+    for value in values:
+        series = pl.Series("c", [value], pl.String if value is None else None)
+        assert identified(encoder.columns[0], value) == encoder.encode(series.to_frame())[0, 0], value
 
 
 @given(st.lists(st.integers(-(2**62), 2**62) | st.none(), min_size=1), st.integers(1, 2**31 - 1))

@@ -17,7 +17,7 @@ from livestore import Made, finish, learnt, send, the_events
 from own_logs import GOOD, logs
 from test_service import asked, served
 from tracecvr.base.config import HOUR
-from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo
+from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.table import Schema
 from tracecvr.online import archive
 from tracecvr.online.events import CLICK, Event, Reader
@@ -34,6 +34,7 @@ ENCODER = Encoder(
         Binned("l", 8, scale="log", low=0.0, high=5.0),
         Modulo("both", 11),
         Hashed("both", 50),
+        Vocabulary("h", 5, words=("3", "NaN.", "true")),
     )
 )
 READER = Reader(Schema("test", ENCODER.features, ("conversion",), (5,), 5, 100, 10, 10_000), ENCODER)

@@ -6,6 +6,7 @@ that a saved model reads the same ids for ever.
 Raw values are read by the kind of their column, by one rule, offline (`prepare`) and live (HTTP, files, brokers):
 
 - hashed: the text of a value. A number is the text that it is written as, so 3 and 3.0 differ; true is "true".
+- vocabulary: the same text. The empty text and NaN are missing values.
 - modulo: whole numbers of 64 bits. 3.0 is 3, a fraction is rounded down, and a text that is a number is that number.
 - binned: finite numbers. A text that is a number is that number.
 
@@ -32,6 +33,12 @@ from tracecvr.data.table import Feature, Ids
 
 _BLOCK = 1 << 18
 """Rows encoded at a time: a block of ids stays in the cache while its columns are laid side by side."""
+
+MISSING_WORDS = ("", "NaN")
+"""Texts that are no words of a vocabulary: they stand for a missing value."""
+
+MOST_WORDS = 100_000
+"""A column with more values belongs in a hashed feature: a vocabulary is kept in every copy of the model."""
 
 _TYPES: dict[type, type[pl.DataType]] = {
     int: pl.Int64,
@@ -93,20 +100,53 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Hashed(Column):
-    """Any value, hashed as text: unseen values get an id too."""
+class TextColumn(Column):
+    """A column whose values are read as text."""
 
-    kind = "hashed"
     takes = (int, float, str, bool)
     sound = (int, float, str)
 
     def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
         return values.cast(pl.String)
 
+
+@dataclass(frozen=True)
+class Hashed(TextColumn):
+    """Any value, hashed as text: unseen values get an id too."""
+
+    kind = "hashed"
+
     def ids(self) -> pl.Expr:
         text: Any = pl.col(self.raw).cast(pl.String).fill_null("")
         hashed: pl.Expr = text.nchash.xxh3_64()
         return hashed % self.size
+
+
+@dataclass(frozen=True)
+class Vocabulary(TextColumn):
+    """Every value of the warm-up part has an id of its own: no two values share one. Id 0 is for missing values, 1 for
+    values that the warm-up part does not have, and the words follow in the order of their text."""
+
+    kind = "vocabulary"
+    learns = True
+    size: int = 2
+    words: tuple[str, ...] = ()
+
+    def fitted(self, warm: pl.DataFrame) -> Column:
+        seen = warm.get_column(self.raw).cast(pl.String).drop_nulls().unique().to_list()
+        words = sorted({*self.words, *seen} - {*MISSING_WORDS})
+        if len(words) > MOST_WORDS:
+            raise UserError(
+                f"column {self.raw!r} has more than {MOST_WORDS:,} values: too many for a vocabulary; "
+                'use kind = "hashed"'
+            )
+        return replace(self, size=len(words) + 2, words=tuple(words))
+
+    def ids(self) -> pl.Expr:
+        word = pl.col(self.raw).cast(pl.String)
+        # An Enum keeps its index of words: a click alone costs no more than one among many.
+        place = word.cast(pl.Enum(self.words), strict=False).to_physical().cast(pl.Int32)
+        return pl.when(word.is_null() | word.is_in(MISSING_WORDS)).then(0).otherwise((place + 2).fill_null(1))
 
 
 @dataclass(frozen=True)
@@ -160,7 +200,7 @@ class Binned(Column):
         return (value.clip(lower_bound=-1.0) + 2.0).log() if self.scale == "log" else value
 
 
-_KINDS: dict[str, type[Column]] = {c.kind: c for c in (Hashed, Modulo, Binned)}
+_KINDS: dict[str, type[Column]] = {c.kind: c for c in (Hashed, Vocabulary, Modulo, Binned)}
 
 
 @dataclass(frozen=True)
@@ -179,7 +219,7 @@ class Encoder:
         return any(c.learns for c in self.columns)
 
     def fit(self, warm: pl.DataFrame) -> Encoder:
-        """Learn ranges from the warm-up part, or from one more piece of it."""
+        """Learn ranges and vocabularies from the warm-up part, or from one more piece of it."""
         return Encoder(tuple(c.fitted(warm) for c in self.columns))
 
     def kept(self) -> list[pl.Expr]:
@@ -231,8 +271,12 @@ class Encoder:
 
     @classmethod
     def load(cls, path: Path) -> Encoder:
-        columns = read_json(path)["columns"]
-        return cls(tuple(_KINDS[c.pop("kind")](**c) for c in columns))
+        return cls(tuple(_column(c) for c in read_json(path)["columns"]))
+
+
+def _column(saved: dict[str, Any]) -> Column:
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+    return _KINDS[fields.pop("kind")](**fields)
 
 
 def is_huge(value: int) -> bool:

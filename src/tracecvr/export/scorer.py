@@ -39,6 +39,8 @@ def identified(column: dict[str, Any], value: Any) -> int:
         import xxhash
 
         return int(xxhash.xxh3_64_intdigest(text(value).encode()) % column["size"])
+    if column["kind"] == "vocabulary":
+        return int(column["ids"].get(text(value), 1))
     value = number(value)
     if column["kind"] == "binned":
         return bisect(column["edges"], -1.0 if value is None else float(value))

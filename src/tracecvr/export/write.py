@@ -14,7 +14,7 @@ import torch
 from tracecvr.base.config import chosen
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
-from tracecvr.data.encoder import Binned, Column, Hashed
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Hashed, Vocabulary
 from tracecvr.data.table import NEVER, atomic_directory
 from tracecvr.export import scorer
 from tracecvr.export.bin_edges import edges
@@ -97,8 +97,13 @@ def _untraceable(model: Model, what: str, error: Exception) -> UserError:
 
 def described(column: Column) -> dict[str, Any]:
     """All that a scorer has to know of a column."""
-    bins = {"edges": edges(column)} if isinstance(column, Binned) else {}
-    return {"kind": column.kind} | asdict(column) | bins
+    facts = {"kind": column.kind} | asdict(column)
+    if isinstance(column, Binned):
+        facts["edges"] = edges(column)
+    if isinstance(column, Vocabulary):
+        words = facts.pop("words")
+        facts["ids"] = dict.fromkeys(MISSING_WORDS, 0) | {word: place for place, word in enumerate(words, start=2)}
+    return facts
 
 
 def _scorer(kind: Format) -> str:

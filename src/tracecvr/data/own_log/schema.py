@@ -26,6 +26,7 @@ interval = "1h"
 observed_until = "40d"
 [defects]                            # see `Defects`
 [features]
+device = {kind = "vocabulary"}         # an id for each value of the warm-up part, one for others, one for none
 campaign = {kind = "hashed", size = 64}
 price = {kind = "binned", size = 32, scale = "log"}
 [[file]]                             # in place of `files`, where files differ
@@ -46,7 +47,7 @@ from typing import Any
 from tracecvr.base.config import Seconds, filled, nearest, option
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing, read_toml
-from tracecvr.data.encoder import Binned, Column, Hashed
+from tracecvr.data.encoder import Binned, Column, Hashed, Vocabulary
 
 SHAPES = ("clicks", "events")
 UNITS = ("s", "ms", "us", "ns", "text", "datetime")
@@ -215,17 +216,24 @@ def _check_kinds(path: Path, tables: Mapping[str, Any]) -> None:
             raise UserError(f"{path}: {name!r} is {table!r}: expected a table, written {heading}")
 
 
+_FEATURE_KEYS = {"vocabulary": {"kind"}, "hashed": {"kind", "size"}, "binned": {"kind", "size", "scale"}}
+
+
 def _column(name: str, rule: Any, where: str) -> Column:
-    kinds: dict[str, type[Column]] = {"hashed": Hashed, "binned": Binned}
-    keys = {"hashed": {"kind", "size"}, "binned": {"kind", "size", "scale"}}
-    if not isinstance(rule, dict) or rule.get("kind") not in kinds or set(rule) - keys[rule["kind"]]:
-        raise UserError(f'{where}: expected {{kind = "hashed" or "binned", size = 64}}, found {rule!r}')
+    kind = rule.get("kind") if isinstance(rule, dict) else None
+    if kind not in _FEATURE_KEYS or set(rule) - _FEATURE_KEYS[kind]:
+        raise UserError(
+            f'{where}: expected {{kind = "vocabulary"}}, {{kind = "hashed", size = 64}} or '
+            f'{{kind = "binned", size = 32, scale = "linear" or "log"}}, found {rule!r}'
+        )
+    if kind == "vocabulary":
+        return Vocabulary(name)
     size, scale = rule.get("size"), rule.get("scale", "linear")
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**31:
         raise UserError(f"{where}: size is {size!r}: give the number of ids")
     if scale not in ("linear", "log"):
         raise UserError(f"{where}: scale is {scale!r}: choose linear or log")
-    return Hashed(name, size) if rule["kind"] == "hashed" else Binned(name, size, scale=scale)
+    return Hashed(name, size) if kind == "hashed" else Binned(name, size, scale=scale)
 
 
 def _check(schema: LogSchema) -> None:
