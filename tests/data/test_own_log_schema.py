@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -114,7 +115,10 @@ def test_logs_need_a_schema(tmp_path: Path, call: Call, capsys: pytest.CaptureFi
         ("bytes.csv", bytes(range(256)) * 50, "neither Parquet nor text"),
         ("fake.parquet", b"click_id,click_time\n1,2\n", "not a Parquet file"),
         ("broken.parquet", b"PAR1" + bytes(100), "not readable as Parquet"),
-        ("packed.csv", b"\x1f\x8b\x08 and so on", "is a gzip archive"),
+        ("packed.csv", b"\x1f\x8b\x08 and so on", "packed.csv: not readable as text"),
+        ("packed.csv", b"PK and so on", "is a zip archive"),
+        ("empty.csv.gz", gzip.compress(b""), "empty CSV"),
+        ("cut.csv.gz", gzip.compress(b"a,b\n" * 9999)[:40], "not readable as text"),
         ("words.csv", b"a,b\nx,y\nz,w\n", "no column looks like times"),
         ("latin.csv", b"click_id,click_time,caf\xe9\n1,2026-01-01,\xe9\n", ""),
     ],

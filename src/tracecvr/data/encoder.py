@@ -275,7 +275,7 @@ class Encoder:
 
 
 def _column(saved: dict[str, Any]) -> Column:
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
     return _KINDS[fields.pop("kind")](**fields)
 
 

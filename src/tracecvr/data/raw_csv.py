@@ -24,7 +24,9 @@ _BLOCK = 1 << 24
 """Bytes of text parsed at a time: below, each costs more; above, memory grows and nothing is won."""
 
 _BOM = b"\xef\xbb\xbf"
-_PACKED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}
+ARCHIVES = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}
+"""Kinds of archives by their first two bytes."""
+
 _SEPARATORS = {"\t": "tabs", ",": "commas"}
 
 
@@ -160,7 +162,7 @@ def head(path: Path) -> bytes:
 
 def refuse_archive(path: Path, start: bytes) -> None:
     """Refuse a file whose first bytes are those of an archive."""
-    packed = _PACKED.get(start[:2])
+    packed = ARCHIVES.get(start[:2])
     if packed:
         raise UserError(f"{path}: is a {packed} archive, expected plain text; unpack it first")
 

@@ -94,12 +94,13 @@ def sniffed(path: Path) -> LogFile:
     file = files.opened(path)
     if file.parquet:
         return file
-    with path.open("rb") as stream:
-        lines = stream.read(1 << 16).decode("utf-8-sig", errors="replace").splitlines()[:50]
+    lines = file.first_lines(50)
+    if not lines:
+        raise UserError(f"{path}: no rows: there is nothing to look at")
     separator = max(SEPARATORS, key=lambda mark: (min(line.count(mark) for line in lines), -SEPARATORS.index(mark)))
     first = [cell.strip().strip('"') for cell in lines[0].split(separator)]
     header = len(set(first)) == len(first) and not any(_is_value(cell) for cell in first)
-    return LogFile(path, False, separator, header)
+    return replace(file, separator=separator, header=header)
 
 
 def _is_value(cell: str) -> bool:

@@ -10,7 +10,7 @@ import polars as pl
 from tracecvr.base.errors import UserError
 from tracecvr.data.external_sort import Scratch, partitioned
 from tracecvr.data.own_log.rows import Rows
-from tracecvr.data.own_log.times import origin_of
+from tracecvr.data.own_log.times import bounds_of, origin_of
 
 DROPPED = (
     "duplicate_click",
@@ -18,6 +18,9 @@ DROPPED = (
     "action_without_click",
     "refund_without_click",
     "conversion_before_click",
+    "click_out_of_range",
+    "conversion_out_of_range",
+    "label_without_time",
     "null_click_time",
     "null_click_id",
     "null_action_time",
@@ -27,6 +30,11 @@ COUNTED = (
     "clock_skew",
     "conversion_before_click_ignored",
     "action_before_click",
+    "action_out_of_range",
+    "time_without_label",
+    "duplicate_conversion",
+    "duplicate_action",
+    "duplicate_refund",
     "repeated_conversion",
     "repeated_action",
     "conversion_after_d_max",
@@ -59,6 +67,7 @@ class Cleaner:
         self.rows, self.schema, self.d_max = rows, rows.schema, d_max
         self.counts, self.dropped = rows.counts, rows.dropped
         self.origin, _ = origin_of(self.schema.times)
+        self.bounds = bounds_of(self.schema.times)
         self.events = self.schema.shape == "events"
         self.with_ids = bool(self.schema.click.id) or any(file.id for file in self.schema.files)
         self.empty = pl.DataFrame()
@@ -86,7 +95,7 @@ class Cleaner:
     def _of_events(self, rows: pl.DataFrame) -> pl.DataFrame:
         clicks = rows.filter(pl.col("_kind") == 0).rename({"_ts": "_click"}).drop("_kind")
         actions = rows.filter(pl.col("_kind") > 0).select("_row", "_id", "_kind", "_ts")
-        return self._with_actions(self._once(clicks, ["_click"]), actions)
+        return self._with_actions(self._once(clicks, ["_click"]), self._distinct(actions))
 
     def _of_clicks(self, rows: pl.DataFrame) -> pl.DataFrame:
         times = [f"_{i}" for i in range(len(self.schema.kinds))]
@@ -97,15 +106,24 @@ class Cleaner:
         ]
         return self._with_actions(rows.drop(times), pl.concat(actions).drop_nulls("_ts"))
 
+    def _distinct(self, actions: pl.DataFrame) -> pl.DataFrame:
+        """Actions without those that are there twice: of one click, one kind and one second, as live events are told
+        apart. Counted as two, a copy of a conversion would outlive a refund."""
+        again = ~pl.struct("_id", "_kind", "_ts").is_first_distinct()
+        kinds = actions.filter(again)["_kind"]
+        for kind in kinds.unique().to_list():
+            word = "conversion" if kind == 1 else "refund" if kind == self.refund_kind else "action"
+            self.counts[f"duplicate_{word}"] += int((kinds == kind).sum())
+        return actions.filter(~again) if len(kinds) else actions
+
     def _once(self, clicks: pl.DataFrame, facts: list[str]) -> pl.DataFrame:
         """One click of each id."""
         policy = self.schema.defects.duplicate_click
         keep = pl.col("_id").is_last_distinct() if policy == "last" else pl.col("_id").is_first_distinct()
         kept = clicks.filter(keep)
         if len(kept) < len(clicks):
-            self.counts["duplicate_click_differs"] += clicks.select(pl.struct("_id", *facts).n_unique()).item() - len(
-                kept
-            )
+            facts = ["_id", *facts, *(column.raw for column in self.schema.features)]
+            self.counts["duplicate_click_differs"] += clicks.select(pl.struct(facts).n_unique()).item() - len(kept)
             self.rows.drop("duplicate_click", clicks.filter(~keep), policy)
         return kept
 
@@ -113,6 +131,8 @@ class Cleaner:
         known = actions.join(clicks.select("_id", "_click"), on="_id", how="left")
         self._count_orphans(known.filter(pl.col("_click").is_null()))
         known = known.filter(pl.col("_click").is_not_null())
+        if self.bounds is not None:
+            clicks, known = self._in_range(clicks, known, *self.bounds)
         refunds = known.filter(pl.col("_kind") == self.refund_kind) if self.refund_kind else known.clear()
         clicks, known = self._in_order(clicks, known.filter(pl.col("_kind") <= len(self.schema.actions)))
         first = known.group_by("_id", "_kind").agg(pl.col("_ts").min())
@@ -136,6 +156,21 @@ class Cleaner:
         self.rows.drop("action_without_click", orphans.filter((kind > 1) & ~refund), policy)
         self.rows.drop("refund_without_click", orphans.filter(refund), policy)
 
+    def _in_range(
+        self, clicks: pl.DataFrame, actions: pl.DataFrame, first: int, last: int
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Clicks and actions with times that can be. The label of a click is not known if its conversion's time is
+        wrong; another action with a wrong time is ignored."""
+        wrong = clicks.filter(~pl.col("_click").is_between(first, last))
+        self.dropped["click_out_of_range"] += len(wrong)
+        clicks, actions = _without(wrong, clicks, actions)
+        outside = actions.filter(~pl.col("_ts").is_between(first, last))
+        wrong = outside.filter(pl.col("_kind") == 1).unique("_id")
+        self.dropped["conversion_out_of_range"] += len(wrong)
+        self.counts["action_out_of_range"] += int((outside["_kind"] > 1).sum())
+        clicks, actions = _without(wrong, clicks, actions)
+        return clicks, actions.filter(pl.col("_ts").is_between(first, last))
+
     def _in_order(self, clicks: pl.DataFrame, actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Clicks and actions of which none comes before its click any more."""
         defects = self.schema.defects
@@ -146,9 +181,7 @@ class Cleaner:
         if defects.before_click == "drop":
             gone = conversions.select("_id").unique()
             self.dropped["conversion_before_click"] += len(gone)
-            clicks, actions = (
-                frame.join(gone, on="_id", how="anti", maintain_order="left") for frame in (clicks, actions)
-            )
+            clicks, actions = _without(gone, clicks, actions)
         else:
             self.counts["conversion_before_click_ignored"] += len(conversions)
         self.counts["clock_skew"] += int(actions.select(skewed.sum()).item())
@@ -194,6 +227,17 @@ class Cleaner:
             *(pl.col(name) - self.origin for name in times),
             *features,
         )
+
+
+def _without(gone: pl.DataFrame, clicks: pl.DataFrame, actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Clicks and actions but those of some clicks."""
+    if gone.is_empty():
+        return clicks, actions
+    ids = gone.select("_id")
+    return (
+        clicks.join(ids, on="_id", how="anti", maintain_order="left"),
+        actions.join(ids, on="_id", how="anti", maintain_order="left"),
+    )
 
 
 def _undone(bought: pl.DataFrame, refunds: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,5 @@
-"""Files of a log: Parquet, or text with columns. Read in batches, in their order, so that they may be of any size.
+"""Files of a log: Parquet, or text with columns, plain or packed by gzip or zstd. Read in batches, in their order, so
+that they may be of any size.
 
 Columns of text files are text: what they mean is the schema's to say, never guessed on the way.
 """
@@ -13,7 +14,7 @@ import polars as pl
 
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
-from tracecvr.data.raw_csv import head, refuse_archive
+from tracecvr.data.raw_csv import ARCHIVES, head, refuse_archive
 
 _BATCH = 1 << 17
 """Rows read at a time."""
@@ -21,7 +22,16 @@ _BATCH = 1 << 17
 _HEAD = 1 << 16
 """Bytes from which the length of lines is estimated."""
 
-SUFFIXES = (".parquet", ".csv", ".tsv", ".txt")
+_LOOKED_AT = 50
+"""Lines that tell whether a file is text."""
+
+_UNPACKED = ("gzip", "zstd")
+"""Kinds of packed text that are read as they are."""
+
+_NO_SEPARATOR = "\x01"
+"""A byte that no line of text has: with it, a line is one column."""
+
+SUFFIXES = (".parquet", *(text + end for text in (".csv", ".tsv", ".txt") for end in ("", ".gz", ".zst")))
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,7 @@ class LogFile:
     parquet: bool
     separator: str = ","
     header: bool = True
+    packed: bool = False
 
     @property
     def scan(self) -> pl.LazyFrame:
@@ -50,8 +61,8 @@ class LogFile:
         except (pl.exceptions.PolarsError, OSError) as error:
             raise self._unreadable(error) from None
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Some columns of all rows, in the order of the file."""
+    def refuse_missing(self, columns: Sequence[str]) -> None:
+        """Refuse the file if it lacks one of these columns."""
         known = self.columns()
         missing = next((name for name in columns if name not in known), None)
         if missing is not None:
@@ -60,7 +71,12 @@ class LogFile:
                 f"{self.path}: column {missing!r} is missing{nearest(missing, known)}; there are: {there}; "
                 "correct the schema"
             )
-        scan = self.scan.select(columns)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Some columns of all rows, in the order of the file; categories are text."""
+        self.refuse_missing(columns)
+        categories = pl.col([name for name in columns if _is_category(self.columns()[name])])
+        scan = self.scan.select(columns).with_columns(categories.cast(pl.String))
         try:
             yield scan.head(0).collect()  # so that there is one
             yield from scan.collect_batches(chunk_size=_BATCH, maintain_order=True)
@@ -68,12 +84,28 @@ class LogFile:
             raise self._unreadable(error) from None
 
     def rows(self) -> int:
-        """How many rows there are: of a text file, about so many."""
-        if self.parquet:
-            return int(self.scan.select(pl.len()).collect().item())
+        """How many rows there are: of a plain text file, about so many."""
+        if self.parquet or self.packed:
+            try:
+                return int(self.scan.select(pl.len()).collect().item())
+            except (pl.exceptions.PolarsError, OSError) as error:
+                raise self._unreadable(error) from None
         with self.path.open("rb") as stream:
             start = stream.read(_HEAD)
         return max(1, self.path.stat().st_size * max(start.count(b"\n"), 1) // len(start))
+
+    def first_lines(self, count: int) -> list[str]:
+        """The first lines of a text file, as they are written."""
+        if not self.packed:
+            with self.path.open("rb") as stream:
+                return stream.read(_HEAD).decode("utf-8-sig", errors="replace").splitlines()[:count]
+        lines = pl.scan_csv(
+            self.path, has_header=False, separator=_NO_SEPARATOR, quote_char=None, infer_schema=False, glob=False
+        )
+        try:
+            return lines.head(count).collect().to_series().fill_null("").to_list()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> UserError:
         kind = "Parquet" if self.parquet else f"text with columns separated by {self.separator!r}"
@@ -88,18 +120,24 @@ def opened(path: Path, separator: str = ",", header: bool = True) -> LogFile:
         return LogFile(path, parquet=True)
     if path.suffix == ".parquet":
         raise UserError(f"{path}: not a Parquet file: it does not start with PAR1; write it again, or name it .csv")
-    refuse_archive(path, start)
-    with path.open("rb") as stream:
-        if b"\0" in stream.read(_HEAD):
-            raise UserError(f"{path}: neither Parquet nor text: it holds zero bytes; give a Parquet or CSV file")
-    return LogFile(path, False, separator, header)
+    packed = ARCHIVES.get(start[:2]) in _UNPACKED
+    if not packed:
+        refuse_archive(path, start)
+    file = LogFile(path, False, separator, header, packed)
+    if any("\0" in line for line in file.first_lines(_LOOKED_AT)):
+        raise UserError(f"{path}: neither Parquet nor text: it holds zero bytes; give a Parquet or CSV file")
+    return file
+
+
+def _is_category(dtype: pl.DataType) -> bool:
+    return isinstance(dtype, pl.Categorical | pl.Enum)
 
 
 def matching_files(given: str, beside: Path) -> list[Path]:
     """The files that a path, a folder or a pattern stands for, in order of their names."""
     path = beside / given
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES and not p.name.startswith("."))
+        files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and not p.name.startswith("."))
         if not files:
             raise UserError(f"{path}: no log in this folder: no file ends with {', '.join(SUFFIXES)}")
         return files

@@ -18,7 +18,10 @@ import polars as pl
 from tracecvr.base.errors import UserError
 from tracecvr.data.own_log import files, times
 from tracecvr.data.own_log.files import LogFile
-from tracecvr.data.own_log.schema import File, LogSchema
+from tracecvr.data.own_log.schema import ActionColumns, File, LogSchema
+
+_YES, _NO = ("1", "1.0", "true", "yes", "y", "t"), ("0", "0.0", "false", "no", "n", "f", "")
+"""What a label says."""
 
 
 @dataclass
@@ -54,16 +57,17 @@ class Rows:
         schema = self.schema
         for kind, file in self.opened():
             key, at = kind.id or schema.click.id, kind.time or schema.click.time
-            moments = [(at, kind.unit or schema.click.unit), *((a.time, a.unit) for a in schema.kinds)]
-            for frame in self._batches(file, [*key, *(name for name, _ in moments)]):
+            followed = [name for a in schema.kinds for name in (a.time, a.delay, a.label) if name]
+            for frame in self._batches(file, [*key, at, *followed]):
                 self._check_ids(file, frame, key)
-                columns = [
-                    self._seconds(file, frame, name, unit).alias("_click" if i == 0 else f"_{i - 1}")
-                    for i, (name, unit) in enumerate(moments)
-                ]
+                clicked = self._seconds(file, frame, at, kind.unit or schema.click.unit)
+                columns = [clicked.alias("_click")]
+                for i, action in enumerate(schema.kinds):
+                    columns.append(self._followed(file, frame, action, clicked).alias(f"_{i}"))
                 selected = frame.with_columns(columns).select(
                     "_row", *self._id(key), r"^_click$|^_\d+$", *self._features(frame)
                 )
+                selected = self._with_known_labels(selected, frame)
                 yield self._with_times(self._with_ids(selected) if key else selected)
 
     def events(self) -> Iterator[pl.DataFrame]:
@@ -72,17 +76,20 @@ class Rows:
         words = [schema.click.event, *(action.event for action in schema.kinds)]
         for kind, file in self.opened():
             key, at = kind.id or schema.click.id, kind.time or schema.click.time
-            types = [] if kind.event or not schema.click.type else [schema.click.type]
-            if not types and kind.event not in words:
-                raise UserError(f"{schema.path}: {file.path}: say what its rows are ([[file]] event, or [click] type)")
-            lacks = not types and kind.event != schema.click.event  # rows of actions need no features
-            for frame in self._batches(file, [*key, at, *types], optional=lacks):
+            column = "" if kind.event else kind.type or schema.click.type
+            if not column and kind.event not in words:
+                raise UserError(
+                    f"{schema.path}: {file.path}: say what its rows are ([[file]] event or type, or [click] type)"
+                )
+            for frame in self._batches(file, [*key, at, *filter(None, [column])], kind.event != schema.click.event):
                 self._check_ids(file, frame, key)
-                said = pl.col(types[0]).cast(pl.String) if types else pl.lit(kind.event)
+                said = pl.col(column).cast(pl.String) if column else pl.lit(kind.event)
                 which = said.replace_strict(words, list(range(len(words))), default=None, return_dtype=pl.Int8)
                 kinds = frame.with_columns(which.alias("_kind"))
                 known = kinds.filter(pl.col("_kind").is_not_null())
                 self.counts["other_event"] += len(kinds) - len(known)
+                if (known["_kind"] == 0).any():  # rows of actions need no features, clicks do
+                    file.refuse_missing([feature.raw for feature in schema.features])
                 seconds = self._seconds(file, known, at, kind.unit or schema.click.unit)
                 timed = known.with_columns(seconds.alias("_ts"))
                 selected = timed.select("_row", *self._id(key), "_kind", "_ts", *self._features(frame))
@@ -128,9 +135,47 @@ class Rows:
         self.counts["naive_time"] += parsed.naive
         self.counts["ambiguous_time"] += parsed.ambiguous
         self.counts["nonexistent_time"] += parsed.nonexistent
-        if times.origin_of(how)[1]:
+        if times.origin_of(how)[1] and times.bounds_of(how) is None:
             self._check_range(file, frame, name, parsed.seconds, unit or how.unit)
         return parsed.seconds
+
+    def _followed(self, file: LogFile, frame: pl.DataFrame, action: ActionColumns, clicked: pl.Series) -> pl.Series:
+        """When an action of each click happened: as its time says or its delay, and its label if there is one."""
+        if action.delay:
+            unit = action.unit or "s"
+            delay = times.read_delay(frame[action.delay], self.schema.times, unit)
+            self._refuse_unreadable(file, frame, action.delay, delay.unreadable, f"a duration in {unit!r}")
+            seconds = clicked + delay.seconds
+        else:
+            seconds = self._seconds(file, frame, action.time, action.unit)
+        if not action.label:
+            return seconds
+        happened = self._label(file, frame, action.label)
+        self.counts["time_without_label"] += int((seconds.is_not_null() & ~happened).sum())
+        return seconds.set(~happened, None)
+
+    def _label(self, file: LogFile, frame: pl.DataFrame, name: str) -> pl.Series:
+        """Whether a column says that something happened; an empty one says that it did not."""
+        word = _words(frame[name])
+        wrong = ~word.is_in([*_YES, *_NO])
+        self._refuse_unreadable(file, frame, name, wrong.arg_max() if wrong.any() else None, "0 or 1")
+        return word.is_in(_YES)
+
+    def _with_known_labels(self, clicks: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
+        """Clicks whose label is known: if it says that there was a conversion, it must be known when."""
+        label = self.schema.actions[0].label
+        if not label:
+            return clicks
+        unknown = _words(frame[label]).is_in(_YES) & clicks["_0"].is_null() & clicks["_click"].is_not_null()
+        self.drop("label_without_time", clicks.filter(unknown), self.schema.defects.null)
+        return clicks.filter(~unknown)
+
+    def _refuse_unreadable(self, file: LogFile, frame: pl.DataFrame, name: str, row: int | None, what: str) -> None:
+        if row is not None:
+            raise UserError(
+                f"{file.path}: row {self._place(frame, row)}, column {name!r}: {frame[name][row]!r} is not {what}; "
+                "correct the schema or the row"
+            )
 
     def _check_range(self, file: LogFile, frame: pl.DataFrame, name: str, seconds: pl.Series, unit: str) -> None:
         outside = ~seconds.is_between(times.FIRST, times.LAST).fill_null(True)
@@ -192,3 +237,7 @@ class Rows:
             raise UserError(
                 f"{self.schema.path}: row {row} of the log: {reason.replace('_', ' ')}, which [defects] says to refuse"
             )
+
+
+def _words(labels: pl.Series) -> pl.Series:
+    return labels.cast(pl.String).str.strip_chars().str.to_lowercase().fill_null("")

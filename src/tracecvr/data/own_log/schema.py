@@ -4,10 +4,14 @@
 shape = "clicks"                     # one row per click, or "events": one row per event
 files = ["clicks.csv"]               # beside this file; a folder or a pattern, too; --source replaces them
 [time]
-unit = "s"                           # numbers in s, ms, us or ns; text (ISO-8601); datetime (Parquet)
+unit = "s"                           # numbers in s, ms, us or ns; text (ISO 8601); datetime (Parquet);
+                                     # dd/mm/yyyy, mm/dd/yyyy or yyyymmdd, each with or without a time of day;
+                                     # anything else as strptime writes it, such as "%d %b %y %H:%M"
 zone = "UTC"                         # of times without an offset
 origin = "2026-03-01"                # second 0 of the table; a number if times are not counted from 1970
 absent = ["0"]                       # values that mean "did not happen"
+earliest = "2026-02-01"              # times before and after these are mistakes: their clicks are dropped
+latest = "2026-12-31"
 [click]
 id = "click_id"                      # one column, or several that tell clicks apart
 time = "clicked_at"
@@ -16,6 +20,8 @@ event = "click"                      # and what it says of a click
 [[action]]                           # the conversion first
 name = "purchase"
 time = "bought_at"                   # clicks: the column; events: `event`, the word
+# delay = "hours_to_sale"            # or how long it took; `unit` is s, ms, us, ns, min, h or d
+# label = "sold"                     # the column that says whether it happened (1, true, yes), if the time does not
 [refund]
 time = "refunded_at"                 # or `event`
 [labels]
@@ -31,7 +37,7 @@ campaign = {kind = "hashed", size = 64}
 price = {kind = "binned", size = 32, scale = "log"}
 [[file]]                             # in place of `files`, where files differ
 path = "sales.parquet"
-event = "purchase"                   # what all of its rows are
+event = "purchase"                   # what all of its rows are; or `type`, the column that says so
 time = "sold_at"
 ```
 """
@@ -50,7 +56,10 @@ from tracecvr.base.files import existing, read_toml
 from tracecvr.data.encoder import Binned, Column, Hashed, Vocabulary
 
 SHAPES = ("clicks", "events")
-UNITS = ("s", "ms", "us", "ns", "text", "datetime")
+NUMBERS = ("s", "ms", "us", "ns")
+DATES = ("dd/mm/yyyy", "mm/dd/yyyy", "yyyymmdd")
+UNITS = (*NUMBERS, "text", "datetime", *DATES)
+DELAY_UNITS = (*NUMBERS, "min", "h", "d")
 RESERVED = ("click_ts", "click_id", "digest", "undone")
 """Columns of the table that is made: no action or feature may be named like them."""
 
@@ -59,10 +68,12 @@ RESERVED = ("click_ts", "click_id", "digest", "undone")
 class Times:
     """How times are written."""
 
-    unit: str = option("s", "s, ms, us or ns since 1970, text (ISO-8601), or datetime (Parquet)", choices=UNITS)
+    unit: str = option("s", f"how they are written: {', '.join(UNITS)}, or a format of strptime")
     zone: str = option("UTC", "time zone of times without an offset")
     origin: str = option("1970-01-01", "second 0 of the table: a date, or a number if times are not since 1970")
     absent: tuple[str, ...] = option((), "values that mean that there is no time")
+    earliest: str = option("", "a time before this one is a mistake; written as the origin")
+    latest: str = option("", "a time after this one is a mistake; written as the origin")
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class ClickColumns:
     id: tuple[str, ...] = option((), "column or columns that tell clicks apart")
     whole_ids: bool = option(False, "ids are whole numbers: scores are written with them, else with row numbers")
     time: str = option("", "column of the click's time")
-    unit: str | None = option(None, "unit of this column; that of [time] by default", choices=UNITS)
+    unit: str | None = option(None, "unit of this column; that of [time] by default")
     type: str = option("", "events: column that says what happened")
     event: str = option("", "events: what it says of a click")
 
@@ -83,8 +94,10 @@ class ActionColumns:
 
     name: str = option("", "what it is called")
     time: str = option("", "clicks: column of its time")
+    delay: str = option("", "clicks: column of the time that it took, in place of its time")
+    label: str = option("", "clicks: column that says whether it happened: 1, true or yes")
     event: str = option("", "events: what the column of types says of it")
-    unit: str | None = option(None, "unit of this column; that of [time] by default", choices=UNITS)
+    unit: str | None = option(None, "unit of this column; that of [time] by default, of a delay s")
 
 
 @dataclass(frozen=True)
@@ -128,9 +141,10 @@ class File:
 
     path: str = option("", "a file, a folder or a pattern, beside the schema")
     event: str = option("", "events: what every row of it is")
+    type: str = option("", "events: column that says what a row of it is")
     time: str = option("", "column of times")
     id: tuple[str, ...] = option((), "column or columns of the click's id")
-    unit: str | None = option(None, "unit of times", choices=UNITS)
+    unit: str | None = option(None, "unit of times")
 
 
 @dataclass(frozen=True)
@@ -236,6 +250,23 @@ def _column(name: str, rule: Any, where: str) -> Column:
     return Hashed(name, size) if kind == "hashed" else Binned(name, size, scale=scale)
 
 
+def _check_action(where: str, action: ActionColumns, events: bool) -> None:
+    needed = [action.event] if events else [action.time, action.delay]
+    if not action.name or not any(needed):
+        raise UserError(f"{where}: give its name and its {'event' if events else 'time or delay'}")
+    if action.time and action.delay:
+        raise UserError(f"{where}: both a time and a delay; keep one")
+    if events and (action.delay or action.label):
+        raise UserError(f'{where}: delay and label belong to shape = "clicks"; leave them out')
+    _check_unit(where, action.unit, DELAY_UNITS if action.delay else UNITS)
+
+
+def _check_unit(where: str, unit: str | None, known: tuple[str, ...]) -> None:
+    """A unit that is known, or a format of strptime where times are text."""
+    if unit is not None and unit not in known and ("%" not in unit or known is DELAY_UNITS):
+        raise UserError(f"{where}: unit is {unit!r}: choose one of {', '.join(known)}")
+
+
 def _check(schema: LogSchema) -> None:
     where, events = schema.path, schema.shape == "events"
     if not schema.actions:
@@ -251,9 +282,9 @@ def _check(schema: LogSchema) -> None:
     if len(schema.separator) != 1:
         raise UserError(f"{where}: separator = {schema.separator!r}: give one character")
     for action in schema.kinds:
-        key = "event" if events else "time"
-        if not action.name or not getattr(action, key):
-            raise UserError(f"{where}: action {action.name!r}: give its name and its {key}")
+        _check_action(f"{where}: action {action.name!r}", action, events)
+    for unit in (schema.times.unit, schema.click.unit, *(file.unit for file in schema.files)):
+        _check_unit(str(where), unit, UNITS)
     taken = [*RESERVED, *schema.names, *(column.raw for column in schema.features)]
     twice = next((name for name in taken if taken.count(name) > 1), None)
     if twice is not None:

@@ -1,4 +1,4 @@
-"""Times as people write them (numbers, ISO-8601 text, date-times, with and without an offset) to whole seconds.
+"""Times as people write them (numbers, text, date-times, with and without an offset) to whole seconds.
 
 A time without an offset is read in the schema's zone. Where clocks are put back, a local time comes twice and a rule
 says which is meant; where they are put forward, some local times do not exist and are moved on by the gap. Both are
@@ -7,19 +7,28 @@ counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
+from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
 from tracecvr.data.own_log.schema import Defects, Times
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DAY = pl.duration(days=1)
-_ISO = (
-    r"^\s*(?<date>\d{4}-\d{2}-\d{2})(?:[T ](?<minutes>\d{2}:\d{2})(?::(?<seconds>\d{2})(?:[.,]\d+)?)?)?"
-    r"\s*(?<offset>Z|z|UTC|[+-]\d{2}:?\d{2})?\s*$"
-)
+_SECONDS = {"min": MINUTE, "h": HOUR, "d": DAY}
+_ONE_DAY = pl.duration(days=1)
+_TIME_OF_DAY = r"(?:[T ,]+(?<hour>\d{1,2}):(?<minute>\d{2})(?::(?<second>\d{2})(?:[.,]\d+)?)?\s*(?<half>[AaPp][Mm])?)?"
+_DIGITS_OF_DAY = r"(?:[T _-]?(?<hour>\d{2})(?<minute>\d{2})(?:(?<second>\d{2})(?:[.,]?\d+)?)?(?<half>[AaPp][Mm])?)?"
+_OFFSET = r"\s*(?<offset>Z|z|UTC|[+-]\d{2}:?\d{2})?\s*$"
+_TEXT = {
+    "text": r"^\s*(?<year>\d{4})[-/.](?<month>\d{2})[-/.](?<day>\d{2})" + _TIME_OF_DAY + _OFFSET,
+    "dd/mm/yyyy": r"^\s*(?<day>\d{1,2})[-/.](?<month>\d{1,2})[-/.](?<year>\d{4})" + _TIME_OF_DAY + _OFFSET,
+    "mm/dd/yyyy": r"^\s*(?<month>\d{1,2})[-/.](?<day>\d{1,2})[-/.](?<year>\d{4})" + _TIME_OF_DAY + _OFFSET,
+    "yyyymmdd": r"^\s*(?<year>\d{4})(?<month>\d{2})(?<day>\d{2})" + _DIGITS_OF_DAY + _OFFSET,
+}
+"""How text is taken apart, by unit."""
+
 FIRST, LAST = 631_152_000, 4_102_444_800
 """1990 and 2100: a time outside is one whose unit is not what it was said to be."""
 
@@ -48,20 +57,54 @@ def read(values: pl.Series, times: Times, unit: str, defects: Defects) -> Read:
     if unit in _PER_SECOND:
         number = _whole(given)
         return Read(number // _PER_SECOND[unit], unreadable=_first(number.is_null() & given.is_not_null()))
+    if given.dtype.is_numeric() and unit == "yyyymmdd":
+        given = _whole(given).cast(pl.String)
     if given.dtype != pl.String:
         return Read(given.cast(pl.Int64, strict=False), unreadable=_first(given.is_not_null()))
-    return _from_text(given, times.zone, defects)
+    if unit not in _TEXT:
+        return _by_format(given, unit, times.zone, defects)
+    return _from_text(given, _TEXT[unit], times.zone, defects)
+
+
+def read_delay(values: pl.Series, times: Times, unit: str) -> Read:
+    """A column of durations as whole seconds."""
+    given = _without(values, times.absent)
+    if unit in _PER_SECOND:
+        number = _whole(given)
+        return Read(number // _PER_SECOND[unit], unreadable=_first(number.is_null() & given.is_not_null()))
+    amount = given.cast(pl.Float64, strict=False)
+    seconds = (amount * _SECONDS[unit]).floor().cast(pl.Int64, strict=False)
+    return Read(seconds, unreadable=_first(seconds.is_null() & given.is_not_null()))
 
 
 def origin_of(times: Times) -> tuple[int, bool]:
     """Second 0 of the table, and whether times are counted from 1970."""
-    text = times.origin
-    if text.lstrip("+-").isdigit():
-        return int(text), False
-    origin = read(pl.Series([text]), times, "text", Defects())
-    if origin.unreadable is not None:
-        raise UserError(f"[time] origin = {text!r}: expected a date like 2026-03-01, or a number; correct the schema")
-    return int(origin.seconds[0]), True
+    if is_count(times.origin):
+        return int(times.origin), False
+    return _moment(times.origin, times, "origin"), True
+
+
+def bounds_of(times: Times) -> tuple[int, int] | None:
+    """The first and the last second that a time may be of; None if the schema says nothing of it."""
+    if not times.earliest and not times.latest:
+        return None
+    first = _moment(times.earliest, times, "earliest") if times.earliest else -(2**62)
+    last = _moment(times.latest, times, "latest") if times.latest else 2**62
+    return first, last
+
+
+def is_count(text: str) -> bool:
+    """Whether a moment is written as a number of seconds."""
+    return text.lstrip("+-").isdigit()
+
+
+def _moment(text: str, times: Times, key: str) -> int:
+    if is_count(text):
+        return int(text)
+    moment = read(pl.Series([text]), times, "text", Defects())
+    if moment.unreadable is not None:
+        raise UserError(f"[time] {key} = {text!r}: expected a date like 2026-03-01, or a number; correct the schema")
+    return int(moment.seconds[0])
 
 
 def _without(values: pl.Series, absent: tuple[str, ...]) -> pl.Series:
@@ -95,24 +138,42 @@ def _whole(values: pl.Series) -> pl.Series:
     return whole.fill_null(values.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False))
 
 
-def _from_text(values: pl.Series, zone: str, defects: Defects) -> Read:
-    parts = values.str.extract_groups(_ISO).struct.unnest()
+def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> Read:
+    parts = values.str.extract_groups(pattern).struct.unnest()
+    hour = pl.col("hour").cast(pl.Int64).fill_null(0)
+    half = pl.col("half").str.to_lowercase()
+    hour = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + pl.when(half == "pm").then(12).otherwise(0))
+    digits = [
+        pl.col("year"),
+        *(pl.col(name).str.zfill(2) for name in ("month", "day")),
+        hour.cast(pl.String).str.zfill(2),
+    ]
+    digits += [pl.col(name).fill_null("00") for name in ("minute", "second")]
     clock = parts.select(
-        (pl.col("date") + "T" + pl.col("minutes").fill_null("00:00") + ":" + pl.col("seconds").fill_null("00"))
-        .str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", strict=False)
-        .alias("clock"),
+        pl.concat_str(digits).str.to_datetime("%Y%m%d%H%M%S", time_unit="us", strict=False).alias("clock"),
         _offset(pl.col("offset")).alias("offset"),
     )
     local = clock["clock"].set(clock["offset"].is_not_null(), None)
     naive = _localised(local, zone, defects)
     with_offset = clock["clock"].dt.epoch("us") // 10**6 - clock["offset"]
-    return Read(
-        with_offset.fill_null(naive.seconds),
-        naive.naive,
-        naive.ambiguous,
-        naive.nonexistent,
-        _first(clock["clock"].is_null() & values.is_not_null()),
+    return replace(
+        naive,
+        seconds=with_offset.fill_null(naive.seconds),
+        unreadable=_first(clock["clock"].is_null() & values.is_not_null()),
     )
+
+
+def _by_format(values: pl.Series, form: str, zone: str, defects: Defects) -> Read:
+    """Text as a format of strptime describes it."""
+    try:
+        clock = values.str.strptime(pl.Datetime("us"), form, strict=False)
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"[time] unit = {form!r}: not a format that strptime knows ({reason})") from None
+    wrong = _first(clock.is_null() & values.is_not_null())
+    if getattr(clock.dtype, "time_zone", None) is not None:
+        return Read(clock.dt.epoch("us") // 10**6, unreadable=wrong)
+    return replace(_localised(clock, zone, defects), unreadable=wrong)
 
 
 def _offset(text: pl.Expr) -> pl.Expr:
@@ -140,7 +201,7 @@ def _localised(local: pl.Series, zone: str, defects: Defects) -> Read:
         seconds = seconds.set(twice, None)
     if defects.nonexistent_time == "shift" and skipped.any():
         # A day earlier clocks had not been changed yet: that day's offset moves the time on by the gap.
-        before = local.to_frame("t").select(pl.col("t") - _DAY).to_series()
+        before = local.to_frame("t").select(pl.col("t") - _ONE_DAY).to_series()
         shifted = before.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null").dt.epoch("us") // 10**6
         seconds = seconds.fill_null((shifted + 86_400).set(~skipped, None))
     return Read(seconds, naive, int(twice.sum()), int(skipped.sum()))
