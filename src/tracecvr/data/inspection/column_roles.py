@@ -30,18 +30,34 @@ CONVERSION = (
 )
 REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
 ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
-TYPE = ("event", "type", "action", "behavio", "kind", "activity")
+TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
+LABEL = (*CONVERSION, "label", "target", "outcome", "success")
 _MOST_TYPES = 30
+_ABOUT_LABEL = "every row has a time {time!r}: it is taken to be the conversion's only where {label!r} says yes"
 
 
 @dataclass
 class GuessedAction:
-    """Something that follows a click: the column of its time, or the word for it."""
+    """Something that follows a click: the column of its time or of its delay and of its label, or the word for it."""
 
     name: str
     time: str = ""
     event: str = ""
     why: str = ""
+    delay: str = ""
+    label: str = ""
+    unit: str = ""
+    """Of a delay."""
+
+
+@dataclass
+class GuessedFile:
+    """A file of a log whose files differ: its column of times, and the word for its rows or the column of words."""
+
+    log: Sampled
+    time: str
+    event: str = ""
+    type: str = ""
 
 
 @dataclass
@@ -59,8 +75,7 @@ class Guess:
     features: list[Profile] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
-    by_file: list[tuple[Sampled, str, str]] = field(default_factory=list)
-    """Where files differ: each with the word for its rows and its column of times."""
+    by_file: list[GuessedFile] = field(default_factory=list)
 
 
 def guessed(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
@@ -118,15 +133,58 @@ def _of_clicks(columns: Mapping[str, Profile]) -> Guess:
         guess.doubts.append("no column tells clicks apart: rows that are there twice cannot be found")
     for one in others:
         _place(guess, one)
-    _order(guess)
     if not guess.actions:
-        raise UserError(
-            f"{click.name!r} looks like the time of a click, but no column looks like the time of a conversion; is it "
-            "a log of events without a column of types? Describe it by hand as docs/own_log.md says"
-        )
+        _by_label(guess, list(columns.values()), [one for one in others if one.name in guess.left_out])
+    _order(guess)
+    _believe_label(guess, columns)
     used = {click.name, *guess.id, *(one.name for one in others)}
+    used |= {name for action in guess.actions for name in (action.delay, action.label)}
     _features(guess, [one for one in columns.values() if one.name not in used])
     return guess
+
+
+def _label_column(columns: Iterable[Profile]) -> Profile | None:
+    """The column that says of every click whether it was converted, if there is one."""
+    return _first([one for one in columns if one.is_label], LABEL)
+
+
+def _believe_label(guess: Guess, columns: Mapping[str, Profile]) -> None:
+    """Where every row has a time of conversion, a column of labels tells which of them are true."""
+    action, label = guess.actions[0], _label_column(columns.values())
+    time = columns.get(action.time)
+    if time is None or label is None or action.label or time.nulls or time.absent:
+        return
+    action.label = label.name
+    guess.doubts.append(_ABOUT_LABEL.format(time=time.name, label=label.name))
+
+
+def _by_label(guess: Guess, columns: Sequence[Profile], every_row: Sequence[Profile]) -> None:
+    """A conversion that a column of labels tells, with its delay or with a time that every row has; or its delay."""
+    label = _label_column(columns)
+    delay = next((one for one in columns if one.is_delay), None)
+    at = every_row[-1] if label is not None and len(every_row) else None
+    if delay is None and at is None:
+        raise UserError(
+            f"{guess.click.name!r} looks like the time of a click, but no column looks like the time of a conversion"
+            + ("" if label is None else f" ({label.name!r} says whether there was one, but not when)")
+            + ": a log needs it, or the delay from the click. Is it a log of events without a column of types? "
+            "Describe it by hand as docs/own_log.md says"
+        )
+    if label is None and delay is not None and not delay.nulls and delay.values.cast(pl.Float64).min() >= 0:  # type: ignore[operator]
+        guess.doubts.append(f"every row has a delay {delay.name!r}: is every click converted?")
+    named = label or delay or at
+    assert named is not None
+    action = GuessedAction(_short(named.name), label="" if label is None else label.name)
+    if delay is not None:
+        action.delay, action.unit = delay.name, delay.delay_unit or "s"
+        action.why = f"{delay.name}: {delay.examples(3)}"
+        if delay.delay_unit is None:
+            guess.doubts.append(f"{delay.name!r} is taken to be a delay in seconds: its name does not say the unit")
+    elif at is not None:
+        action.time = at.name
+        action.label = ""  # `_believe_label` says so, with a doubt
+        del guess.left_out[at.name]
+    guess.actions.append(action)
 
 
 def _is_follow_up(one: Profile) -> bool:
@@ -146,7 +204,7 @@ def _place(guess: Guess, one: Profile) -> None:
 
 def _order(guess: Guess) -> None:
     """The conversion first; say so where its name does not tell."""
-    named = [one for word in CONVERSION for one in guess.actions if word in (one.time or one.event).lower()]
+    named = [one for word in LABEL for one in guess.actions if word in (one.label or one.time or one.event).lower()]
     if named:
         guess.actions.remove(named[0])
         guess.actions.insert(0, named[0])
@@ -186,11 +244,7 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile) -> Guess:
         words = known
     for word in words:
         rows = int((kinds.values == word).sum())
-        action = GuessedAction(_short(word), event=word, why=f"{rows:,} of {kinds.rows:,} rows looked at")
-        if _has(word, REFUND):
-            guess.refund = GuessedAction("refund", event=word, why=action.why)
-        else:
-            guess.actions.append(action)
+        _add_event(guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows looked at")
     _order(guess)
     if not guess.actions:
         raise UserError(f"column {kinds.name!r} has clicks ({click_word}), but nothing that could follow them")
@@ -200,10 +254,40 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile) -> Guess:
     return guess
 
 
+def _add_event(guess: Guess, name: str, word: str, why: str) -> None:
+    """An action, or the refund, that a word stands for."""
+    if not _has(word, REFUND):
+        guess.actions.append(GuessedAction(name, event=word, why=why))
+        return
+    if guess.refund is not None:
+        guess.doubts.append(f"{word!r} and {guess.refund.event!r} both look like refunds: the former is left out")
+        return
+    guess.refund = GuessedAction("refund", event=word, why=why)
+
+
+def _follow_up_types(columns: Mapping[str, Profile]) -> Profile | None:
+    """The column that tells conversions from refunds and other actions in a file without clicks, if there is one."""
+    for one in columns.values():
+        if one.unit is not None or one.number or not 2 <= one.distinct <= _MOST_TYPES:
+            continue
+        words = _by_frequency(one)
+        refunds = [word for word in words if _has(word, REFUND)]
+        bought = [word for word in words if _has(word, CONVERSION) and word not in refunds]
+        others = [word for word in words if _has(word, ACTION)]
+        if (refunds and (bought or _has(one.name, TYPE))) or (bought and others and _has(one.name, TYPE)):
+            return one
+    return None
+
+
+def _by_frequency(kinds: Profile) -> list[str]:
+    """The words of a column, the most frequent first."""
+    counts = kinds.values.drop_nulls().cast(pl.String).value_counts(sort=True)
+    return [str(word) for word in counts[kinds.name].to_list()]
+
+
 def _words(kinds: Profile) -> tuple[str, list[str]]:
     """What is written of a click, and of everything else, the most frequent first."""
-    counts = kinds.values.drop_nulls().cast(pl.String).value_counts(sort=True)
-    words = [str(word) for word in counts[kinds.name].to_list()]
+    words = _by_frequency(kinds)
     click = next((word for sign in CLICK for word in words if sign in word.lower()), words[0])
     return click, [word for word in words if word != click]
 
@@ -222,17 +306,23 @@ def _of_files(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
     time = _first(_times(clicks.columns), CLICK) or _times(clicks.columns)[0]
     guess = Guess("events", time, *key, event="click")
     for log in logs:
-        word = "click" if log is clicks else _short(log.file.path.stem)
         at = time if log is clicks else max(_times(log.columns), key=lambda one: one.filled)
-        guess.by_file.append((log, word, at.name))
-        if log is not clicks:
-            action = GuessedAction(word, event=word, why=f"every row of {log.file.path.name}")
-            if _has(word, REFUND):
-                guess.refund = GuessedAction("refund", event=word, why=action.why)
-            else:
-                guess.actions.append(action)
         if (at.unit, at.relative) != (time.unit, time.relative):
             guess.doubts.append(f"{log.file.path.name}: times are written in another unit than those of clicks")
+        kinds = None if log is clicks else _follow_up_types(log.columns)
+        if log is clicks:
+            guess.by_file.append(GuessedFile(log, at.name, event="click"))
+        elif kinds is None:
+            word = _short(log.file.path.stem)
+            guess.by_file.append(GuessedFile(log, at.name, event=word))
+            _add_event(guess, word, word, f"every row of {log.file.path.name}")
+        else:
+            guess.by_file.append(GuessedFile(log, at.name, type=kinds.name))
+            for word in _by_frequency(kinds):
+                rows = int((kinds.values == word).sum())
+                _add_event(
+                    guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows of {log.file.path.name} looked at"
+                )
     _order(guess)
     if not guess.actions:
         raise UserError("files of clicks and refunds, but none of conversions")

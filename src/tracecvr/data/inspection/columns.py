@@ -9,10 +9,11 @@ from pathlib import Path
 
 import polars as pl
 
+from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.data.own_log import files, times
 from tracecvr.data.own_log.files import LogFile
-from tracecvr.data.own_log.schema import Defects, Times
+from tracecvr.data.own_log.schema import DATES, Defects, Times
 
 SAMPLE = 200_000
 """Rows that are kept of each file: every row of a short one, every n-th of a long one."""
@@ -21,14 +22,32 @@ SEPARATORS = (",", "\t", ";", "|")
 ABSENT = (0, -1)
 """Numbers that often stand for a time that there is not."""
 
-_YEARS = 15 * 365 * 86_400
-_TIME_NAME = re.compile(r"(^|[_\W])(ts|time|timestamp|date|datetime|seconds|at)($|[_\W])|(time|stamp|date|_at|_ts)$")
+_YEARS = 15 * 365 * DAY
+_BULK = 0.99
+"""Share of the values that decides what a column is: a few mistakes do not."""
+
+_TIME_NAME = re.compile(
+    r"(^|[_\W])(ts|time|timestamp|date|datetime|seconds|at|clock)($|[_\W])|(time|stamp|date|_at|_ts)$"
+)
+_DELAY_NAME = re.compile(r"delay|lag|elapsed|latency|time_?to|(seconds|secs|minutes|mins|hours|days)_?(to|until|after)")
+_DELAY_UNITS = (
+    ("ms", re.compile(r"(^|_)(ms|millis|msec|milliseconds)($|_)")),
+    ("min", re.compile(r"(^|_)(min|mins|minutes?)($|_)")),
+    ("h", re.compile(r"(^|_)(h|hrs?|hours?)($|_)")),
+    ("d", re.compile(r"(^|_)(d|days?)($|_)")),
+    ("s", re.compile(r"(^|_)(s|sec|secs|seconds?)($|_)")),
+)
+_WRITTEN = ("text", "dd/mm/yyyy", "mm/dd/yyyy")
+"""How times that are text may be written."""
+
+_LABELS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
 _ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])|id$")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One column. `unit` is set if it holds times; `relative` if they are not counted from 1970."""
+    """One column. `unit` is set if it holds times; `relative` if they are not counted from 1970; `either` if day and
+    month of its dates could be the other way round."""
 
     name: str
     values: pl.Series
@@ -40,6 +59,25 @@ class Profile:
     absent: tuple[str, ...] = ()
     number: bool = False
     whole: bool = False
+    either: bool = False
+
+    @property
+    def is_delay(self) -> bool:
+        """Whether it seems to hold durations."""
+        return self.number and self.unit is None and bool(_DELAY_NAME.search(self.name.lower()))
+
+    @property
+    def delay_unit(self) -> str | None:
+        """The unit of durations that its name tells."""
+        return next((unit for unit, pattern in _DELAY_UNITS if pattern.search(self.name.lower())), None)
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it says yes or no of every row."""
+        if self.unit is not None or not 1 <= self.distinct <= 2 or self.nulls:
+            return False
+        words = {str(word).lower() for word in self.values.cast(pl.String).unique()}
+        return self.distinct == 2 and words in _LABELS
 
     @property
     def named_id(self) -> bool:
@@ -105,7 +143,10 @@ def sniffed(path: Path) -> LogFile:
 
 def _is_value(cell: str) -> bool:
     """Whether a cell of the first line cannot be the name of a column."""
-    return cell == "" or re.fullmatch(r"[+-]?\d+(\.\d*)?|\d{4}-\d{2}-\d{2}.*", cell) is not None
+    return (
+        cell == ""
+        or re.fullmatch(r"[+-]?\d+(\.\d*)?|\d{4}-\d{2}-\d{2}.*|\d{1,2}[/.]\d{1,2}[/.]\d{4}.*", cell) is not None
+    )
 
 
 def profiled(values: pl.Series) -> Profile:
@@ -114,6 +155,8 @@ def profiled(values: pl.Series) -> Profile:
         return Profile(values.name, values, values.null_count(), 0)
     if values.dtype == pl.String:
         values = values.str.strip_chars().replace("", None)
+    if values.dtype.is_float():
+        values = values.fill_nan(None)
     nulls, distinct = values.null_count(), values.drop_nulls().n_unique()
     plain = Profile(values.name, values, nulls, distinct)
     if plain.filled == 0:
@@ -129,31 +172,58 @@ def profiled(values: pl.Series) -> Profile:
 
 
 def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
-    known = numbers.drop_nulls()
+    known = numbers.drop_nulls().drop_nans()
     whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all())
     real = known.filter(~known.is_in([float(value) for value in ABSENT]))
     absent = tuple(str(value) for value in ABSENT if (known == value).any())
     plain = replace(plain, number=True, whole=whole)
+    if not len(real) or plain.distinct < 2:
+        return plain
+    if _DELAY_NAME.search(plain.name.lower()):
+        return replace(plain, absent=tuple(text for text in absent if text == "-1"))
     for unit, scale in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
-        seconds = real / scale
-        inside = seconds.is_between(times.FIRST, times.LAST)
-        if len(real) and inside.all() and seconds.max() - seconds.min() < _YEARS and plain.distinct > 1:  # type: ignore[operator]
+        if _are_moments(real / scale):
             return replace(plain, unit=unit, absent=absent)
-    if whole and len(real) and _TIME_NAME.search(plain.name.lower()) and plain.distinct > 20:
+    if whole and real.is_between(19_900_101, 21_000_101_000_000).mean() >= _BULK:  # type: ignore[operator]
+        digits = real.cast(pl.Int64).cast(pl.String)
+        named = bool(_TIME_NAME.search(plain.name.lower()))
+        if digits.str.len_chars().is_in([12, 14] if not named else [8, 12, 14]).mean() >= _BULK:  # type: ignore[operator]
+            moments = times.read(digits, Times(), "yyyymmdd", Defects()).seconds
+            if moments.null_count() <= (1 - _BULK) * len(real) and _are_moments(moments.drop_nulls()):
+                return replace(plain, unit="yyyymmdd", naive=True, absent=absent)
+    if whole and _TIME_NAME.search(plain.name.lower()) and plain.distinct > 20:
         absent = tuple(text for text in absent if text == "-1")  # second 0 of its own clock is a time
         return replace(plain, unit="s", relative=True, absent=absent)
     return plain
 
 
+def _are_moments(seconds: pl.Series) -> bool:
+    """Whether nearly all of these lie within some years of each other, and can be times since 1970."""
+    inside = seconds.filter(seconds.is_between(times.FIRST, times.LAST))
+    if not len(inside) or len(inside) < _BULK * len(seconds):
+        return False
+    low, high = inside.quantile((1 - _BULK) / 2), inside.quantile((1 + _BULK) / 2)
+    return high - low < _YEARS  # type: ignore[operator]
+
+
 def _of_text(plain: Profile) -> Profile:
     if plain.values.dtype != pl.String:
         return plain
-    times_read = times.read(plain.values, Times(), "text", Defects())
-    parsed = plain.rows - times_read.seconds.null_count()
-    if parsed < 0.95 * plain.filled:
+    readings = {unit: times.read(plain.values, Times(), unit, Defects()) for unit in _WRITTEN}
+    able = {unit: one for unit, one in readings.items() if one.seconds.count() >= 0.95 * plain.filled}
+    if not able:
         return plain
-    odd = plain.values.filter(times_read.seconds.is_null()).drop_nulls().unique().sort().to_list()
-    return replace(plain, unit="text", naive=times_read.naive > 0, absent=tuple(odd[:10]))
+    # Of a day and a month that can be either way round, the reading is likelier that puts the log into less time.
+    unit = min(able, key=lambda name: _extent(able[name].seconds))
+    best = able[unit]
+    odd = plain.values.filter(best.seconds.is_null()).drop_nulls().unique().sort().to_list()
+    either = len(able) > 1
+    return replace(plain, unit=unit, naive=best.naive > 0, absent=tuple(odd[:10]), either=either)
+
+
+def _extent(seconds: pl.Series) -> float:
+    low, high = seconds.quantile((1 - _BULK) / 2), seconds.quantile((1 + _BULK) / 2)
+    return float(high - low)  # type: ignore[operator]
 
 
 def shown(columns: Sequence[Profile]) -> list[tuple[str, str, str]]:
@@ -163,7 +233,8 @@ def shown(columns: Sequence[Profile]) -> list[tuple[str, str, str]]:
 
 def _words(one: Profile) -> str:
     if one.unit is not None:
-        what = {"text": "times as text", "datetime": "times"}.get(one.unit, f"times in {one.unit}")
+        what = {"text": "times as text", "datetime": "times"}.get(one.unit)
+        what = what or (f"times as {one.unit}" if one.unit in DATES else f"times in {one.unit}")
         what += " from an origin of their own" if one.relative else " without an offset" if one.naive else ""
     else:
         what = (

@@ -26,12 +26,23 @@ ROUND = (
 """Durations that people use."""
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+WARM_UP = 0.5
+"""Share of the time in which clicks can be scored that is proposed for warm-up."""
+
+INTERVAL_CLICKS, INTERVALS = 200, 24
+"""Clicks that an interval should have, and intervals that a stream should have at least."""
+
 LEAK = 0.97
 """AUC from which a single column is taken to know the label."""
 
 _FOREVER = 100 * 365 * DAY
 _SAMPLE = 100_000
 _FEW = 20
+_TAIL = 0.01
+"""Share of the clicks at either end of a log that does not decide where it begins and ends."""
+
+_FAR = 10
+"""Delays so many times the 95 % quantile are put in doubt, if they alone would lengthen d_max."""
 
 
 @dataclass
@@ -46,12 +57,30 @@ class Measured:
     leaks: dict[str, str] = field(default_factory=dict)
     after: dict[str, int] = field(default_factory=dict)
     """How many of each other action came after a conversion of the same click."""
+    outliers: dict[str, int] = field(default_factory=dict)
+    """How many clicks and actions have times that are far from all others; the times above are without them."""
+    unseen: dict[str, float] = field(default_factory=dict)
+    """Of each feature, the share of the later clicks that have a value which no earlier one has."""
+    values: dict[str, int] = field(default_factory=dict)
+    """Of each feature, how many different values clicks have."""
 
     @property
     def doubts(self) -> list[str]:
-        """Actions that never come without a conversion before them: they may be what takes it back."""
+        """Times that are far from the others, and actions that never come without a conversion before them: they may
+        be what takes it back."""
+        far = [
+            f"{count:,} {what} {'has' if count == 1 else 'have'} a time that is far from all others: it is taken to be "
+            "a mistake (see earliest and latest in [time])"
+            for what, count in self.outliers.items()
+            if count
+        ]
+        if (late := self.labels.far) > 0:
+            far.append(
+                f"{late:,} conversions come much later than the others: d_max is chosen without them, and they do not "
+                "count"
+            )
         suspects = [name for name, n in self.after.items() if n and n == len(self.delays[name])]
-        return [
+        return far + [
             f"every {name!r} comes after a conversion of its click: if it takes the conversion back, describe it in "
             "[refund] in place of [[action]]"
             for name in suspects
@@ -92,24 +121,27 @@ class ProposedLabels:
     split: int
     interval: int
     observed_until: int
+    far: int = 0
+    """Conversions that are later than the others by far."""
+    warm_clicks: int = 0
+    """About how many clicks are before the split,"""
+    interval_clicks: int = 0
+    """and how many are in an interval."""
 
 
 def measure(schema: LogSchema, progress: Progress) -> Measured:
     """Clean the whole log by a draft of its schema and look at what comes out."""
-    delays: dict[str, list[Ints]] = {name: [] for name in schema.names}
-    first, last, seen, clicks = _FOREVER * 100, -1, -1, 0
+    days, delays, clicks = _Days(), {name: list[Ints]() for name in schema.names}, 0
     sample: list[pl.DataFrame] = []
     after = dict.fromkeys(schema.names[1:], 0)
+    cleaner = Cleaner(Rows(schema), _FOREVER)
     with Scratch(progress=progress) as scratch:
-        cleaner = Cleaner(Rows(schema), _FOREVER)
         for part in cleaner.parts(scratch):
             if not len(part):
                 continue
-            times = part.select("click_ts", *schema.names)
-            first, last = min(first, times["click_ts"].min()), max(last, times["click_ts"].max())  # type: ignore[type-var,assignment]
-            seen = max(seen, *(int(t) for t in times.max().row(0) if t is not None))
+            days.add(part, schema.names)
             for name, parts in delays.items():
-                parts.append((times[name] - times["click_ts"]).drop_nulls().to_numpy())
+                parts.append((part[name] - part["click_ts"]).drop_nulls().to_numpy())
             for name in after:
                 after[name] += int((part[name] >= part[schema.names[0]]).sum())
             sample.append(part.gather_every(max(1, clicks // _SAMPLE), clicks % 7))
@@ -118,9 +150,63 @@ def measure(schema: LogSchema, progress: Progress) -> Measured:
         raise UserError("the log has no click that could be read: look at the columns and describe it by hand")
     every = pl.concat(sample)
     every = every.gather_every(max(1, len(every) // _SAMPLE))
+    first, last, seen, outliers = days.without_outliers()
+    for word in ("click", "conversion", "action"):  # so far from now that the draft has left them out already
+        outliers[f"{word}s"] = outliers.get(f"{word}s", 0) + cleaner.rows.met(f"{word}_out_of_range")
     sorted_delays = {name: np.sort(np.concatenate(parts)) for name, parts in delays.items()}
-    leaks = {c.raw: why for c in schema.features if (why := leak(every[c.raw], every[schema.names[0]].is_not_null()))}
-    return Measured(first, last, seen, clicks, sorted_delays, leaks, after)
+    sorted_delays = {name: all_[: np.searchsorted(all_, seen - first, "right")] for name, all_ in sorted_delays.items()}
+    label = every[schema.names[0]].is_not_null()
+    leaks = {c.raw: why for c in schema.features if (why := leak(every[c.raw], label))}
+    inside = every.filter(pl.col("click_ts").is_between(first, last)).sort("click_ts")
+    unseen = {c.raw: _unseen(inside[c.raw]) for c in schema.features}
+    values = {c.raw: inside[c.raw].n_unique() for c in schema.features}
+    return Measured(first, last, seen, clicks, sorted_delays, leaks, after, outliers, unseen, values)
+
+
+class _Days:
+    """How many clicks and actions there are of each day, and the first and last of them: enough to find times that are
+    far from all others, however long the log is."""
+
+    def __init__(self) -> None:
+        self.frames: list[pl.DataFrame] = []
+
+    def add(self, part: pl.DataFrame, actions: tuple[str, ...]) -> None:
+        """Count the times of a part."""
+        for kind, name in enumerate(("click_ts", *actions)):
+            times = part.select(pl.col(name).cast(pl.Int64).alias("t")).drop_nulls()
+            day = times.group_by((pl.col("t") // DAY).alias("day")).agg(*_SUMMARY)
+            self.frames.append(day.with_columns(pl.lit(min(kind, 2), pl.Int8).alias("kind")))
+
+    def without_outliers(self) -> tuple[int, int, int, dict[str, int]]:
+        """The first and last click and the last of anything, but for outliers; and how many of these there are."""
+        every = pl.concat(self.frames)
+        days = every.group_by("kind", "day").agg(pl.col("n").sum(), pl.col("low").min(), pl.col("high").max())
+        clicks = days.filter(pl.col("kind") == 0).sort("day")
+        part = clicks["n"].cum_sum() / clicks["n"].sum()
+        low = int(clicks["day"].filter(part >= _TAIL)[0])
+        high = int(clicks["day"].filter(part >= 1 - _TAIL)[0])
+        reach = high - low + 1
+        sound = pl.col("day").is_between(low - reach, high + reach)
+        kept, gone = days.filter(sound), days.filter(~sound)
+        clicks = kept.filter(pl.col("kind") == 0)
+        names = ("clicks", "conversions", "actions")
+        outliers = {name: int(gone.filter(pl.col("kind") == kind)["n"].sum()) for kind, name in enumerate(names)}
+        return _extreme(clicks["low"].min()), _extreme(clicks["high"].max()), _extreme(kept["high"].max()), outliers
+
+
+_SUMMARY = (pl.len().cast(pl.Int64).alias("n"), pl.col("t").min().alias("low"), pl.col("t").max().alias("high"))
+
+
+def _extreme(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _unseen(in_order: pl.Series) -> float:
+    """The share of the later half of a column whose value is nowhere in the earlier half."""
+    half = len(in_order) // 2
+    later = in_order[half:].drop_nulls()
+    return float((~later.is_in(in_order[:half].drop_nulls().unique().implode())).mean() or 0.0)  # type: ignore[arg-type]
 
 
 def leak(values: pl.Series, label: pl.Series) -> str | None:
@@ -161,17 +247,28 @@ def _labels(measured: Measured) -> ProposedLabels:
     if not len(delays):
         raise UserError("the log has no conversion that could be read: look at the columns and describe it by hand")
     span = until - measured.first_click
-    needed = int(np.quantile(delays, 0.99, method="higher"))
+    usual = delays[delays <= _FAR * max(int(np.quantile(delays, 0.95, method="higher")), HOUR)]
+    needed = int(np.quantile(usual, 0.99, method="higher"))
     able = [age for age in ROUND if 3 * age <= span] or [max(1, span // 3)]
     d_max = next((age for age in able if age >= needed), able[-1])
     marks = [int(np.quantile(delays, q, method="higher")) for q in QUANTILES[:-1]]
     ends = {next((age for age in ROUND if age >= mark), d_max) for mark in marks}
     horizons = (*sorted(end for end in ends if end < d_max), d_max)
-    last = max(min(measured.last_click, until - d_max), measured.first_click + 1)
-    step = next(s for s in (DAY, HOUR, MINUTE, 1) if last - measured.first_click >= 5 * s or s == 1)
-    split = (measured.first_click + round(0.4 * (last - measured.first_click))) // step * step
-    split = max(split, measured.first_click + 1)
-    wanted = max(1, (last - split) // 48)
-    interval = next((age for age in ROUND if age >= wanted), HOUR) if wanted < HOUR else HOUR
+    far = len(delays) - len(usual) if np.quantile(delays, 0.99, method="higher") > d_max else 0
+    split, interval = _grid(measured, max(min(measured.last_click, until - d_max), measured.first_click + 1))
+    rate = measured.clicks / max(measured.last_click - measured.first_click, 1)
+    warm, each = round(rate * (split - measured.first_click)), round(rate * interval)
     later = float((delays > d_max).mean())
-    return ProposedLabels(d_max, later, horizons, split, interval, until)
+    return ProposedLabels(d_max, later, horizons, split, interval, until, far, warm, each)
+
+
+def _grid(measured: Measured, last: int) -> tuple[int, int]:
+    """Where the stream starts and how long its intervals are: half of the clicks that can be scored are for warm-up,
+    and an interval has clicks enough to learn from, if that leaves enough intervals."""
+    first = measured.first_click
+    step = next(s for s in (DAY, HOUR, MINUTE, 1) if last - first >= 5 * s or s == 1)
+    split = max((first + round(WARM_UP * (last - first))) // step * step, first + 1)
+    rate = measured.clicks / max(measured.last_click - first, 1)
+    wanted = min(INTERVAL_CLICKS / max(rate, 1e-9), (last - split) / INTERVALS)
+    interval = next((age for age in reversed(ROUND) if age <= wanted), max(1, int(wanted)))
+    return split, min(interval, DAY)

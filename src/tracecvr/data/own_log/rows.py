@@ -229,6 +229,10 @@ class Rows:
             self.drop(reason, frame.filter(~sound), self.schema.defects.null)
         return kept
 
+    def met(self, name: str) -> int:
+        """How often something was met, in rows that were dropped or not."""
+        return self.dropped[name] + self.counts[name]
+
     def drop(self, reason: str, rows: pl.DataFrame, policy: str) -> None:
         """Count rows that are left out, or refuse the first of them if the schema says so."""
         self.dropped[reason] += len(rows)
