@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
 from tracecvr.data.own_log.rows import Rows
 from tracecvr.data.own_log.schema import LogSchema
 from tracecvr.data.own_log.times import origin_of
+from tracecvr.data.shared_ids import SharedIds
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Inspection:
     guess: Guess
     measured: Measured
     counts: dict[str, int]
+    shared: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each hashed feature: values that share an id with another, and all values."""
 
     @property
     def doubts(self) -> list[str]:
@@ -54,6 +57,7 @@ class Inspection:
             "d_max_s": labels.d_max,
             "horizons_s": list(labels.horizons),
             "counts": self.counts,
+            "shared_ids": {name: {"values": n, "of": every} for name, (n, every) in self.shared.items()},
         }
 
 
@@ -76,19 +80,24 @@ def inspect_files(
             f"every feature gives the label away ({', '.join(measurement.leaks)}): there is nothing to learn from"
         )
     final = replace(draft, **_moved(draft, measurement))
-    counts = counted(_parsed(final), progress)
-    text = replace(final, counts=counts).text()
-    return Inspection(text, list(profiles.values()), guess, final.measured or measurement, counts)
+    counts, shared = counted(_parsed(final), progress)
+    text = replace(final, counts=counts, shared=shared).text()
+    return Inspection(text, list(profiles.values()), guess, final.measured or measurement, counts, shared)
 
 
-def counted(described: LogSchema, progress: Progress = no_progress) -> dict[str, int]:
-    """The defects of a log, with the code that `prepare` uses."""
-    rows, clicks = Rows(described), 0
+def counted(
+    described: LogSchema, progress: Progress = no_progress
+) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """The defects of a log, with the code that `prepare` uses; and of each hashed feature, how many values share an id
+    with another, and of how many."""
+    rows, clicks, shared = Rows(described), 0, SharedIds(described.features)
     with Scratch(progress=progress) as scratch:
         for part in Cleaner(rows, described.labels.d_max).parts(scratch):
             clicks += len(part)
+            shared.add(part)
     dropped = {f"dropped_{name}": rows.dropped[name] for name in DROPPED}
-    return {"rows": rows.read, "clicks": clicks} | {name: rows.counts[name] for name in COUNTED} | dropped
+    counts = {"rows": rows.read, "clicks": clicks} | {name: rows.counts[name] for name in COUNTED} | dropped
+    return counts, shared.counts()
 
 
 def _parsed(proposal: Proposal) -> LogSchema:

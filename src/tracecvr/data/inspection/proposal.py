@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,8 +20,19 @@ from tracecvr.data.own_log.schema import Defects
 DRAFT_ORIGINS = "1990-01-01T00:00:00Z", "-1000000000000"
 """Early enough for any log: while nothing is known but what a sample shows."""
 
+_DRAFT_BOUNDS = "1990-01-01", "2100-01-01"
+"""What a draft takes for times that can be."""
+
 SKEW = 5 * MINUTE
-_MOST_IDS = 1 << 15
+FEW_VALUES, NEW_VALUES = 2_000, 0.02
+"""A column is given a vocabulary if it has at most so many values, and at most such a share of the later clicks has one
+that no earlier click has."""
+
+BOUNDS = "earliest", "latest"
+_MOST_IDS = 1 << 18
+_IDS_PER_VALUE = 8
+"""Of values that are hashed to so many times as many ids, about one in ten shares its id with another."""
+
 _BINS = 32
 _DRAFT = ProposedLabels(100 * 365 * DAY, 0.0, (HOUR,), 1, HOUR, 100 * 365 * DAY)
 
@@ -38,6 +49,8 @@ class Proposal:
     measured: Measured | None = None
     origin: str = ""
     counts: Mapping[str, int] | None = None
+    shared: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of hashed features: how many of their values share an id with another, of how many."""
 
     def text(self) -> str:
         """The TOML file."""
@@ -72,11 +85,38 @@ class Proposal:
         lines.append(_line("zone", self.zone, "of times without an offset"))
         origin = self.origin or DRAFT_ORIGINS[time.relative]
         lines.append(_line("origin", int(origin) if time.relative else origin, "second 0 of the table"))
-        times = [one for log in self.logs for one in log.columns.values() if one.unit is not None]
+        columns = [one for log in self.logs for one in log.columns.values()]
+        times = [one for one in columns if one.unit is not None or one.name in self._delays()]
         absent = list(dict.fromkeys(text for one in times for text in one.absent))
+        lines += self._bounds()
+        if any(one.either for one in times):
+            lines.append(
+                "# In doubt: day and month could be the other way round (dd/mm/yyyy or mm/dd/yyyy). This way, the log "
+                "is the shorter."
+            )
         if absent:
             lines.append("# In doubt: these stand where a time is expected, and are taken to mean that there is none.")
             lines.append(_line("absent", absent))
+        return lines
+
+    def _delays(self) -> list[str]:
+        return [action.delay for action in self.guess.actions]
+
+    def _bounds(self) -> list[str]:
+        """Times outside are mistakes. A draft has wide bounds; the schema has some only if there are such mistakes."""
+        relative, measured = self.guess.click.relative, self.measured
+        if measured is None:
+            return [] if relative else [_line(key, at) for key, at in zip(BOUNDS, _DRAFT_BOUNDS, strict=True)]
+        if not any(measured.outliers.values()):
+            return []
+        first, last = measured.first_click // DAY * DAY, (measured.last_seen // DAY + 1) * DAY - 1
+        counts = ", ".join(f"{n:,} {what}" for what, n in measured.outliers.items() if n)
+        lines = [f"# In doubt: {counts} with a time that is far from all others. They are dropped as mistakes."]
+        origin = int(self.origin) if relative else int(datetime.fromisoformat(self.origin).timestamp())
+        for key, at in zip(BOUNDS, (first, last), strict=True):
+            moment = origin + at
+            text = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            lines.append(_line(key, moment if relative else text))
         return lines
 
     def _click(self) -> list[str]:
@@ -109,10 +149,15 @@ class Proposal:
 
     def _files(self) -> list[str]:
         lines, units = [], self._units()
-        for log, word, time in self.guess.by_file:
-            lines += ["", "[[file]]", _line("path", self._relative(str(log.file.path)), f"{log.rows:,} rows")]
-            lines += [_line("event", word, "what every row of it is"), _line("time", time)]
-            lines += [_line("unit", units[time])] if time in units else []
+        for one in self.guess.by_file:
+            path, rows = self._relative(str(one.log.file.path)), one.log.rows
+            lines += ["", "[[file]]", _line("path", path, f"{rows:,} rows")]
+            if one.type:
+                lines.append(_line("type", one.type, "the column that says what a row of it is"))
+            else:
+                lines.append(_line("event", one.event, "what every row of it is"))
+            lines.append(_line("time", one.time))
+            lines += [_line("unit", units[one.time])] if one.time in units else []
         return lines
 
     def _labels(self) -> list[str]:
@@ -124,8 +169,10 @@ class Proposal:
             "[labels]",
             _line("d_max", exact_duration(labels.d_max), later),
             _line("horizons", ends, "near the 10, 25, 50, 75 and 90 % quantiles of the delay"),
-            _line("split", exact_duration(labels.split), "end of the warm-up part, since the origin"),
-            _line("interval", exact_duration(labels.interval)),
+            _line(
+                "split", exact_duration(labels.split), f"end of the warm-up part: about {labels.warm_clicks:,} clicks"
+            ),
+            _line("interval", exact_duration(labels.interval), f"about {labels.interval_clicks:,} clicks each"),
             *self._end(labels),
             "# negatives_kept = 0.1              # if only a share of the clicks without a conversion was kept",
         ]
@@ -178,7 +225,15 @@ class Proposal:
             "drop the click, or ignore the conversion",
             "dropped_conversion_before_click",
         )
-        add("null", plain.null, "drop, refuse", "dropped_null_click_time", "dropped_null_click_id")
+        add(
+            "null",
+            plain.null,
+            "drop, refuse",
+            "dropped_null_click_time",
+            "dropped_null_click_id",
+            "dropped_null_action_time",
+            "dropped_label_without_time",
+        )
         add("ambiguous_time", plain.ambiguous_time, "earliest, latest, null", "ambiguous_time")
         add("nonexistent_time", plain.nonexistent_time, "shift, null", "nonexistent_time")
         add("refund", plain.refund, "retract from then on, or ignore", "refund", "refund_after_d_max")
@@ -204,14 +259,23 @@ class Proposal:
         return lines
 
     def _feature(self, one: Profile) -> str:
-        seen = f"{one.distinct:,} different: {one.examples()}"
-        if self.measured is not None and one.number and one.distinct > 50 and not self._names(one):
-            values = one.values.cast(float, strict=False).drop_nulls()
-            low, middle, high = float(values.min()), float(values.median()), float(values.max())  # type: ignore[arg-type]
+        """How a column is made a feature. While nothing is measured, values stay as they are."""
+        measured = self.measured
+        if measured is None:
+            return f'{_key(one.name)} = {{kind = "vocabulary"}}'
+        values, unseen = measured.values[one.name], measured.unseen[one.name]
+        seen = f"{values:,} different: {one.examples()}"
+        if one.number and one.distinct > 50 and not self._names(one):
+            numbers = one.values.cast(float, strict=False).drop_nulls()
+            low, middle, high = float(numbers.min()), float(numbers.median()), float(numbers.max())  # type: ignore[arg-type]
             scale = ', scale = "log"' if low >= -1 and high > 50 * max(middle, 1.0) else ""
             return f'{_key(one.name)} = {{kind = "binned", size = {_BINS}{scale}}}    # {seen}'
-        size = min(_MOST_IDS, max(8, 1 << (2 * one.distinct - 1).bit_length()))
-        return f'{_key(one.name)} = {{kind = "hashed", size = {size}}}    # {seen}'
+        if values <= FEW_VALUES and unseen <= NEW_VALUES:
+            return f'{_key(one.name)} = {{kind = "vocabulary"}}    # {_one_line(seen)}'
+        size = min(_MOST_IDS, max(16, 1 << (_IDS_PER_VALUE * values - 1).bit_length()))
+        shared = self.shared.get(one.name)
+        crowd = "" if shared is None else f"; {shared[0]:,} of {shared[1]:,} share an id with another"
+        return f'{_key(one.name)} = {{kind = "hashed", size = {size}}}    # {_one_line(seen + crowd)}'
 
     def _names(self, one: Profile) -> bool:
         """Whether the numbers of a column are names, not amounts."""
@@ -224,7 +288,10 @@ class Proposal:
 def _where(action: GuessedAction, units: Mapping[str, str]) -> list[str]:
     if action.event:
         return [_line("event", action.event, action.why)]
-    lines = [_line("time", action.time, action.why)]
+    lines = [] if not action.label else [_line("label", action.label, "1 where it happened")]
+    if action.delay:
+        return [*lines, _line("delay", action.delay, action.why), _line("unit", action.unit, "of the delay")]
+    lines.append(_line("time", action.time, action.why))
     return lines + ([_line("unit", units[action.time])] if action.time in units else [])
 
 
