@@ -69,8 +69,8 @@ class Measured:
         """Times that are far from the others, and actions that never come without a conversion before them: they may
         be what takes it back."""
         far = [
-            f"{count:,} {what} {'has' if count == 1 else 'have'} a time that is far from all others: it is taken to be "
-            "a mistake (see earliest and latest in [time])"
+            f"{count:,} {what} with a time that is far from all others: taken to be mistakes, and dropped (see "
+            "`earliest` and `latest` in [time])"
             for what, count in self.outliers.items()
             if count
         ]
