@@ -12,6 +12,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli import live
+from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, dataset_named, with_schema
 
 if TYPE_CHECKING:
     from tracecvr.runs.run import Launch
@@ -31,14 +32,6 @@ _SET_HELP = (
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET_HELP)]
-DataSettings = Annotated[
-    list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
-]
-SchemaFile = Annotated[
-    Path | None,
-    typer.Option("--schema", help="Schema of a log of your own (dataset `logs`), as `inspect` proposes it."),
-]
-Source = Annotated[Path | None, typer.Option("--source", help="Raw log, or a directory written by `prepare`.")]
 
 
 def _say_version(asked: bool) -> None:
@@ -127,7 +120,7 @@ def prepare(
     from tracecvr.data import prepared
     from tracecvr.runs.spec import dataset_of
 
-    dataset = dataset_of(Given(data), _with_schema(data_set, schema))
+    dataset = dataset_of(Given(data), with_schema(data_set, schema))
     with Display(Console(stderr=True)) as progress:
         made = prepared.prepare_to(out, dataset, source, progress)
     for name, count in made.table.counts.items():
@@ -140,7 +133,7 @@ def prepare(
 @app.command()
 def run(
     method: Annotated[str, typer.Option("--method", help="Method, as listed by `tracecvr methods`.")],
-    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    data: Data = None,
     plugin: Annotated[list[str] | None, typer.Option("--plugin", help="Plugin to add, e.g. completer.")] = None,
     source: Source = None,
     schema: SchemaFile = None,
@@ -173,11 +166,9 @@ def run(
     from tracecvr.runs.run import run as carried_out
     from tracecvr.runs.spec import spec_of
 
-    added, given, chosen = plugin or [], config.pairs(settings or [], "--set"), _with_schema(data_set, schema)
-    each = threads or max(1, _cores() // workers)
-    spec = spec_of(
-        Given(method), [Given(name) for name in added], Given(data), source, given, chosen, seed, each, workers
-    )
+    added, given, chosen = plugin or [], config.pairs(settings or [], "--set"), with_schema(data_set, schema)
+    each, data = threads or max(1, _cores() // workers), dataset_named(data, source, schema)
+    spec = spec_of(Given(method), [Given(name) for name in added], data, source, given, chosen, seed, each, workers)
     where = out or Path("runs") / f"{data}-{'+'.join([method, *added])}-seed{seed}"
     launch = _launch(engine, address, workers)
     with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
@@ -237,7 +228,7 @@ def bench(
         suite=suites.load(suite),
         data=Given(data),
         source=source,
-        data_settings=tuple(_with_schema(data_set, schema)),
+        data_settings=tuple(with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
         methods=tuple(Given(name) for name in methods.split(",") if name),
         seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
@@ -373,11 +364,6 @@ def main() -> None:
 def _fail(message: str) -> None:
     typer.echo("error: " + " ".join(message.split()), err=True)
     sys.exit(2)
-
-
-def _with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
-    """Options of the dataset, of which `--schema FILE` is one."""
-    return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
 
 
 def _launch(engine: str, address: str | None, workers: int) -> Launch | None:

@@ -6,15 +6,15 @@ A log is read in parts, sorted and written in slices, so that one bigger than me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
-from tracecvr.base.config import Seconds, option
+from tracecvr.base.config import Seconds, option, restored
 from tracecvr.base.errors import UserError
 from tracecvr.data.column_files import Array, Columns, InFiles, InMemory
 from tracecvr.data.encoder import Column, Encoder
@@ -98,6 +98,15 @@ class Dataset:
     def files(self, source: Path | None) -> tuple[Path, ...]:
         """Every file that a log is made from: a run is another one if they change."""
         return () if source is None else (source,)
+
+    def carried(self) -> dict[str, str]:
+        """Small files that are needed to read the log again, by name: tables and runs keep a copy."""
+        return {}
+
+    @classmethod
+    def reopened(cls, options: Mapping[str, Any], folder: Path) -> Dataset:  # noqa: ARG003
+        """The dataset with recorded options, and with the copies that `folder` keeps."""
+        return restored(cls, options)
 
     def origin(self) -> int | None:
         """The Unix time of the log's second 0; None if its times are not those of a calendar."""

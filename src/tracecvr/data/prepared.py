@@ -9,6 +9,7 @@ from typing import Any
 from tracecvr.base.config import values
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
+from tracecvr.data import raw_log
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
@@ -33,6 +34,7 @@ def prepare_to(path: Path, dataset: Dataset, source: Path | None, progress: Prog
     with atomic_directory(path) as folder:
         prepared = Prepared(*dataset.prepare(source, Scratch(folder, progress), folder))
         _describe(prepared, dataset, folder)
+        raw_log.record(dataset, source, folder)
     return prepared
 
 
@@ -45,6 +47,14 @@ def _describe(prepared: Prepared, dataset: Dataset, folder: Path) -> None:
 def load(path: Path) -> Prepared:
     """Memory-map a prepared log."""
     return Prepared(ClickTable.load(path), Encoder.load(path / "encoder.json"))
+
+
+def dataset_name(path: Path | None) -> str | None:
+    """The dataset that a directory was prepared from; None if it is not a prepared log."""
+    if path is None or not ClickTable.exists(path):
+        return None
+    name: str = read_manifest(path)["schema"]["dataset"]
+    return name
 
 
 def options_of(path: Path, dataset: Dataset, changed: bool) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from tracecvr.base.config import Seconds, option
+from tracecvr.base.config import Seconds, option, restored
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog
 from tracecvr.data.encoder import Column, Encoder
@@ -19,6 +21,8 @@ from tracecvr.data.own_log.schema import LogSchema
 from tracecvr.data.own_log.times import origin_of
 from tracecvr.data.shared_ids import SharedIds
 from tracecvr.data.table import Schema
+
+_CARRIED = "schema.toml"
 
 
 @dataclass
@@ -63,6 +67,15 @@ class Logs(Dataset):
     def files(self, source: Path | None) -> tuple[Path, ...]:
         described = self.described
         return described.path, *(file.path for _, file in Rows(described, source).opened())
+
+    def carried(self) -> dict[str, str]:
+        described = self.described
+        text = described.path.read_text(encoding="utf-8")
+        return {_CARRIED: text if described.folder else f"folder = {json.dumps(str(described.beside))}\n{text}"}
+
+    @classmethod
+    def reopened(cls, options: Mapping[str, Any], folder: Path) -> Dataset:
+        return restored(cls, {**options, "schema": str(folder / _CARRIED)})
 
     def columns(self) -> tuple[Column, ...]:
         return self.described.features

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from tracecvr.base.errors import UserError
+from tracecvr.data import prepared, raw_log
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
+from tracecvr.online.starting_run import StartingRun
+from tracecvr.runs.spec import dataset_of
+
+
+def log_of(
+    data: str | None, source: Path | None, settings: Sequence[str], run: Path | None
+) -> tuple[Dataset, Path | None, int]:
+    """A log as a command names it, by its dataset and raw file, by a prepared table or by a run over it: the dataset,
+    the raw log, and where its stream starts or the run has ended."""
+    if run is not None:
+        origin = StartingRun.of(run)
+        log = origin.log()
+        dataset, raw = (origin.dataset, log) if prepared.dataset_name(log) is None else _of_table(log)
+        return dataset, raw, origin.start.time
+    if (known := prepared.dataset_name(source)) is not None:
+        if settings or data not in (None, known):
+            raise UserError(
+                f"{source} was prepared from {known!r} and knows its options: leave out --data, --schema and --data-set"
+            )
+        dataset, raw = _of_table(source)
+        return dataset, raw, dataset.split
+    if data is None:
+        raise UserError("--data is missing: name the dataset, or give a prepared log as --source or a run as --model")
+    dataset = dataset_of(data, settings)
+    return dataset, source, dataset.split
+
+
+def _of_table(table: Path | None) -> tuple[Dataset, Path | None]:
+    assert table is not None
+    return raw_log.reopened(table)
 
 
 def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> Iterator[dict[str, Any]]:
@@ -24,7 +56,8 @@ def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> It
             if "click_id" not in frame.columns:
                 frame = frame.with_row_index("click_id", rows)
             rows += part.rows
-            frames.append(frame.select("click_id", "click_ts", *actions, *features))
+            undone = pl.col("undone") if "undone" in frame.columns else pl.lit(None, pl.Int64).alias("undone")
+            frames.append(frame.select("click_id", "click_ts", *actions, undone, *features))
     log = pl.concat(frames).filter(~(pl.col(actions[0]) < pl.col("click_ts")).fill_null(False))
     yield from _in_order(log, actions, features, start, end)
 
@@ -33,12 +66,13 @@ def _in_order(
     log: pl.DataFrame, actions: tuple[str, ...], features: list[str], start: int, end: int
 ) -> Iterator[dict[str, Any]]:
     times = [log.select(ts="click_ts", row=pl.int_range(pl.len()), kind=pl.lit(0))]
-    for kind, action in enumerate(actions, start=1):
+    for kind, action in enumerate((*actions, "undone"), start=1):
         times.append(log.select(ts=pl.col(action).cast(pl.Int64), row=pl.int_range(pl.len()), kind=pl.lit(kind)))
     due = pl.concat([t.with_columns(pl.col("ts").cast(pl.Int64)) for t in times])
     due = due.filter((pl.col("ts") >= start) & (pl.col("ts") < end)).sort("ts", "kind", "row")
+    kinds = ("click", *actions, "refund")
     ids = log["click_id"]
     raw = log.select(features)
     for ts, row, kind in due.iter_rows():
-        event: dict[str, Any] = {"type": actions[kind - 1] if kind else "click", "click_id": int(ids[row]), "ts": ts}
+        event: dict[str, Any] = {"type": kinds[kind], "click_id": int(ids[row]), "ts": ts}
         yield event if kind else event | {"features": raw.row(row, named=True)}

@@ -9,6 +9,7 @@ from typing import Any
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
+from tracecvr.data import raw_log
 from tracecvr.data.dataset import Dataset
 from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.runs.replay import FullPlan
@@ -55,12 +56,16 @@ class StartingRun:
 
     @property
     def dataset(self) -> Dataset:
+        if self._knows_its_log():
+            return raw_log.reopened(self.folder)[0]
         made: Dataset = config.restored(registry.get("dataset", self.recorded["data"]), self.recorded["config"]["data"])
         return made
 
     def log(self) -> Path | None:
         """Where its log was; None of a dataset that needs no file."""
         source = self.recorded["source"]
+        if self._knows_its_log() and not _is_table(source):
+            return raw_log.reopened(self.folder)[1]
         if source is None:
             return None
         if "path" not in source:
@@ -68,4 +73,12 @@ class StartingRun:
         path = Path(source["path"])
         if not path.exists():
             raise UserError(f"{path}, the log of {self.folder}, is gone: give it as `tracecvr init --source`")
-        return path.parent if path.name == "table.json" else path
+        return path.parent if _is_table(source) else path
+
+    def _knows_its_log(self) -> bool:
+        return (self.folder / raw_log.NAME).is_file()
+
+
+def _is_table(source: dict[str, Any] | None) -> bool:
+    """Whether what a run has read was prepared before."""
+    return source is not None and Path(source.get("path", "")).name == "table.json"

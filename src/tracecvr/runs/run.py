@@ -4,6 +4,7 @@ run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
 result.json      metrics, cost, configuration, versions; cost is of the whole stream, metrics are of the clicks judged
 intervals.parquet, scores.parquet, encoder.json; the first two hold only clicks that count (the plan's `judge_from`)
+raw_log.json     the dataset and its raw log, for commands that go on from the run (and its schema.toml, if it has one)
 internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
 posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
 posterior_days.parquet  the same for each day of the stream (`start`)
@@ -65,6 +66,8 @@ class Spec:
     source: dict[str, Any] | None = None
     workers: int = 1
     """Processes that share each batch (see `ranks`), of so many threads each."""
+    keep_record: Callable[[Path], None] | None = None
+    """Writes to a directory which raw log this is, for commands that go on from the run."""
     made_by: Callable[[], Spec] | None = None
     """Makes it again. A worker process gets this in place of the rest: a method may come from a file that only this
     process has imported."""
@@ -301,6 +304,8 @@ class _Run:
             | ({} if weight is None else {"weight": weight})
         )
         self.encoder.save(self.out / "encoder.json")
+        if self.spec.keep_record is not None:
+            self.spec.keep_record(self.out)
         write_parquet(self.out / "intervals.parquet", per_interval)
         write_parquet(self.out / "scores.parquet", scores)
         if (open_clicks := plan.open_clicks(self.source)) is not None:

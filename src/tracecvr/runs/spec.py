@@ -9,7 +9,7 @@ from typing import Any
 
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
-from tracecvr.data import prepared
+from tracecvr.data import prepared, raw_log
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.table import ClickTable
 from tracecvr.learn.stream_learning import StreamLearning
@@ -72,6 +72,9 @@ def spec_of(
         threads=threads,
         workers=workers,
         source=signature((source / "table.json",) if source and ready else dataset.files(source)),
+        keep_record=partial(raw_log.copy_record, source)
+        if source and ready
+        else partial(raw_log.record, dataset, source),
         made_by=partial(
             spec_of, method, tuple(plugins), data, source, settings, tuple(data_settings), seed, threads, workers
         ),

@@ -20,6 +20,33 @@ DataSettings = Annotated[
     list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
 ]
 
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; a prepared log tells its own."),
+]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema", help="Schema of a log of your own (dataset `logs`), as `inspect` proposes it."),
+]
+
+
+def with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
+    """Options of the dataset, of which `--schema FILE` is one."""
+    return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
+
+
+def dataset_named(data: str | None, source: Path | None, schema: Path | None = None) -> str:
+    """The dataset that is given, or that a prepared log or a schema tells. Only who gives it can mean a file."""
+    from tracecvr.base.registry import Given
+    from tracecvr.data.prepared import dataset_name
+
+    name = Given(data) if data else "logs" if schema is not None else dataset_name(source)
+    if name is None:
+        raise UserError(
+            "--data is missing: name the dataset, or give a prepared log as --source (for `init`, a run as --model)"
+        )
+    return name
+
 
 def store_at(folder: Path, check: bool = True) -> LiveStore:
     """Open a store."""

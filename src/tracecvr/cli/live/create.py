@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import DataSettings, Source, Store
+from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, dataset_named, with_schema
 
 if TYPE_CHECKING:
     from tracecvr.online.store import Store as LiveStore
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def init(
     context: typer.Context,
     store: Store,
-    data: Annotated[str | None, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")] = None,
+    data: Data = None,
     source: Source = None,
     model: Annotated[
         Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
@@ -29,6 +29,7 @@ def init(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
     ] = None,
+    schema: SchemaFile = None,
     data_set: DataSettings = None,
     lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
     warm_labels: Annotated[str, typer.Option(help="censored, as known at the split; or mature.")] = "censored",
@@ -56,7 +57,6 @@ def init(
 ) -> None:
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
-    from tracecvr.base.registry import Given
     from tracecvr.online.store import Settings, Store
 
     waits = config.parsed_duration(lateness, "--lateness")
@@ -66,15 +66,14 @@ def init(
         _refuse_beside_model(context)
         made_of_run(store, model, source, waits, keep, most, times)
         return
-    if data is None:
-        raise UserError("--data is missing: name the dataset of a log, or give a finished run as --model")
+    data = dataset_named(data, source, schema)
     for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
         _refuse_file(kind, name)
     opened_store = Store.from_log(
         store,
-        Given(data),
+        data,
         source,
-        data_set or (),
+        with_schema(data_set, schema),
         method,
         plugin or (),
         config.pairs(settings or [], "--set"),
@@ -101,7 +100,7 @@ def _refuse_file(kind: str, name: str) -> None:
 
 def _refuse_beside_model(context: typer.Context) -> None:
     """A run has its own method, log and seed: who asks for others should not believe that he got them."""
-    for name in ("data", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
+    for name in ("data", "schema", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
         if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
             flag = {"settings": "set"}.get(name, name.replace("_", "-"))
             raise UserError(f"--{flag} is the run's: leave it out beside --model")

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import HeldError, UserError
-from tracecvr.cli.live.arguments import AsJson, DataSettings, Source, Store, flat, store_at, time_of
+from tracecvr.cli.live.arguments import (
+    AsJson,
+    Data,
+    DataSettings,
+    SchemaFile,
+    Source,
+    Store,
+    flat,
+    store_at,
+    time_of,
+    with_schema,
+)
 from tracecvr.cli.live.aside import set_aside
 
 if TYPE_CHECKING:
@@ -230,22 +241,33 @@ def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events 
 
 
 def events(
-    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
+    data: Data = None,
     source: Source = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="RUN", help="The log of a finished run, from where it ended.")
+    ] = None,
+    schema: SchemaFile = None,
     data_set: DataSettings = None,
-    start: Annotated[str | None, typer.Option("--start", help="From this time on; the split by default.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--start", help="From this time on; by default the split, or the end of the run.")
+    ] = None,
     end: Annotated[str, typer.Option("--end", help="Up to this time.")] = "36500d",
 ) -> None:
     """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
     text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
     from tracecvr.base.registry import Given
-    from tracecvr.online.dataset_events import events_of
+    from tracecvr.online.dataset_events import events_of, log_of
     from tracecvr.online.times import Times
-    from tracecvr.runs.spec import dataset_of
 
-    dataset = dataset_of(Given(data), data_set or ())
-    first = dataset.split if start is None else config.parsed_duration(start, "--start")
+    settings = with_schema(data_set, schema)
+    if data is None and schema is not None:
+        data = "logs"
+    if model is not None and (data or source or settings):
+        raise UserError("--model names a run, which knows its log: leave out --data, --source and the like")
+    dataset, source, first = log_of(None if data is None else Given(data), source, settings, model)
+    if start is not None:
+        first = config.parsed_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
     for event in events_of(dataset, source, first, config.parsed_duration(end, "--end")):
         event["ts"] = times.shown(event["ts"])

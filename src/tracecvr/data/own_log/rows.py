@@ -49,7 +49,7 @@ class Rows:
         return [
             (kind, files.opened(path, schema.separator, schema.header))
             for kind in kinds
-            for path in files.matching_files(kind.path, schema.path.parent)
+            for path in files.matching_files(kind.path, schema.path.parent / schema.folder)
         ]
 
     def clicks(self) -> Iterator[pl.DataFrame]:

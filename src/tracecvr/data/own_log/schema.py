@@ -151,6 +151,7 @@ class File:
 class _Head:
     shape: str = option("", "clicks or events", choices=SHAPES)
     files: tuple[str, ...] = option((), "files, folders or patterns, beside the schema")
+    folder: str = option("", "where files are if not beside the schema: copies of a schema say it")
     separator: str = option(",", "text files: what stands between columns")
     header: bool = option(True, "text files: whether line 1 names the columns, else column_1, column_2, ...")
 
@@ -171,6 +172,12 @@ class LogSchema:
     labels: Labels
     defects: Defects
     features: tuple[Column, ...] = field(default=())
+    folder: str = ""
+
+    @property
+    def beside(self) -> Path:
+        """The folder that paths of files start from."""
+        return (self.path.parent / self.folder).absolute()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -217,6 +224,7 @@ def parsed(path: Path, content: dict[str, Any]) -> LogSchema:
         filled(Labels, tables["labels"], f"{path}: [labels]"),
         filled(Defects, tables["defects"], f"{path}: [defects]"),
         tuple(_column(name, rule, f"{path}: [features] {name}") for name, rule in tables["features"].items()),
+        head.folder,
     )
     _check(schema)
     return schema
