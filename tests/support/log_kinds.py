@@ -1,7 +1,7 @@
 """Logs of five kinds that people have, each with defects planted, so that every count to be reported is known.
 
-The clicks are the same kind in all of them: the rate depends on a campaign, a device and both together, so that a net can
-learn more than a logistic regression, and half of the conversions come within six hours.
+The clicks are of the same kind in all of them. The rate depends on a campaign, a device and both together, so that a
+net can learn more than a logistic regression. Half of the conversions come within about six hours.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Planted:
 def clicks(number: int, seed: int = 0) -> list[Click]:
     """Clicks in the order of time, with nothing wrong."""
     rng = np.random.default_rng(seed)
-    rate = rng.normal(-1.2, 0.6, (CAMPAIGNS, 1)) + rng.normal(0, 0.5, DEVICES) + rng.normal(0, 1.0, (CAMPAIGNS, DEVICES))
+    rate = (
+        rng.normal(-1.2, 0.6, (CAMPAIGNS, 1)) + rng.normal(0, 0.5, DEVICES) + rng.normal(0, 1.0, (CAMPAIGNS, DEVICES))
+    )
     made = []
     for i, at in enumerate(np.sort(rng.choice(DAYS * DAY, number, replace=False)).tolist()):
         campaign, device = int(rng.integers(CAMPAIGNS)), int(rng.integers(DEVICES))
@@ -87,7 +89,11 @@ def refunds_in_one_file(folder: Path, number: int = 3000) -> Planted:
     counts.update(dropped_duplicate_click=len(again) + len(other), duplicate_click_differs=len(other))
     header = ("click_id", "click_ts", *_NAMES)
     _csv(folder / "clicks.csv", header, first)
-    _csv(folder / "outcomes.csv", ("click_id", "event", "event_ts", "amount"), ((a, b, START + t, 9.5) for a, b, t in rows))
+    _csv(
+        folder / "outcomes.csv",
+        ("click_id", "event", "event_ts", "amount"),
+        ((a, b, START + t, 9.5) for a, b, t in rows),
+    )
     counts.update(rows=len(first) + len(rows), clicks=number)
     return Planted((folder / "clicks.csv", folder / "outcomes.csv"), counts)
 
@@ -182,7 +188,7 @@ def seconds_since_start(folder: Path, number: int = 3000) -> Planted:
     return Planted((path,), counts)
 
 
-KINDS: dict[str, Callable[[Path], Planted]] = {
+KINDS: dict[str, Callable[..., Planted]] = {
     "refunds_in_one_file": refunds_in_one_file,
     "wide_parquet": wide_parquet,
     "label_with_delay": label_with_delay,
@@ -216,3 +222,13 @@ def _slashes(at: int) -> str:
 def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]], separator: str = ",") -> None:
     with path.open("w", newline="") as stream:
         csv.writer(stream, delimiter=separator).writerows([header, *rows])
+
+
+def plain_clicks(folder: Path, number: int = 12_000) -> Path:
+    """`clicks.csv`, a row per click, with nothing wrong: local times as text, empty where nothing happened."""
+    rows = [
+        (f"c{one.id}", _iso(one.at)[:19], *_features(one), "" if one.bought is None else _iso(one.bought)[:19])
+        for one in clicks(number, 7)
+    ]
+    _csv(folder / "clicks.csv", ("click_id", "click_time", *_NAMES, "purchase_time"), rows)
+    return folder / "clicks.csv"

@@ -5,6 +5,7 @@ Nothing that changes labels is guessed silently: where another reading is possib
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +34,7 @@ ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "r
 TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
 LABEL = (*CONVERSION, "label", "target", "outcome", "success")
 _MOST_TYPES = 30
+_ROW_NUMBER = re.compile(r"^__index_level_\d+__$|^unnamed|^index$|^row(_?(id|nr|no|num|number|index))?$|^column_1$|^$")
 _ABOUT_LABEL = "every row has a time {time!r}: it is taken to be the conversion's only where {label!r} says yes"
 
 
@@ -182,8 +184,8 @@ def _by_label(guess: Guess, columns: Sequence[Profile], every_row: Sequence[Prof
             guess.doubts.append(f"{delay.name!r} is taken to be a delay in seconds: its name does not say the unit")
     elif at is not None:
         action.time = at.name
-        action.label = ""  # `_believe_label` says so, with a doubt
         del guess.left_out[at.name]
+        guess.doubts.append(_ABOUT_LABEL.format(time=at.name, label=action.label))
     guess.actions.append(action)
 
 
@@ -366,6 +368,8 @@ def _features(guess: Guess, columns: Sequence[Profile]) -> None:
 def _no_feature(one: Profile) -> str | None:
     if one.unit is not None:
         return "a time"
+    if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:
+        return "the number of the row"
     if one.filled == 0 or one.distinct == 0:
         return "empty, or nested, on clicks"
     if one.distinct == 1 and one.nulls == 0:

@@ -6,6 +6,7 @@ Columns of text files are text: what they mean is the schema's to say, never gue
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,7 @@ def _is_category(dtype: pl.DataType) -> bool:
 
 def matching_files(given: str, beside: Path) -> list[Path]:
     """The files that a path, a folder or a pattern stands for, in order of their names."""
-    path = beside / given
+    path = Path(os.path.normpath(beside / given))  # `beside` need not be there yet: `inspect` is about to make it
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and not p.name.startswith("."))
         if not files:

@@ -1,0 +1,206 @@
+"""Logs of kinds that people have: `inspect` proposes a schema that works as it stands, and counts what was planted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from conftest import Call
+
+import log_kinds
+from log_kinds import KINDS, START, Planted
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.errors import UserError
+from tracecvr.data.encoder import Hashed, Vocabulary
+from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
+from tracecvr.data.own_log import schema as schemas
+from tracecvr.data.shared_ids import SharedIds
+from tracecvr.data.table import ClickTable
+from tracecvr.datasets.logs import Logs
+
+
+def inspected(log: Planted | Path, folder: Path) -> Inspection:
+    """What `inspect` says of files; the schema is written."""
+    files = (log,) if isinstance(log, Path) else log.files
+    inspection = inspect_files([str(file) for file in files], folder)
+    (folder / "schema.toml").write_text(inspection.toml)
+    return inspection
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_planted_is_counted(kind: str, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    planted = KINDS[kind](tmp_path)
+    schema, table = tmp_path / "schema.toml", tmp_path / "table"
+    assert call("inspect", *planted.files, "--out", schema, "--json") == 0
+    inspection = json.loads(capsys.readouterr().out)
+    assert Counter(inspection["counts"]) == planted.counts
+    assert call("prepare", "logs", "--schema", schema, "--out", table) == 0
+    loaded = ClickTable.load(table)
+    assert Counter(loaded.counts) == planted.counts
+    assert loaded.schema.d_max == 2 * DAY
+    assert 25 * DAY <= loaded.schema.split <= 35 * DAY
+    kinds = [column.kind for column in schemas.load(schema).features]
+    assert kinds == ["vocabulary", "vocabulary", "vocabulary", "binned"]
+
+
+def test_purchases_and_refunds_of_one_file_are_told_apart(tmp_path: Path) -> None:
+    """An exact copy of a conversion's row does not outlive the refund."""
+    inspection = inspected(log_kinds.refunds_in_one_file(tmp_path), tmp_path)
+    assert inspection.doubts == []
+    table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+    bought = sum(one.bought is not None for one in log_kinds.clicks(3000))
+    assert int(table.label.sum()) == bought - 40
+
+
+def test_a_file_of_actions_needs_no_features_but_one_of_clicks_does(tmp_path: Path) -> None:
+    inspected(log_kinds.refunds_in_one_file(tmp_path), tmp_path)
+    schema = tmp_path / "schema.toml"
+    schema.write_text(
+        schema.read_text().replace('placement = {kind = "vocabulary"}', 'placment = {kind = "vocabulary"}')
+    )
+    with pytest.raises(UserError, match=r"clicks.csv: column 'placment' is missing \(did you mean 'placement'\?\)"):
+        Logs(schema=str(schema)).prepare(None)
+
+
+def test_times_far_from_all_others_are_in_doubt_and_decide_nothing(tmp_path: Path) -> None:
+    inspection = inspected(log_kinds.wide_parquet(tmp_path), tmp_path)
+    assert [doubt[:13] for doubt in inspection.doubts] == ["2 clicks with", "10 conversion"]
+    times = schemas.load(tmp_path / "schema.toml").times
+    assert (times.earliest, times.latest) == ("2026-01-05T00:00:00Z", "2026-03-06T23:59:59Z")
+
+
+def wide(folder: Path, time: Callable[[int], object], name: str = "log.csv", delay: int = HOUR) -> Path:
+    """A small log with times as `time` writes them, since the start."""
+    lines = ["click_id,click_time,purchase_time,site"]
+    for i in range(600):
+        bought = time(i * HOUR + delay) if i % 5 == 0 else ""
+        lines.append(f"{i},{time(i * HOUR)},{bought},s{i % 7}")
+    text = "\n".join(lines) + "\n"
+    path = folder / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(text.encode()))
+    elif name.endswith(".zst"):
+        plain = pl.LazyFrame([line.split(",") for line in lines[1:]], lines[0].split(","), orient="row")
+        plain.sink_csv(path, compression="zstd")
+    else:
+        path.write_text(text)
+    return path
+
+
+def written(form: str) -> Callable[[int], str]:
+    return lambda at: datetime.fromtimestamp(START + at, UTC).strftime(form)
+
+
+@pytest.mark.parametrize(
+    ("form", "unit"),
+    [
+        ("%d/%m/%Y %H:%M:%S", "dd/mm/yyyy"),
+        ("%m/%d/%Y %I:%M %p", "mm/dd/yyyy"),
+        ("%d.%m.%Y %H:%M", "dd/mm/yyyy"),
+        ("%Y%m%d%H%M%S", "yyyymmdd"),
+        ("%Y/%m/%d %H:%M:%S", "text"),
+    ],
+)
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.csv.zst"])
+def test_dates_and_packed_files_are_read(form: str, unit: str, name: str, tmp_path: Path) -> None:
+    inspection = inspected(wide(tmp_path, written(form), name), tmp_path)
+    assert schemas.load(tmp_path / "schema.toml").times.unit == unit
+    table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+    assert table.click_ts.tolist() == [i * HOUR for i in range(600)]
+    assert int(table.label.sum()) == 120
+    assert inspection.counts["naive_time"] == 720
+
+
+def test_days_and_months_that_could_be_either_are_in_doubt(tmp_path: Path) -> None:
+    form = written("%d/%m/%Y %H:%M:%S")
+    path = wide(tmp_path, lambda at: form(at % (7 * DAY)))
+    assert "# In doubt: day and month could be the other way round" in inspected(path, tmp_path).toml
+
+
+def test_a_format_that_nobody_foresaw_is_given_as_strptime_writes_it(tmp_path: Path) -> None:
+    inspected(wide(tmp_path, written("%Y/%m/%d %H:%M:%S")), tmp_path)
+    wide(tmp_path, written("%d %b %y at %H.%M"))
+    schema = tmp_path / "schema.toml"
+    schema.write_text(schema.read_text().replace('unit = "text"', 'unit = "%d %b %y at %H.%M"'))
+    table, _ = Logs(schema=str(schema)).prepare(None)
+    assert table.click_ts.tolist() == [i * HOUR for i in range(600)]
+    schema.write_text(schema.read_text().replace('unit = "%d %b', 'unit = "%d %m'))
+    with pytest.raises(UserError, match=r"row 1, column 'click_time': '05 Jan 26 at 00.00' is no time in unit"):
+        Logs(schema=str(schema)).prepare(None)
+
+
+def test_late_conversions_do_not_decide_d_max(tmp_path: Path) -> None:
+    """Four of 120 conversions come after two days, all others within an hour."""
+    form = written("%Y-%m-%d %H:%M:%S")
+    path = wide(tmp_path, form)
+    lines = path.read_text().splitlines()
+    for i in range(100, 120, 5):
+        lines[i + 1] = f"{i},{form(i * HOUR)},{form(i * HOUR + 2 * DAY)},s{i % 7}"
+    path.write_text("\n".join(lines))
+    inspection = inspected(path, tmp_path)
+    assert inspection.measured.labels.d_max == HOUR
+    assert inspection.doubts[0].startswith("4 conversions come much later than the others")
+    assert inspection.counts["conversion_after_d_max"] == 4
+
+
+def test_a_label_without_a_time_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "click_id,click_time,site,converted\n"
+        + "".join(f"{i},{START + i * HOUR},s{i % 3},{i % 2}\n" for i in range(60))
+    )
+    with pytest.raises(UserError, match=r"'converted' says whether there was one, but not when.*or the delay"):
+        inspect_files([str(tmp_path / "log.csv")], tmp_path)
+
+
+def test_a_label_tells_which_times_are_conversions(tmp_path: Path) -> None:
+    """Every row has a time of its end; only where the label is 1 it is a conversion's."""
+    rows = [f"{i},{START + i * HOUR},{START + i * HOUR + 60 * (i % 9)},s{i % 3},{i % 2}\n" for i in range(600)]
+    (tmp_path / "log.csv").write_text("click_id,click_time,session_end_time,site,converted\n" + "".join(rows))
+    inspection = inspected(tmp_path / "log.csv", tmp_path)
+    assert "every row has a time 'session_end_time'" in inspection.doubts[0]
+    table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+    assert int(table.label.sum()) == 300
+    assert table.counts["time_without_label"] == 300
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1), ("ms", 0.001), ("min", 60), ("h", HOUR), ("d", DAY)])
+def test_delays_of_any_unit(unit: str, scale: float, tmp_path: Path) -> None:
+    rows = [f"{i},{START + i * HOUR},{'' if i % 4 else round(DAY / scale)},s{i % 3}\n" for i in range(600)]
+    (tmp_path / "log.csv").write_text(f"click_id,click_time,delay_{unit},site\n" + "".join(rows))
+    inspected(tmp_path / "log.csv", tmp_path)
+    table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+    assert set((table.action_ts[::4, 0] - table.click_ts[::4]).tolist()) == {DAY}
+    assert int(table.label.sum()) == 150
+
+
+def test_columns_whose_values_keep_coming_are_hashed_with_few_shared_ids(tmp_path: Path) -> None:
+    rows = [
+        f"{i},{START + i * HOUR},{START + i * HOUR + 60 if i % 5 == 0 else ''},u{i // 3},s{i % 7}\n" for i in range(900)
+    ]
+    (tmp_path / "log.csv").write_text("click_id,click_time,purchase_time,user,site\n" + "".join(rows))
+    inspection = inspected(tmp_path / "log.csv", tmp_path)
+    user, site = schemas.load(tmp_path / "schema.toml").features
+    assert isinstance(user, Hashed)
+    assert isinstance(site, Vocabulary)
+    shared, every = inspection.shared["user"]
+    assert every == 300
+    assert 0 < shared < 0.15 * every
+    assert f"{shared} of 300 share an id with another" in inspection.toml
+    table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+    assert table.counts["shared_ids.user"] == shared
+
+
+def test_values_that_share_an_id_are_counted_across_parts() -> None:
+    column = Hashed("c", 16)
+    values = [f"camp{i}" for i in range(8)]
+    ids = pl.DataFrame({"c": values}).select(column.ids())["c"].to_list()
+    shared = SharedIds((column,))
+    for part in (values[:5], values[3:], [None]):
+        shared.add(pl.DataFrame({"c": part}, {"c": pl.String}))
+    assert shared.counts() == {"c": (sum(ids.count(i) > 1 for i in ids), 8)}
