@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from conftest import Call
 
+import log_kinds
 import madeup
-import planted
 from tracecvr import checks
 from tracecvr.base import registry
 from tracecvr.base.files import read_json
@@ -28,6 +28,7 @@ from tracecvr.bench import tables
 from tracecvr.checks.subject import Subject
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED
 from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,14 +57,33 @@ def test_the_readme_runs(
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_the_guide_to_logs_of_your_own_runs(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def carried_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
+    """Carry out the commands of a guide, one a line, `>` included; returns what the last one printed."""
+    capsys.readouterr()
+    for line in commands.splitlines():
+        command, _, file = line.partition(" > ")
+        assert call(*shlex.split(command)[1:]) == 0, line
+        output = capsys.readouterr().out
+        if file:
+            (folder / file).write_text(output)
+    return output
+
+
+def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tracecvr.cli.commands._cores", lambda: 1)
-    planted.write_clicks(tmp_path, planted.log())
+    log_kinds.plain_clicks(tmp_path, 8000)
     (commands,) = blocks("docs/own_log.md", "sh")
-    for line in commands.splitlines():
-        assert call(*shlex.split(line)[1:]) == 0, line
-    assert (tmp_path / "result" / "result.json").exists()
+    carried_out(commands, tmp_path, call, capsys)
+    result = read_json(tmp_path / "result" / "result.json")
+    ours, logistic = result["metrics"]["pooled"], result["references"]["logistic"]
+    assert ours["auc"] > logistic["auc"] + 0.02
+    assert ours["nll"] < logistic["nll"]
+    assert 0.9 <= ours["pcoc"] <= 1.1
+    assert sum(result["cost"][name] for name in ("prepare_s", "warm_up_s", "stream_s")) < 60
+    assert Versions(tmp_path / "store", 48).newest()["intervals"] > 0
 
 
 def test_the_guide_to_the_live_learner_runs(
@@ -71,12 +91,7 @@ def test_the_guide_to_the_live_learner_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (commands,) = blocks("docs/online.md", "sh")
-    for line in commands.splitlines():
-        command, _, file = line.partition(" > ")
-        assert call(*shlex.split(command)[1:]) == 0, line
-        output = capsys.readouterr().out
-        if file:
-            (tmp_path / file).write_text(output)
+    output = carried_out(commands, tmp_path, call, capsys)
     assert "versions are identical" in output
     (events,) = blocks("docs/online.md", "json")
     store = Store.open(tmp_path / "store")
