@@ -106,6 +106,8 @@ def inspected(inspection: Inspection) -> None:
     for name, count in inspection.counts.items():
         if count:
             out.print(f"{name}: {count:,}")
+    for name, (shared, every) in inspection.shared.items():
+        out.print(f"{name}: {shared:,} of {every:,} values share an id with another", markup=False)
     for doubt in inspection.doubts:
         out.print(f"in doubt: {doubt}", markup=False, soft_wrap=True)
     for name, why in inspection.measured.leaks.items():

@@ -69,7 +69,7 @@ class Measured:
         """Times that are far from the others, and actions that never come without a conversion before them: they may
         be what takes it back."""
         far = [
-            f"{count:,} {what} with a time that is far from all others: taken to be mistakes, and dropped (see "
+            f"{_counted(count, what)} with a time that is far from all others: taken for a mistake, and dropped (see "
             "`earliest` and `latest` in [time])"
             for what, count in self.outliers.items()
             if count
@@ -199,6 +199,10 @@ class _Days:
 
 
 _SUMMARY = (pl.len().cast(pl.Int64).alias("n"), pl.col("t").min().alias("low"), pl.col("t").max().alias("high"))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what.removesuffix('s') if count == 1 else what}"
 
 
 def _extreme(value: object) -> int:

@@ -110,8 +110,7 @@ class Proposal:
         if not any(measured.outliers.values()):
             return []
         first, last = measured.first_click // DAY * DAY, (measured.last_seen // DAY + 1) * DAY - 1
-        counts = ", ".join(f"{n:,} {what}" for what, n in measured.outliers.items() if n)
-        lines = [f"# In doubt: {counts} with a time that is far from all others. They are dropped as mistakes."]
+        lines = []  # what is in doubt stands at the top
         origin = int(self.origin) if relative else int(datetime.fromisoformat(self.origin).timestamp())
         for key, at in zip(BOUNDS, (first, last), strict=True):
             moment = origin + at
