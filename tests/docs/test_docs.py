@@ -83,7 +83,9 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     assert ours["nll"] < logistic["nll"]
     assert 0.9 <= ours["pcoc"] <= 1.1
     assert sum(result["cost"][name] for name in ("prepare_s", "warm_up_s", "stream_s")) < 60
-    assert Versions(tmp_path / "store", 48).newest()["intervals"] > 0
+    newest = Versions(tmp_path / "store", 48).newest()
+    assert newest is not None
+    assert newest["intervals"] > 0
 
 
 def test_the_guide_to_the_live_learner_runs(

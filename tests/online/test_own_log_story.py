@@ -13,7 +13,7 @@ from log_kinds import KINDS
 from test_service import asked, served
 from tracecvr.online.store import Store
 
-QUICK = ("--set", "hidden=16,8", "--set", "warm_epochs=1", "--threads", "1")
+QUICK = ("--set", "hidden=16,8", "--set", "warm_epochs=1", "--set", "interval=5d", "--threads", "1")
 
 
 def story(
@@ -68,3 +68,45 @@ def test_every_kind_of_log_is_served(
     kind: str, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_served(story(kind, tmp_path, call, capsys, monkeypatch), tmp_path)
+
+
+def test_events_of_a_prepared_log_are_those_of_its_raw_log(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table knows its options and its log, from any folder; one that an earlier version wrote says what to do."""
+    options = ("--data-set", "clicks=600", "--data-set", "split=12d")
+    assert call("prepare", "synthetic", *options, "--out", tmp_path / "table") == 0
+    capsys.readouterr()
+    assert call("events", "--data", "synthetic", *options) == 0
+    expected = capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    for words in (("--source", "table"), ("--source", "table", "--data", "synthetic")):
+        assert call("events", *words) == 0
+        assert capsys.readouterr().out == expected
+    assert call("events", "--source", "table", *options) == 2
+    assert "knows its options: leave out" in capsys.readouterr().err
+    (tmp_path / "table" / "raw_log.json").unlink()
+    assert call("events", "--source", "table") == 2
+    assert "does not say which raw log it was made of" in capsys.readouterr().err
+
+
+def test_a_run_over_raw_files_is_gone_on_from_in_any_folder(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema may even be changed or gone: the run keeps its own copy."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    files = KINDS["label_with_delay"](tmp_path / "here", 1200).files
+    assert call("inspect", files[0].name, "--out", "schema.toml") == 0
+    run = ("run", "--method", "vanilla", "--schema", "schema.toml", *QUICK, "--out", "mine")
+    assert call(*run) == 0
+    (tmp_path / "here" / "schema.toml").unlink()
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert call("events", "--model", "here/mine") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["type"] in ("click", "converted")
+    assert call("init", "store", "--model", "here/mine") == 0
+    assert Store.open(tmp_path / "store").schema.actions == ("converted",)
+    files[0].unlink()
+    assert call("init", "store2", "--model", "here/mine") == 2
+    assert "labels.csv: no such file" in capsys.readouterr().err
