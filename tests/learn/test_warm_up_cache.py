@@ -14,7 +14,8 @@ from torch import Tensor
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.families.method import Method, Part, Plugin
+from tracecvr.families.method import Method, Plugin
+from tracecvr.families.part import Part
 from tracecvr.learn.engine import Engine, Fitted
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.es_dfm import ESDFM

@@ -21,7 +21,8 @@ from tracecvr.data.table import ClickTable, Feature
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.datasets.taobao import Taobao
-from tracecvr.families.method import Method, cross_entropy, mixture
+from tracecvr.families.losses import cross_entropy, mixture
+from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.methods.dfsn import DFSN, SatelliteNet

@@ -12,7 +12,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import Feature, Schema
-from tracecvr.families.method import Part
+from tracecvr.families.part import Part
 from tracecvr.learn.per_click_cache import PerClickCache
 from tracecvr.nets.backbones import MLP, Embedding, Perceptron, freeze, thaw
 from tracecvr.nets.fused import Group, lookup, normed_linear, project

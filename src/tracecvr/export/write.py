@@ -75,7 +75,7 @@ def _written(question: ModelOutput, model: Model, kind: Format, path: Path) -> d
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
         raise _untraceable(model, question.name, error) from error
     finally:
-        engine.method.forget()
+        engine.forget()
     difference = max(float(np.abs(f - e).max()) for f, e in zip(answers, expected, strict=True))
     if not difference <= TOLERANCE:
         raise UserError(

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tracecvr.base.config import HOUR, option
-from tracecvr.families.late_conversions import DelayAware, weighted_cross_entropies
+from tracecvr.families.late_conversions import DelayAware
+from tracecvr.families.losses import weighted_cross_entropies
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 

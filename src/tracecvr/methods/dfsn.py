@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
-from tracecvr.families.method import Method, cross_entropy, mean_over
+from tracecvr.families.losses import cross_entropy, mean_over
+from tracecvr.families.method import Method
 from tracecvr.nets.backbones import Backbone, Embedding
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
@@ -64,10 +65,10 @@ class DFSN(Method):
     def resolved_options(self) -> dict[str, Any]:
         return super().resolved_options() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
 
-    def bind(self, schema: Schema, seed: int) -> None:
-        super().bind(schema, seed)
+    def check_options(self) -> None:
+        super().check_options()
         short, long = self.spans
-        if not short < long <= schema.d_max:
+        if not short < long <= self.schema.d_max:
             raise UserError(f"satellite_window = {short}, window = {long}: expected satellite_window < window <= d_max")
 
     def schedule(self) -> Schedule:
@@ -83,14 +84,14 @@ class DFSN(Method):
 
     def main_logit(self, x: Tensor) -> Tensor:
         """o_m + sg[o_u]."""
-        out = self.outputs(x)
+        out = self.call("main", x)
         return out[:, 0] + self.stop_gradient(out[:, 2])
 
     def log_odds(self, x: Tensor) -> Tensor:
-        return torch.maximum(self.main_logit(x), self.outputs(x)[:, 1])
+        return torch.maximum(self.main_logit(x), self.call("main", x)[:, 1])
 
     def loss(self, b: Reveals) -> Tensor:
-        out = self.outputs(b.x)
+        out = self.call("main", b.x)
         converts = b.trigger == CONVERTED
         late = converts & (b.elapsed > self.spans[1])
         main = mean_over(cross_entropy(self.main_logit(b.x), b.label), (b.trigger == LONG) | late)
@@ -102,7 +103,7 @@ class DFSN(Method):
         return main + feature + mean_over(each, converts | (b.trigger == AT_CLICK))
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        out = self.outputs(b.x)
+        out = self.call("main", b.x)
         soon = (b.delay[:, 0] <= self.spans[0]).to(out.dtype)
         satellites = cross_entropy(out[:, 1], soon) + cross_entropy(out[:, 2], b.truth)
         return (cross_entropy(self.main_logit(b.x), b.truth) + satellites).mean()

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import Schema
 from tracecvr.families.survival import Survival
 
 _DEFAULT = (15 * MINUTE, HOUR, 6 * HOUR, *(day * DAY for day in (*range(1, 8), 14, 30)))
@@ -56,10 +55,10 @@ class ESDF(Survival):
         edges = self.edges
         return tuple(edges[bisect_left(edges, end)] for end in self.ends)
 
-    def bind(self, schema: Schema, seed: int) -> None:
+    def check_options(self) -> None:
+        super().check_options()
         if self.slots is not None and list(self.slots) != sorted(set(self.slots)):
             raise UserError(f"option 'slots' is {self.slots}: give distinct durations in rising order")
-        super().bind(schema, seed)
         for age in self.ages:
             if age not in self.edges:
                 raise UserError(

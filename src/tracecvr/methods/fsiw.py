@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
-from tracecvr.families.method import Helper, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.part import Helper
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.families.method import MultiWindow, cross_entropy, mean_over, mixture
+from tracecvr.families.losses import cross_entropy, mean_over, mixture
+from tracecvr.families.method import MultiWindow
 from tracecvr.nets.backbones import Perceptron
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
@@ -45,14 +46,14 @@ class FTP(MultiWindow):
         return ProphetNet(self.net(width), self.net(), width, len(self.spans))
 
     def log_odds(self, x: Tensor) -> Tensor:
-        tasks, policy = self.outputs(x).chunk(2, dim=1)
+        tasks, policy = self.call("main", x).chunk(2, dim=1)
         return mixture(F.log_softmax(policy, dim=1), tasks)
 
     def record(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(self.outputs(x).chunk(2, dim=1)[0])
+        return torch.sigmoid(self.call("main", x).chunk(2, dim=1)[0])
 
     def loss(self, b: Reveals) -> Tensor:
-        tasks, policy = self.outputs(b.x).chunk(2, dim=1)
+        tasks, policy = self.call("main", b.x).chunk(2, dim=1)
         own = b.trigger[:, None] == torch.arange(len(self.spans))  # (B, n)
         mature = own[:, -1]
         taught, target = self.followed(b, mature)
@@ -63,7 +64,7 @@ class FTP(MultiWindow):
         return self._sum(torch.stack(losses), seen) + self._prophet_loss(b.x[mature], b.label[mature])
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        tasks, policy = self.outputs(b.x).chunk(2, dim=1)
+        tasks, policy = self.call("main", b.x).chunk(2, dim=1)
         converted = (b.delay[:, :1] <= torch.tensor(self.spans)).to(tasks.dtype)  # (B, n)
         prophet = self._net.prophet(b.x)[:, 0]
         target = nearest(self.stop_gradient(torch.sigmoid(tasks)), self.stop_gradient(torch.sigmoid(prophet)))

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.method import MultiWindow, cross_entropy, mean_over, mixture
+from tracecvr.families.losses import cross_entropy, mean_over, mixture
+from tracecvr.families.method import MultiWindow
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 
@@ -52,7 +53,7 @@ class MISS(MultiWindow):
         return MixedNet(self.net(len(self.spans)), len(self.spans))
 
     def log_odds(self, x: Tensor) -> Tensor:
-        return self._served(self.outputs(x))
+        return self._served(self.call("main", x))
 
     def observe(self, b: Reveals) -> None:
         if isinstance(b, LabelledReveals):
@@ -77,7 +78,7 @@ class MISS(MultiWindow):
         return torch.tensor([1 + alpha * count / max(conversions, 1.0) for count in late])
 
     def loss(self, b: Reveals) -> Tensor:
-        heads, count = self.outputs(b.x), len(self.spans)
+        heads, count = self.call("main", b.x), len(self.spans)
         converts = b.trigger == count
         late = converts[:, None] & (b.elapsed[:, None] > self._ends)
         own = (b.trigger[:, None] == torch.arange(count)) | late  # (B, N)
@@ -85,7 +86,7 @@ class MISS(MultiWindow):
         return self.head_loss(heads, b.label[:, None].expand_as(heads), own) + self.mix_loss(heads, b.label, assembled)
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        heads = self.outputs(b.x)
+        heads = self.call("main", b.x)
         early = b.delay[:, :1] <= self._ends  # (B, N)
         late = b.truth[:, None].bool() & ~early
         label = torch.cat([early, torch.ones_like(early)]).to(heads.dtype)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tracecvr.base import registry
 from tracecvr.base.config import option
-from tracecvr.families.method import Method, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Method
 from tracecvr.stream.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from tracecvr.base.config import Seconds, option
 from tracecvr.families.hazard_chain import chain_loss, hazard_events, log_open, output_count
-from tracecvr.families.method import Helper
+from tracecvr.families.part import Helper
 from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
@@ -39,7 +38,6 @@ class Telescoped(RepeatedLooks):
     title = "Telescoped"
     reference = "ours"
     status = "ours"
-    per_click_nets: ClassVar[tuple[str, ...]] = ("chain",)
 
     refresh: Seconds | None = option(
         None, "train the law of delays and actions anew this often, on the last clicks; never by default", low=1
@@ -62,22 +60,14 @@ class Telescoped(RepeatedLooks):
         return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh, before_main=True)}
 
     def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
-        return chain_loss(self.nets[name](b.x), b, self.windows)
+        return chain_loss(self.call(name, b.x), b, self.windows)
 
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         return ((b.x,), hazard_events(b, self.windows)) if name == "chain" else super().base_rates(name, b)
 
-    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
-        if name == "chain" and self.inherits(Telescoped, "helper_loss"):
-            return {"windows": self.windows}
-        if name == "main" and self.inherits(Telescoped, "warm_loss", "helper_loss", "log_psi"):
-            law = {"windows": self.windows, "chain_epochs": self.chain_epochs, "hazard_shift": self.hazard_shift}
-            return law | {"looks": self.looks, "at_once": self.at_once}
-        return super().warm_up_depends_on(name)
-
     def log_psi(self, b: Reveals) -> Tensor:
         """log P(o_1..o_h, open | x, y) after no window and after each: (B, 2, H + 1)."""
-        return log_open(self.per_click("chain", b), b.trajectory(self.windows)[0], self.hazard_shift)
+        return log_open(self.call("chain", b.x), b.trajectory(self.windows)[0], self.hazard_shift)
 
     # Training.
 

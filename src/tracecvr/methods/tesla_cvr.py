@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tracecvr.base.config import HOUR, option
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.stream.reveal import Reveals
 

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.method import Helper, Plugin, cross_entropy, mean_over
+from tracecvr.families.losses import cross_entropy, mean_over
+from tracecvr.families.method import Plugin
+from tracecvr.families.part import Helper
 from tracecvr.families.trajectory import (
     TrajectoryAware,
     count_states,
@@ -73,8 +75,8 @@ class Trace(TrajectoryAware):
 
     def log_likelihood(self, b: Reveals) -> Tensor:
         """log psi(o_h | x, y), summed over actions: (B, 2, H)."""
-        state = b.trajectory(self.ends)[0]
-        return self.memoised("log psi", b, lambda: window_log_likelihood(self.per_click("trajectory", b), state))
+        logits, state = self.call("trajectory", b.x), b.trajectory(self.ends)[0]
+        return self.call(window_log_likelihood, logits, state)
 
     # The weight of a window, from the entropy of the label given the window's state.
 
@@ -102,9 +104,6 @@ class Trace(TrajectoryAware):
     # Training.
 
     def posterior(self, b: Reveals) -> Tensor:
-        return self.memoised("posterior", b, lambda: self._corrected(b))
-
-    def _corrected(self, b: Reveals) -> Tensor:
         """The prior's log-odds plus the weighted evidence of every visible window."""
         return self._given(b, b.trajectory(self.ends)[1]) if self.trajectory else self.logit(b.x)
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tracecvr.base.config import DAY, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import Schema
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
-from tracecvr.families.method import Helper, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.part import Helper
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 
@@ -39,9 +39,9 @@ class ULC(CounterfactualDeadline):
     )
     refresh: Seconds | None = option(DAY, "how often b is trained again; never if none", above=0)
 
-    def bind(self, schema: Schema, seed: int) -> None:
-        super().bind(schema, seed)
-        back = max(schema.d_max, schema.split)
+    def check_options(self) -> None:
+        super().check_options()
+        back = max(self.schema.d_max, self.schema.split)
         if self.refresh is not None and self.before_end >= back:
             raise UserError(
                 f"option 'deadline' is {self.before_end}: must be less than {back}, the stretch of clicks that a "

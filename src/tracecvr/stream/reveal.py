@@ -77,7 +77,6 @@ class Reveals:
     refund: Tensor  # (B,) seconds from click to when it was taken back, if by the clock, else NEVER
     previous_state: Tensor | None = None  # (B,) what the method knew of the click before, if it merged events
     logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
-    answers: dict[str, Tensor] = field(default_factory=dict)  # what frozen nets that see x alone say of each click
     rng: np.random.Generator | None = None
 
     def __len__(self) -> int:
@@ -110,8 +109,7 @@ class Reveals:
         """The events at `index`, in that order."""
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
-        answers = {name: column[index] for name, column in self.answers.items()}
-        return replace(self, **picked, answers=answers, rng=rng)
+        return replace(self, **picked, rng=rng)
 
 
 @dataclass(frozen=True, eq=False)
