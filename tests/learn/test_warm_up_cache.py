@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
 from tracecvr.families.late_conversions import DelayAware
 from tracecvr.families.method import Method, Plugin
-from tracecvr.families.part import Part
-from tracecvr.learn.engine import Engine, Fitted
+from tracecvr.learn.engine import Engine, Fit, Fitted
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.plugins.completer import Completer
@@ -54,13 +54,12 @@ class Counting(WarmUpCache):
 
     trained: int = 0
 
-    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Any) -> Fitted:
-        def counted() -> Fitted:
+    def __call__(self, fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
+        def counted(fit: Fit) -> Fitted:
             self.trained += 1
-            fitted: Fitted = fit()
-            return fitted
+            return train(fit)
 
-        return super().__call__(part, name, facts, counted)
+        return super().__call__(fit, facts, counted)
 
 
 def test_every_method_starts_its_stream_from_the_same_bits(tmp_path: Path) -> None:
@@ -193,13 +192,13 @@ def test_a_net_that_counted_is_not_shared_by_declaration(tmp_path: Path) -> None
 
     shared = WarmUpCache(tmp_path, HISTORY)
 
-    def counting(part: Part, name: str, facts: dict[str, Any], train: Any) -> Fitted:
-        def also_count() -> Fitted:
-            fitted: Fitted = train()
-            part.counts["seen"] = part.counts.get("seen", torch.zeros(())) + 1
+    def counting(fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
+        def also_count(fit: Fit) -> Fitted:
+            fitted = train(fit)
+            fit.part.counts["seen"] = fit.part.counts.get("seen", torch.zeros(())) + 1
             return fitted
 
-        return shared(part, name, facts, also_count)
+        return shared(fit, facts, also_count)
 
     warmed(engine(small("es_dfm")), counting)
     assert not list(tmp_path.glob("*.safetensors"))

@@ -56,7 +56,7 @@ def recorded(part: Part, loss: Loss) -> tuple[Loss, set[str]]:
     recording = type(plain.__name__, (plain,), {"__getattribute__": read})
 
     def watched(b: LabelledReveals) -> Tensor:
-        part.__class__ = recording  # type: ignore[assignment]
+        part.__class__ = recording
         try:
             return loss(b)
         finally:
@@ -70,18 +70,24 @@ def facts_of(part: Part, names: Iterable[str], trained: str, counts: Mapping[str
 
     Raises `AttributeError` if the part has no such thing, and `UnknownValueError` if a value cannot be compared.
     """
-    facts: dict[str, Any] = {}
-    for name in sorted(names):
-        if name.startswith(_CALLED):
-            net = name.removeprefix(_CALLED)
-            if net not in part.nets:
-                raise AttributeError(name)
-            facts[name] = None if net == trained else digest(part.nets[net].state_dict())
-        elif name == "nets":
-            facts[name] = {key: digest(net.state_dict()) for key, net in part.nets.items() if key != trained}
-        else:
-            facts[name] = digest(counts) if name == "counts" else _fact(part, name)
-    return facts
+
+    def state(net: str) -> str | None:
+        return None if net == trained else digest(part.nets[net].state_dict())
+
+    def fact(name: str) -> Any:
+        if name == "counts":
+            return digest(counts)
+        if name == "nets":
+            return {net: state(net) for net in part.nets}
+        if (net := name.removeprefix(_CALLED)) in part.nets and net != name:
+            return state(net)
+        if name not in vars(part) and callable(getattr(type(part), name, None)):
+            return definitions(part, name)
+        value = getattr(part, name)
+        own = [state(net) for net, module in part.nets.items() if module is value]
+        return own or _comparable(value)
+
+    return {name: fact(name) for name in sorted(names)}
 
 
 def definitions(part: Part, name: str) -> list[str]:
@@ -96,12 +102,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         sha.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         sha.update(value.detach().contiguous().numpy().tobytes())
     return sha.hexdigest()
-
-
-def _fact(part: Part, name: str) -> Any:
-    if name not in vars(part) and callable(getattr(type(part), name, None)):
-        return definitions(part, name)
-    return _comparable(getattr(part, name))
 
 
 def _comparable(value: Any) -> Any:

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tracecvr.base import registry
 from tracecvr.base.files import read_json, write_atomically, write_json
 from tracecvr.learn.engine import Fit, Fitted
 from tracecvr.learn.recorded_reads import UnknownValueError, definitions, digest, facts_of, recorded
@@ -52,6 +53,7 @@ class WarmUpCache:
                 "facts": facts,
                 "net": repr(fit.net),
                 "start": digest(fit.net.state_dict()),
+                "file": registry.file_hash(fit.part),
                 "loss": definitions(fit.part, "warm_loss" if fit.name == "main" else "helper_loss"),
                 "torch": [torch.__version__, torch.get_num_threads()],
             }
