@@ -13,7 +13,7 @@ plugins = ["completer"]
 set = {gate = false}             # this row's own settings: they win over all others
 grid = {lam = [0, 0.1]}          # one row for each combination
 horizons = [2, "from click"]     # one row for each: the log's thinned to so many, or with one more at the click
-role = "ours"                    # lower, zero, upper, ours; method by default
+role = "ours"                    # method, lower, zero, upper, ours; the role of the method's class by default
 base = "TRACE"                   # label of the row it is compared with
 equal_steps = "passes"           # or "rehearsal": as many events per click as TRACE has, by that means
 
@@ -210,7 +210,7 @@ def _added(suite: Suite, methods: Sequence[str]) -> list[Row]:
         registry.get("method", name)
         if suite.layout != "comparison":
             raise UserError(f"--methods {name}: suite {suite.name!r} has no row of it")
-    return [Row(title_of(name), name) for name in methods]
+    return [Row(title_of(name), name, role=role_of(name)) for name in methods]
 
 
 def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
@@ -226,7 +226,7 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
                 settings=_settings(raw.get("set", {})) | swept,
-                role=raw.get("role", "method"),
+                role=raw.get("role", role_of(method)),
                 variant=raw.get("variant", variant),
                 base=raw.get("base", "").format(method=title),
             )
@@ -241,6 +241,11 @@ def title_of(method: str) -> str:
     except UserError:
         return Path(method).stem
     return str(vars(cls).get("title", cls.name))  # its own: a title that is inherited is another method's
+
+
+def role_of(method: str) -> str:
+    """What a method is in a comparison, as its own class has it: a role that is inherited is another method's."""
+    return str(vars(registry.get("method", method)).get("role", Method.role))
 
 
 def _titles(settings: Mapping[str, str]) -> dict[str, str]:

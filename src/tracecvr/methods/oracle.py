@@ -30,6 +30,7 @@ class Oracle(Method):
     title = "Oracle"
     reference = "the field's upper reference"
     status = "code"
+    role = "upper"
     privileged = True
 
     schedule_of: str | None = option(None, "method at whose moments clicks are shown; at the click by default")

@@ -23,6 +23,7 @@ class Pretrain(Method):
     title = "Pretrain"
     reference = "the field's lower reference"
     status = "code"
+    role = "lower"
 
     def schedule(self) -> Schedule:
         return ()

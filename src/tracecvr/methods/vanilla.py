@@ -23,6 +23,7 @@ class Vanilla(Windowed):
     title = "Vanilla"
     reference = "obs(w) of DEFER and DEFUSE's comparisons"
     status = "code"
+    role = "zero"
 
     def schedule(self) -> Schedule:
         return (After(self.wait),)
