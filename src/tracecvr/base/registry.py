@@ -48,7 +48,15 @@ _HASH = "__tracecvr_sha256__"
 
 @cache
 def available(kind: str) -> dict[str, type]:
-    """Every class of a kind by name, sorted; two of one name are an error."""
+    """Every class of a kind ("method", "plugin", "dataset", "backbone", "optimiser") by name, sorted. Two of one name
+    are an error. A package of your own adds one by an entry point in `pyproject.toml`:
+
+        [project.entry-points."tracecvr.methods"]
+        mine = "my_package.mine:Mine"
+
+    >>> list(available("plugin"))
+    ['completer', 'rehearsal']
+    """
     classes = _walk(_HOMES[kind]) + [point.load() for point in entry_points(group=_GROUPS[kind])]
     by_name: dict[str, type] = {}
     for cls in classes:

@@ -46,8 +46,18 @@ class RawLog:
 
 @dataclass
 class Dataset:
-    """Base of all datasets. Subclasses give `name`, `actions` (conversion first), defaults, `columns` and `read`; or
-    `parts` in its place, where a log may be bigger than memory."""
+    """Base of all datasets.
+
+    You write `name`, `actions` (the conversion first), defaults of the options, `columns`, which says how raw columns
+    become features, and `read`. Write `parts` instead of `read` for a log that may be bigger than memory.
+
+    Examples
+    --------
+    >>> from tracecvr.datasets.synthetic import Synthetic
+    >>> table, encoder = Synthetic(clicks=2000, interval=3600).prepare(None)
+    >>> table.schema.interval
+    3600
+    """
 
     name: ClassVar[str]
     actions: ClassVar[tuple[str, ...]] = ("conversion",)

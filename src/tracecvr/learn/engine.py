@@ -76,7 +76,36 @@ Share = Callable[[Fit, dict[str, Any], Callable[[Fit], Fitted]], Fitted]
 
 
 class Engine:
-    """A method with its plugins, its optimiser and its counters."""
+    """Trains a method with its plugins, and scores clicks with it. Replay and the live service use the same engine.
+
+    Parameters
+    ----------
+    method
+        The method; the engine builds its nets.
+    schema
+        What the log consists of.
+    seed
+        Seed of everything random.
+    plugins
+        Additions to the method.
+    publish_lag
+        Score with the model of so many ticks ago; 0 for the newest.
+    stream
+        How the stream is learnt: step size, batch size, averaged weights. As warm-up by default.
+
+    Examples
+    --------
+    >>> from tracecvr.checks.subject import small_log
+    >>> from tracecvr.methods.vanilla import Vanilla
+    >>> from tracecvr.stream.source import TableSource
+    >>> table = small_log()
+    >>> source, split, day = TableSource(table), table.schema.split, 86400
+    >>> engine = Engine(Vanilla(hidden=(8,), warm_epochs=1), table.schema)
+    >>> engine.warm_up(source.history(split, "mature"))
+    >>> events = engine.tick(source, split, split + day)
+    >>> len(engine.score(source.clicks(split + day, split + 2 * day).x)) > 0
+    True
+    """
 
     def __init__(
         self,

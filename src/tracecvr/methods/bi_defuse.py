@@ -18,12 +18,12 @@ _EPS = 1e-6
 
 @dataclass
 class BiDefuse(Windowed):
-    """Learns conversions inside the window from exact labels, and those after it, with a second head, from events that
-    come late: that head treats its own rate as the share of false negatives, so no helper is needed. The sum of both
-    rates is served.
+    """Learns two rates with two heads: of conversions inside the window, from exact labels, and of conversions after
+    it, from events that come late. The second head takes its own rate as the share of false negatives, so no helper is
+    needed. The sum of both rates is served.
 
-    Assumption: the heads share a plain backbone; the paper's experts and gates per branch, known from notes only and
-    faulty in the release, are left out so that all methods have the same net.
+    Assumption: the heads share a plain backbone, so that all methods have the same net. The paper has experts and gates
+    for each head; they are known from notes only, and the release computes them wrongly.
 
     >>> BiDefuse(window=900).heads()
     2

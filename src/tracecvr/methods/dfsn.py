@@ -23,14 +23,14 @@ AT_CLICK, CONVERTED, SHORT, LONG = range(4)  # positions in the schedule
 @dataclass
 class DFSN(Method):
     """Trains three models with embeddings of their own: the main one on a long window and late positives, a feature
-    satellite on a short window, and an unbiased one on FNW's stream and loss. The main model mixes the satellites'
-    embeddings into its own and adds the unbiased one's logit; the greater of its rate and the feature satellite's is
-    served.
+    satellite on a short window, and an unbiased satellite on the stream and loss of FNW. The main model mixes the
+    embeddings of the satellites into its own and adds the logit of the unbiased one. The greater of its rate and the
+    rate of the feature satellite is served.
 
-    Reconstructed. From reading notes of the paper [N]: the three streams, satellites without hidden layers, and how
-    logits and embeddings are joined. Assumed [A]: one scalar per feature and model as mixing weight, starting at
-    (1, 0, 0); one joint pass with stop-gradients instead of one model after the other; warm-up trains the main and the
-    unbiased model on the label and the feature satellite on its window's; the windows, which are not published.
+    Reconstructed. From notes on the paper: the three streams, satellites without hidden layers, how logits and
+    embeddings are joined. Assumed: one mixing weight for each feature and model, starting at (1, 0, 0); all models are
+    trained in one pass with stop-gradients; warm-up trains the main and the unbiased model on the final label and the
+    feature satellite on the label of its window; the windows, which are not published.
 
     >>> DFSN(window=86400, satellite_window=3600).schedule()[2:]
     (After(seconds=3600, seen=None), After(seconds=86400, seen=None))

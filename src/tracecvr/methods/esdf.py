@@ -21,13 +21,12 @@ _NOTHING = -1e9
 
 @dataclass
 class ESDF(Survival):
-    """Models whether a click converts within d_max and, if so, in which slot of time: any law of the delay, in steps. A
-    click without a conversion is a negative or one of a later slot, as its age makes likely.
+    """Models whether a click converts within d_max and, if it does, in which slot of time: a law of delays in steps. A
+    click without a conversion is a negative, or a conversion of a later slot; its age says how likely each is.
 
-    Reconstructed from notes on the paper. Assumptions: there are clicks only, so that the towers for impressions and
-    clicks fall away; the slots; the stream, which is that of `dfm`, with a window and looks that end where a slot does:
-    by default, the slots in which the horizons are. Warm-up clicks of other ages are taken as they were when their last
-    slot ended.
+    Reconstructed from notes on the paper. Assumed: only clicks are modelled, so the towers for impressions and clicks
+    are left out; the slots; the stream, which is that of `dfm`. Window and looks end where a slot ends: by default, the
+    slots that contain the horizons. A warm-up click is taken as it was when the last slot before its age ended.
 
     >>> ESDF.status
     'reconstructed'

@@ -18,12 +18,12 @@ DECAY = 0.9
 
 @dataclass
 class FTP(MultiWindow):
-    """Trains one task per window on the labels known when it ends, and serves their mixture under a policy. When a
-    click is mature, the policy learns which task's prediction, logged at serving, was nearest to a prophet's.
+    """Trains one task for each window on the labels known when it ends, and serves a mixture of the tasks. When a click
+    is mature, a policy learns which task was nearest to a prophet; the mixture follows the policy.
 
-    The prophet trains on final labels in the order of clicks and predicts each before it trains on it: what it would
-    have said had it known the labels at once, d_max late. Warm-up trains tasks, prophet and policy on history; clicks
-    that were served before the stream have no logged predictions and teach the policy nothing later.
+    The prophet is a net that trains on final labels in the order of clicks, d_max late, and predicts each click before
+    it trains on it. What the tasks predicted is logged at serving. Clicks that were served before the stream have no
+    logged predictions, so they do not teach the policy. Warm-up trains tasks, prophet and policy on history.
 
     >>> FTP(windows=(3600, 86400)).schedule()
     (After(seconds=3600, seen=None), After(seconds=86400, seen=None))

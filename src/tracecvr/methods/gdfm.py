@@ -23,12 +23,11 @@ from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 @dataclass
 class GDFM(TrajectoryAware):
-    """Shows a click again at each horizon and fits the marginal likelihood of every action's state in every window seen
-    so far, with weights for windows that tell much of the label and come early. The rate served is held near the one of
-    the net as warm-up left it.
+    """Shows a click at each horizon and fits the marginal likelihood of the state of every action in every window seen
+    so far. Windows that say much about the label, and windows that end early, have higher weights. The served rate is
+    kept close to that of the net at the end of warm-up, as in the authors' release.
 
-    Where a log has many conversions at the click (Criteo's), one more window ends with the click itself. The anchor is
-    the frozen net of the end of warm-up, as in the authors' release.
+    Where a log has many conversions at the click (Criteo), there is one more window that ends with the click.
 
     >>> GDFM(horizons=(360, 3600)).schedule()
     (After(seconds=360, seen=None), After(seconds=3600, seen=None))

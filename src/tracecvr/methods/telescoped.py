@@ -20,15 +20,15 @@ _CERTAIN = 30.0
 
 @dataclass
 class Telescoped(RepeatedLooks):
-    """Shows a click at rising ages until its outcome is known. The loss is the likelihood of what has been seen since
-    the click was shown before, given all that had been seen by then. Its gradient is the change of the posterior.
+    """Shows a click at rising ages until its outcome is known. The loss is the likelihood of what is new since the
+    click was shown before, given everything known by then. Its gradient is the change of the posterior.
 
-    Over a click's life the gradients add up to y - p, which is Oracle's, whatever the law of delays and actions says.
-    A wrong law moves learning in time, but not the rate that is learnt. Methods that show the whole trajectory each
-    time have no such protection, and count a click as often as it is shown.
+    Over the life of a click the gradients add up to y - p, as Oracle's, even if the law of delays and actions is wrong:
+    a wrong law changes when something is learnt, not what is learnt. Methods that use the whole trajectory at each
+    showing do not have this property, and count a click as often as they show it.
 
-    Looks after the first are taken at a sample of the open clicks, each in place of several, and looks of one interval
-    are merged. So a click is shown about three times. The posterior of an open click comes from the same law.
+    Looks after the first show a sample of the open clicks, with a higher weight, and looks in one interval are merged.
+    So a click is shown about three times. The posterior of an open click comes from the same law.
 
     >>> Telescoped(ages=(3600,)).late_share
     0.25

@@ -26,16 +26,17 @@ from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 @dataclass
 class Trace(TrajectoryAware):
-    """Shows a click again at each horizon and fits the marginal likelihood of every window seen so far, never forcing a
-    label on an open click. A posterior from intent and trajectory is supervised where the outcome is known, and pulled
-    towards a completer, trained on past full lifecycles, where it is not.
+    """Shows a click at each horizon and fits the marginal likelihood of every window seen so far, without a label for
+    open clicks. A posterior from features and trajectory is trained on the outcome where that is known. Elsewhere it is
+    pulled towards a completer, which was trained on complete past trajectories.
 
-    `reading="paper"` follows the paper's text where the authors' release differs from it: clicks count as revealed once
-    converted (not only once mature), the windows' entropies are of all actions jointly (not of the purchase alone), and
-    the completer has the hidden sizes of the other nets. Ablations: `trajectory=false`, `lam=0`, `gate=false`.
+    `reading="paper"` follows the text of the paper where the authors' release differs: clicks count as revealed once
+    converted (not only once mature), the entropy of a window is that of all actions jointly (not of the purchase
+    alone), and the completer has the hidden sizes of the other nets. Ablations: `trajectory=false`, `lam=0`,
+    `gate=false`.
 
     `telescoped=true` keeps nets and evidence, but each showing teaches only the change of the posterior since the one
-    before, and the last one the outcome. Over a click's life that adds up to y - p: every click counts once.
+    before, and the last one the outcome. Over the life of a click this adds up to y - p: every click counts once.
 
     >>> Trace(lam=0.2).plugins()[0].weight
     0.2

@@ -13,7 +13,8 @@ from tracecvr.stream.reveal import After, Reveals, Schedule
 
 @dataclass
 class Vanilla(Windowed):
-    """Waits one window, takes "not yet" for "no" and never looks again; its rate is that of the window, P(d <= w).
+    """Shows a click once, when its window ends, and takes a click without a conversion for a negative. So it learns
+    the rate of conversions inside the window, which is too low.
 
     >>> Vanilla(window=3600).schedule()
     (After(seconds=3600, seen=None),)

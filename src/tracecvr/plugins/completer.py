@@ -19,8 +19,9 @@ from tracecvr.stream.reveal import After, Again, LabelledReveals, Reveals
 
 @dataclass
 class Completer(Plugin):
-    """Pulls a method's estimate of clicks with an unknown outcome towards a net trained on complete past trajectories
-    that were truncated at random. A gate trusts it more where the method is unsure, the completer sure and little seen.
+    """Pulls a method's posterior of clicks with an unknown outcome towards that of a net, the completer. The completer
+    is trained on complete past trajectories that are cut off at random. A gate gives it more weight where the method is
+    unsure, the completer is sure, and few windows have been seen.
 
     >>> Completer(gate=False).weight
     0.1

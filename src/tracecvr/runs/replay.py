@@ -18,7 +18,14 @@ from tracecvr.stream.source import TableSource
 
 @dataclass(frozen=True)
 class Plan:
-    """How a log is replayed; times in seconds since its origin."""
+    """How a log is replayed; times are in seconds since the origin of the log.
+
+    Examples
+    --------
+    >>> from tracecvr.checks.subject import small_log
+    >>> Plan(publish_lag=1).resolved(small_log()).interval
+    21600
+    """
 
     split: Seconds | None = option(None, "start of the stream; the dataset's by default", above=0)
     interval: Seconds | None = option(None, "length of an interval; the dataset's by default", above=0)
