@@ -42,7 +42,7 @@ class {title}(Windowed):
         return (After(self.wait), On(0, later_than=self.wait))
 
     def loss(self, b: Reveals) -> Tensor:
-        """Replace this. b.label is the label as known; b.trigger is 0 at the end of the window, 1 for a late conversion.
+        """Replace this. b.label is the label as known; b.trigger is 0 when the window ends, 1 for a late conversion.
 
         For a net that is trained on history, write helpers() and helper_loss(name, b), and call it here by
         self.call(NAME, b.x). Put what must not be trained through behind self.stop_gradient(...).
