@@ -218,3 +218,17 @@ def test_trials_can_be_listed(tmp_path: Path) -> None:
     unknown = suite.load(written(tmp_path, TUNE + "[[trial]]\n[[trial]]\nlam = 2\n[[row]]\nmethod = ['trace', 'fnw']"))
     with pytest.raises(UserError, match=r"\[\[trial\]\] lam: fnw has no such option"):
         rows_of(unknown, SCHEMA)
+
+
+def test_references_have_the_role_of_their_class_unless_a_row_says_otherwise(tmp_path: Path) -> None:
+    text = 'layout = "comparison"\n[[row]]\nmethod = ["pretrain", "vanilla", "vanilla_dup", "oracle", "trace"]\n'
+    made = rows(written(tmp_path, text))
+    assert {row.method: row.role for row in made} == {
+        "pretrain": "lower",
+        "vanilla": "zero",
+        "vanilla_dup": "method",  # its class inherits from Vanilla's, its role does not
+        "oracle": "upper",
+        "trace": "method",
+    }
+    said = rows(written(tmp_path, text + 'role = "method"\n'))
+    assert {row.role for row in said} == {"method"}
