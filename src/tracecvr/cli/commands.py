@@ -16,7 +16,6 @@ from tracecvr.cli import live
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -34,12 +34,12 @@ scorer.py needs Python and {needs}:
     python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
 
     from scorer import Scorer
-    Scorer().score([click, ...])           # log-odds; a rate is 1 / (1 + exp(-log-odds))
+    Scorer().predict([click, ...])         # P(conversion) of each; log_odds gives log-odds
 {posterior}
 manifest.json tells how features become ids, in which order, and the hashes of all files.
 """
 
-_POSTERIOR = """    Scorer().posterior([click, ...], [elapsed, ...], [[age, ...], ...])
+_POSTERIOR = """    Scorer().posterior([click, ...], [elapsed, ...], [[age, ...], ...])    # P(conversion); posterior_log_odds
 
 elapsed is seconds since the click, an age the delay in seconds of each of the actions known so far, else None:
 {actions}.
