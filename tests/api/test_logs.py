@@ -136,7 +136,7 @@ def test_whole_ids_that_pandas_made_floats_are_joined() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"click_time": "tz"}, "column 'tz' is missing.*did you mean 'ts'"),
+        ({"click_time": "tss"}, "column 'tss' is missing.*did you mean 'ts'"),
         ({"id": "campaign"}, "does not tell clicks apart|is missing"),
         ({"features": ["campain"]}, "did you mean 'campaign'"),
         ({"d_max": "300d"}, "the log spans"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from tracecvr.api.pictures import Picture, over_time
 from tracecvr.api.replays import Result, load_result
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
+from tracecvr.base.files import TemporaryFolder
 from tracecvr.bench import command, engines, progress_board, report, tables
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import BenchEngine, Request, State
@@ -190,8 +190,8 @@ def compare(
         settings=settings,
         seeds=given,
     )
-    holds = tempfile.TemporaryDirectory(prefix="tracecvr-") if out is None else None
-    folder = Path(out) if out is not None else Path(holds.name) / "bench"  # type: ignore[union-attr]
+    holds = TemporaryFolder() if out is None else None
+    folder = holds.path / "bench" if holds is not None else Path(out or "")
     state = carried_out(request, folder, _engine(rows, engine, workers, address), by, progress=progress)
     if not state.done:
         raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))

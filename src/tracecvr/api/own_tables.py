@@ -7,7 +7,6 @@ cannot miss; features keep theirs.
 
 from __future__ import annotations
 
-import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from tracecvr.api.frames import Table, frame_of, is_path
 from tracecvr.base import config
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import write_text
+from tracecvr.base.files import TemporaryFolder, write_text
 from tracecvr.base.progress import Progress
 from tracecvr.data import prepared
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
@@ -44,7 +43,7 @@ class OwnTables:
     table: Path
     doubts: tuple[str, ...]
     proposal: str
-    folder: tempfile.TemporaryDirectory[str]
+    folder: TemporaryFolder
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ def prepared_tables(
         columns,
         None if features is None else tuple(features),
     )
-    folder = tempfile.TemporaryDirectory(prefix="tracecvr-")
-    room = Path(folder.name)
+    folder = TemporaryFolder()
+    room = folder.path
     written = [_write_clicks(clicks, roles, not others, room)]
     written += [_write_other(name, given, roles, room) for name, given in others.items()]
     inspection = inspect_files(written, room, zone, progress)

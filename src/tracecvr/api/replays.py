@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from tracecvr.api.logs import Log
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_json
+from tracecvr.base.files import TemporaryFolder, read_json
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.families.method import Method, Plugin
 from tracecvr.runs.intervals import OnInterval
@@ -212,8 +211,8 @@ def replay(
     spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, each, workers, log.flag)
     spec = replace(spec, open_log=log.opened)
     launch = _launch(engine, address, workers)
-    holds = tempfile.TemporaryDirectory(prefix="tracecvr-") if out is None else None
-    folder = Path(out) if out is not None else Path(holds.name) / "run"  # type: ignore[union-attr]
+    holds = TemporaryFolder() if out is None else None
+    folder = holds.path / "run" if holds is not None else Path(out or "")
     with shown.progress(progress, f"{spec.method.name} · ") as watch:
         content = run(spec, folder, resume, watch, checkpoint_every, launch=launch, on_interval=on_interval)
     return Result(folder, content, holds)

@@ -22,7 +22,7 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
     process = multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
     resource_tracker.ensure_running()  # the first process starts it, which would unblock Ctrl-C below
     # Libraries read the environment when they are imported, so it has to be there from the start.
-    with _without_main(), _environment(environment):
+    with _main_for(target), _environment(environment):
         # Ctrl-C is ours to answer. A process inherits what is blocked, so none reaches it even while it imports.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -50,9 +50,13 @@ def thread_settings(count: int) -> dict[str, str]:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the script that this process runs: a new process would run it again, and start processes of its own."""
+def _main_for(target: Callable[..., None]) -> Iterator[None]:
+    """Hide the script that this process runs, unless it is what has the target: a new process would run it again, and
+    start processes of its own."""
     main = sys.modules["__main__"]
+    if target.__module__ == "__main__":
+        yield
+        return
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield

@@ -39,7 +39,7 @@ scorer.py needs Python and {needs}:
 manifest.json tells how features become ids, in which order, and the hashes of all files.
 """
 
-_POSTERIOR = """    Scorer().posterior([click, ...], [elapsed, ...], [[age, ...], ...])    # P(conversion); posterior_log_odds
+_POSTERIOR = """    Scorer().posterior([click, ...], [elapsed, ...], [[age, ...], ...])
 
 elapsed is seconds since the click, an age the delay in seconds of each of the actions known so far, else None:
 {actions}.
