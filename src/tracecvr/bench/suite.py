@@ -167,13 +167,6 @@ def seeds_of(given: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def text(value: Any) -> str:
-    """A TOML value as `--set` would be given it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(text(v) for v in value) if isinstance(value, list) else str(value)
-
-
 def rows_of(
     suite: Suite,
     schema: Schema,
@@ -225,7 +218,7 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
                 label=raw.get("label", "{method}").format(method=title, **_titles(swept)),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
-                settings=_settings(raw.get("set", {})) | swept,
+                settings=config.settings_of(raw.get("set", {})) | swept,
                 role=raw.get("role", role_of(method)),
                 variant=raw.get("variant", variant),
                 base=raw.get("base", "").format(method=title),
@@ -269,7 +262,7 @@ def _sweep(raw: Mapping[str, Any], schema: Schema) -> list[tuple[dict[str, str],
     grid = raw.get("grid", {})
     combinations = []
     for values in product(*grid.values()):
-        settings = {key: text(value) for key, value in zip(grid, values, strict=True)}
+        settings = {key: config.text_of(value) for key, value in zip(grid, values, strict=True)}
         combinations.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
     if "horizons" not in raw:
         return combinations
@@ -358,23 +351,19 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
         about=content.get("about", ""),
         layout=layout,
         metrics=tuple(content.get("metrics", defaults.metrics)),
-        settings=_settings(content.get("set", {})),
-        data={name: {k: text(v) for k, v in given.items()} for name, given in content.get("data", {}).items()},
+        settings=config.settings_of(content.get("set", {})),
+        data={name: config.settings_of(given) for name, given in content.get("data", {}).items()},
         rows=tuple(rows),
         trials=len(listed) if listed else content.get("trials", 0),
         score=content.get("score", defaults.score),
         ranges=content.get("range", {}),
-        first=config.parsed_duration(text(content["first"]), f"{path}: first") if "first" in content else None,
-        given=tuple(map(_settings, listed)) if listed else None,
+        first=_duration(content["first"], f"{path}: first") if "first" in content else None,
+        given=tuple(map(config.settings_of, listed)) if listed else None,
     )
 
 
-def _settings(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings as text. TOML reads `stream.average = "1d"` as a table in a table: here its key is `stream.average`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        flat |= _settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": text(value)}
-    return flat
+def _duration(given: Any, where: str) -> int:
+    return config.parsed_duration(config.text_of(given), where)
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:

@@ -113,6 +113,11 @@ class Dataset:
         """The Unix time of the log's second 0; None if its times are not those of a calendar."""
         return None
 
+    def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
+        """Ids of clicks as the log has them (`given_id`), by row number (`click_id`), if the table has row numbers in
+        place of them."""
+        return None
+
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
         """What the log consists of and how it is to be replayed."""
         return Schema(

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -233,6 +234,18 @@ class Encoder:
     def load(cls, path: Path) -> Encoder:
         columns = read_json(path)["columns"]
         return cls(tuple(_KINDS[c.pop("kind")](**c) for c in columns))
+
+
+def value_names(column: Column) -> dict[int, str]:
+    """Raw values by id, for people to read, as far as a column can tell: ranges of bins, words of a vocabulary."""
+    if isinstance(column, Binned) and column.high > column.low:
+        step = (column.high - column.low) / column.size
+        ends = [column.low + step * i for i in range(column.size + 1)]
+        if column.scale == "log":
+            ends = [math.exp(end) - 2 for end in ends]
+        return {i: f"{low:.4g} to {high:.4g}" for i, (low, high) in enumerate(pairwise(ends))}
+    words: tuple[str, ...] = getattr(column, "words", ())
+    return {0: "(missing)", 1: "(unseen)"} | dict(enumerate(words, start=2)) if words else {}
 
 
 def is_huge(value: int) -> bool:

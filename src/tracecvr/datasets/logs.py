@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import polars as pl
+
 from tracecvr.base.config import Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog
@@ -69,6 +71,9 @@ class Logs(Dataset):
     def origin(self) -> int | None:
         second_0, since_1970 = origin_of(self.described.times)
         return second_0 if since_1970 else None
+
+    def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
+        return Rows(self.described, source).given_ids()
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
         described = self.described

@@ -34,7 +34,7 @@ scorer.py needs Python and {needs}:
     python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
 
     from scorer import Scorer
-    Scorer().score([click, ...])           # log-odds; a rate is 1 / (1 + exp(-log-odds))
+    Scorer().predict([click, ...])         # P(conversion) of each; log_odds gives log-odds
 {posterior}
 manifest.json tells how features become ids, in which order, and the hashes of all files.
 """

@@ -139,7 +139,7 @@ def replay_log(
     """Learn everything again from the log alone, and compare with the versions."""
     from rich.console import Console
 
-    from tracecvr.cli.progress_display import Display
+    from tracecvr.base.progress_display import Display
     from tracecvr.online.verify_log import as_table, verify_log
 
     opened_store = store_at(store)
@@ -194,7 +194,7 @@ def verify(
 
     from rich.console import Console
 
-    from tracecvr.cli.progress_display import Display
+    from tracecvr.base.progress_display import Display
     from tracecvr.online import store_check as checking
 
     found = store_at(store, check=False)

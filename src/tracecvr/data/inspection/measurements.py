@@ -65,6 +65,10 @@ class Measured:
     def labels(self) -> ProposedLabels:
         return _labels(self)
 
+    def labels_with(self, d_max: int) -> ProposedLabels:
+        """What goes with an attribution limit that is given."""
+        return _labels(self, d_max)
+
     def to_json(self) -> dict[str, Any]:
         """Delays as quantiles and curves."""
         return {action: self._curve(delays) for action, delays in self.delays.items()}
@@ -156,14 +160,14 @@ def _auc(score: pl.Series, label: pl.Series) -> float:
     return max(auc, 1 - auc)
 
 
-def _labels(measured: Measured) -> ProposedLabels:
+def _labels(measured: Measured, given: int | None = None) -> ProposedLabels:
     delays, until = measured.conversion, measured.last_seen + 1
     if not len(delays):
         raise UserError("the log has no conversion that could be read: look at the columns and describe it by hand")
     span = until - measured.first_click
     needed = int(np.quantile(delays, 0.99, method="higher"))
     able = [age for age in ROUND if 3 * age <= span] or [max(1, span // 3)]
-    d_max = next((age for age in able if age >= needed), able[-1])
+    d_max = next((age for age in able if age >= needed), able[-1]) if given is None else given
     marks = [int(np.quantile(delays, q, method="higher")) for q in QUANTILES[:-1]]
     ends = {next((age for age in ROUND if age >= mark), d_max) for mark in marks}
     horizons = (*sorted(end for end in ends if end < d_max), d_max)
