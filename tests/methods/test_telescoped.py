@@ -242,6 +242,21 @@ def test_sampled_late_looks_count_for_those_left_out() -> None:
     assert slopes[1] == pytest.approx(slopes[0], rel=0.02)
 
 
+def test_late_looks_are_sampled_only_if_warm_up_is_large() -> None:
+    engine = CELL.engine(Subject("telescoped"), ages=ENDS)
+    method = engine.method
+    assert isinstance(method, Telescoped)
+    method.counts.clear()
+    assert method.share == 0.25  # a model of an earlier version goes on as it was
+    for b in CELL.source().history(CELL.schema.split, "mature").batches(1000, None):
+        method.observe(b)
+    clicks = int(method.counts["warm_up_clicks"])
+    assert clicks == len(CELL.source().history(CELL.schema.split, "mature"))
+    assert method.share == method.resolved_options()["late_share"] == 1.0
+    method.counts["warm_up_clicks"] += 1_000_000 - clicks
+    assert method.share == 0.25
+
+
 @pytest.mark.parametrize("interval", [6 * HOUR, DAY, 10 * DAY])
 def test_merging_keeps_apart_what_counts_differently(interval: int) -> None:
     """Long intervals hold looks that are sampled and looks that are not: each keeps its weight."""

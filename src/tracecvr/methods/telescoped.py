@@ -27,10 +27,10 @@ class Telescoped(RepeatedLooks):
     a wrong law changes when something is learnt, not what is learnt. Methods that use the whole trajectory at each
     showing do not have this property, and count a click as often as they show it.
 
-    Looks after the first show a sample of the open clicks, with a higher weight, and looks in one interval are merged.
-    So a click is shown about three times. The posterior of an open click comes from the same law.
+    Looks in one interval are merged. On a large log, looks after the first show a sample of the open clicks, with a
+    higher weight: a click is then shown about three times. The posterior of an open click comes from the same law.
 
-    >>> Telescoped(ages=(3600,)).late_share
+    >>> Telescoped(late_share=0.25).late_share
     0.25
     """
 
@@ -72,6 +72,7 @@ class Telescoped(RepeatedLooks):
     # Training.
 
     def observe(self, b: Reveals) -> None:
+        super().observe(b)
         if isinstance(b, LabelledReveals) and not self.repeat_warm_up:
             ahead = b.mature & (b.span <= self.schema.d_max)  # labels that were not yet known when history ended
             if ahead.any():  # history is in the order of arrival
