@@ -55,7 +55,7 @@ def measured(out: Path, calls: int = 2000) -> list[Figure]:
     score, posterior = scorer.models["score"], scorer.models["posterior"]
     asked: list[tuple[str, Callable[[], Any], float | None]] = [
         ("score by onnxruntime", lambda: score(ids=ids), TARGET_US),
-        ("score by onnxruntime from raw features", lambda: scorer.score([click]), TARGET_US),
+        ("score by onnxruntime from raw features", lambda: scorer.log_odds([click]), TARGET_US),
         ("score by torch", lambda: engine.score(row), None),
         ("posterior by onnxruntime", lambda: posterior(ids=ids, elapsed=elapsed, age=age), TARGET_US),
         ("posterior by torch", lambda: engine.posterior_log_odds(events), None),

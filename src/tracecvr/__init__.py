@@ -1,0 +1,83 @@
+"""tracecvr: online conversion-rate prediction when conversions come late.
+
+>>> import tracecvr as tc
+>>> log = tc.dataset("synthetic", clicks=2000)  # or tc.read(clicks, conversions, click_time="ts", id="click_id")
+>>> result = tc.replay(log, "vanilla", progress=False, hidden=[8], warm_epochs=1)
+>>> result.scores.columns
+['click_id', 'time', 'probability', 'log_odds', 'label']
+>>> model = result.model  # model.predict(frame), model.posterior(frame, at=...), model.save(path), tc.load(path)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracecvr.api.authors import register
+    from tracecvr.api.comparisons import Board, compare, load_board
+    from tracecvr.api.logs import Log, dataset, read
+    from tracecvr.api.models import Model, load
+    from tracecvr.api.replays import Result, load_result, replay
+    from tracecvr.base.errors import UserError
+    from tracecvr.base.registry import available
+    from tracecvr.data.dataset import Dataset
+    from tracecvr.families.method import Method, Plugin
+    from tracecvr.runs.intervals import Interval
+
+__all__ = [
+    "Board",
+    "Dataset",
+    "Interval",
+    "Log",
+    "Method",
+    "Model",
+    "Plugin",
+    "Result",
+    "UserError",
+    "available",
+    "compare",
+    "dataset",
+    "load",
+    "load_board",
+    "load_result",
+    "read",
+    "register",
+    "replay",
+]
+
+_HOMES = {
+    "Board": "api.comparisons",
+    "Dataset": "data.dataset",
+    "Interval": "runs.intervals",
+    "Log": "api.logs",
+    "Method": "families.method",
+    "Model": "api.models",
+    "Plugin": "families.method",
+    "Result": "api.replays",
+    "UserError": "base.errors",
+    "available": "base.registry",
+    "compare": "api.comparisons",
+    "dataset": "api.logs",
+    "load": "api.models",
+    "load_board": "api.comparisons",
+    "load_result": "api.replays",
+    "read": "api.logs",
+    "register": "api.authors",
+    "replay": "api.replays",
+}
+"""Where each public name is. Modules are imported when a name is used: torch alone takes seconds."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tracecvr")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tracecvr' has no attribute {name!r}")
+    return getattr(import_module(f"tracecvr.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

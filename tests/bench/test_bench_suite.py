@@ -19,6 +19,9 @@ from tracecvr.checks.subject import small_log
 SCHEMA = small_log().schema
 NAMES = ("quick", "table1", "table2", "ablation", "calibration", "posterior", "sensitivity", "readings", "telescoped")
 
+FINAL = {"warm_labels": "mature"}
+"""What suites of the papers' tables say of warm-up labels."""
+
 
 def rows(name: str, *methods: str, **settings: str) -> tuple[Row, ...]:
     return rows_of(suite.load(name), SCHEMA, methods, settings)
@@ -37,6 +40,12 @@ def test_every_built_in_suite_makes_rows_that_can_be_run() -> None:
         assert len({row.name for row in made}) == len(made) > 1
         labels = {row.label for row in made}
         assert {row.base for row in made} - {""} <= labels, name
+
+
+def test_every_built_in_suite_says_how_warm_up_clicks_are_labelled() -> None:
+    for name in suite.built_in():
+        assert all("warm_labels" in row.settings for row in rows(name)), name
+    assert {row.settings["warm_labels"] for row in rows("table1", warm_labels="censored")} == {"censored"}
 
 
 def test_quick_and_calibration_have_every_method() -> None:
@@ -73,7 +82,8 @@ def test_table2_pairs_the_papers_seven() -> None:
 
 
 def test_ablation_takes_one_part_away_at_a_time() -> None:
-    assert [row.settings for row in rows("ablation")] == [{}, {"trajectory": "false"}, {"lam": "0"}, {"gate": "false"}]
+    changes = [{}, {"trajectory": "false"}, {"lam": "0"}, {"gate": "false"}]
+    assert [row.settings for row in rows("ablation")] == [FINAL | change for change in changes]
 
 
 def test_sensitivity_thins_horizons_and_keeps_the_last() -> None:
@@ -107,7 +117,8 @@ def _moments(name: str) -> tuple[object, ...]:
 def test_methods_are_picked_and_settings_go_where_they_are_known() -> None:
     made = rows("table1", "vanilla", "trace", "oracle", lam="0.3", until="5d")
     assert [row.method for row in made] == ["vanilla", "trace", "oracle"]
-    assert [row.settings for row in made] == [{"until": "5d"}, {"lam": "0.3", "until": "5d"}, {"until": "5d"}]
+    given = [{"until": "5d"}, {"lam": "0.3", "until": "5d"}, {"until": "5d"}]
+    assert [row.settings for row in made] == [FINAL | one for one in given]
     assert [row.name for row in made] == ["vanilla", "trace", "oracle"]  # what all have is not in the name
     with pytest.raises(UserError, match="no row of suite 'table1' has such an option"):
         rows("table1", "vanilla", "oracle", lam="0.3")
@@ -218,3 +229,17 @@ def test_trials_can_be_listed(tmp_path: Path) -> None:
     unknown = suite.load(written(tmp_path, TUNE + "[[trial]]\n[[trial]]\nlam = 2\n[[row]]\nmethod = ['trace', 'fnw']"))
     with pytest.raises(UserError, match=r"\[\[trial\]\] lam: fnw has no such option"):
         rows_of(unknown, SCHEMA)
+
+
+def test_references_have_the_role_of_their_class_unless_a_row_says_otherwise(tmp_path: Path) -> None:
+    text = 'layout = "comparison"\n[[row]]\nmethod = ["pretrain", "vanilla", "vanilla_dup", "oracle", "trace"]\n'
+    made = rows(written(tmp_path, text))
+    assert {row.method: row.role for row in made} == {
+        "pretrain": "lower",
+        "vanilla": "zero",
+        "vanilla_dup": "method",  # its class inherits from Vanilla's, its role does not
+        "oracle": "upper",
+        "trace": "method",
+    }
+    said = rows(written(tmp_path, text + 'role = "method"\n'))
+    assert {row.role for row in said} == {"method"}

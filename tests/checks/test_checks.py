@@ -17,7 +17,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.checks import stream
 from tracecvr.checks.subject import Subject
 from tracecvr.data.table import ClickTable
-from tracecvr.families.method import Helper, Method, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Method
+from tracecvr.families.part import Helper
 from tracecvr.methods.pretrain import Pretrain
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer

@@ -37,6 +37,15 @@ def test_help_answers_at_once() -> None:
     assert min(times) < 1.0  # a third of a second on a quiet machine
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_is_offered(shell: str) -> None:
+    words = {"bash": {"COMP_WORDS": "tracecvr ben", "COMP_CWORD": "1"}, "zsh": {"_TYPER_COMPLETE_ARGS": "tracecvr ben"}}
+    environment = os.environ | words[shell] | {"_TRACECVR_COMPLETE": f"complete_{shell}"}
+    code = "import sys; sys.argv[0] = 'tracecvr'; from tracecvr.cli import main; main()"
+    asked = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "bench" in asked.stdout
+
+
 def test_it_says_its_version(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--version") == 0
     assert capsys.readouterr().out == f"tracecvr {version('tracecvr')}\n"

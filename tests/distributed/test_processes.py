@@ -24,6 +24,27 @@ if __name__ == "__main__":
 """
 
 
+UNGUARDED = """
+import os, sys
+from tracecvr.distributed.processes import start_process
+
+print("begin", flush=True)
+process = start_process(os.mkdir, (sys.argv[1],), {})
+process.join()
+print(process.exitcode, __name__)
+"""
+
+
+def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    run = subprocess.run(
+        [sys.executable, script, tmp_path / "made"], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert run.stdout.split() == ["begin", "0", "__main__"]
+    assert (tmp_path / "made").is_dir()
+
+
 def test_no_process_hears_ctrl_c(tmp_path: Path) -> None:
     script, said = tmp_path / "script.py", [tmp_path / "first", tmp_path / "second"]
     script.write_text(SCRIPT)

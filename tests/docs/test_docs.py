@@ -21,6 +21,7 @@ from conftest import Call
 
 import log_kinds
 import madeup
+import tracecvr as tc
 from tracecvr import checks
 from tracecvr.base import registry
 from tracecvr.base.files import read_json
@@ -45,9 +46,7 @@ def test_the_readme_runs(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "tracecvr.cli.commands._cores", lambda: 1
-    )  # threads that wait for each other beside other tests crawl
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # threads that wait for each other beside other tests crawl
     (commands,), (code,) = blocks("README.md", "sh"), blocks("README.md", "python")
     for line in commands.splitlines():
         assert call(*shlex.split(line)[1:]) == 0, line
@@ -55,6 +54,25 @@ def test_the_readme_runs(
     capsys.readouterr()
     exec(compile(code, "README.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 2
+    result = tc.load_result("result")
+    logistic, ours = result.references["logistic"], result.metrics
+    assert ours["auc"] > logistic["auc"]  # type: ignore[operator]
+    assert ours["nll"] < logistic["nll"]  # type: ignore[operator]
+    assert 0.9 <= ours["pcoc"] <= 1.1  # type: ignore[operator]
+
+
+def test_the_guide_to_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    names: dict[str, Any] = {}
+    for code in blocks("docs/python.md", "python"):
+        exec(compile(code, "docs/python.md", "exec"), names)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert names["again"].predict(names["clicks"]) == pytest.approx(names["model"].predict(names["clicks"]))
+    for code in blocks("docs/python.md", "py"):
+        compile(code, "docs/python.md", "exec")
 
 
 def carried_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
@@ -73,7 +91,7 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tracecvr.cli.commands._cores", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     log_kinds.plain_clicks(tmp_path, 8000)
     (commands,) = blocks("docs/own_log.md", "sh")
     carried_out(commands, tmp_path, call, capsys)
@@ -141,7 +159,7 @@ def test_the_guide_to_data_parallel_runs_runs(
     language: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tracecvr.cli.commands._cores", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     (command,) = blocks("docs/scale.md", language, "Data-parallel runs")
     assert call(*shlex.split(command)[1:]) == 0
     assert [json.loads(path.read_text())["workers"] for path in tmp_path.glob("*/result.json")] == [2]

@@ -146,7 +146,7 @@ def test_onnx_answers_as_the_engine(method: str, tmp_path: Path) -> None:
     """Quickly, of a mixture and of a law of delays; and below of a posterior."""
     engine = trained(method)
     manifest = export(Model(engine, _stand_in(engine.schema), {}), "onnx", tmp_path / "out")
-    has_posterior = not engine.method.inherits(Method, "posterior")
+    has_posterior = type(engine.method).posterior is not Method.posterior
     assert list(manifest["models"]) == ["score", "posterior"][: 1 + has_posterior]
     ids = probes(engine.schema, engine.method.ends, 300)[0]
     scores = scorer.loaded(tmp_path / "out" / "score.onnx")(ids=ids)
@@ -163,7 +163,7 @@ def _stand_in(schema: Schema) -> Encoder:
 def test_every_backbone_is_exported(backbone: str, kind: str, tmp_path: Path) -> None:
     engine = trained("vanilla", schema_of(), backbone=backbone)
     export(Model(engine, ENCODER, {}), kind, tmp_path / "out")
-    scores = exported(tmp_path / "out").score(RAW)
+    scores = exported(tmp_path / "out").log_odds(RAW)
     np.testing.assert_allclose(scores, engine.score(torch.from_numpy(ENCODER.encode(frame(RAW)))), atol=1e-4)
 
 
@@ -185,7 +185,7 @@ def test_the_probes_hold_every_extreme() -> None:
 def test_odds_are_corrected_for_negatives_that_were_left_out(tmp_path: Path) -> None:
     whole = mixed().engine.score(torch.from_numpy(ENCODER.encode(frame(RAW))))
     export(mixed(negatives_kept=0.1), "pt2", tmp_path / "out")
-    np.testing.assert_allclose(exported(tmp_path / "out").score(RAW) - whole, np.log(0.1), atol=1e-5)
+    np.testing.assert_allclose(exported(tmp_path / "out").log_odds(RAW) - whole, np.log(0.1), atol=1e-5)
 
 
 def test_what_serves_is_exported_not_what_has_been_learnt_since(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_what_serves_is_exported_not_what_has_been_learnt_since(tmp_path: Path) 
     engine._published.append({name: value.clone() for name, value in engine._main.state_dict().items()})
     nn.init.zeros_(engine._main.get_parameter("layers.6.weight"))
     export(Model(engine, ENCODER, {}), "pt2", tmp_path / "out")
-    np.testing.assert_allclose(exported(tmp_path / "out").score(RAW), served, atol=1e-5)
+    np.testing.assert_allclose(exported(tmp_path / "out").log_odds(RAW), served, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", some_slow(FORMATS, ["pt2"]))
@@ -253,7 +253,9 @@ import json
 from scorer import Scorer
 given = json.load(sys.stdin)
 found = Scorer()
-print(json.dumps([found.score(given["clicks"]).tolist(), found.posterior(**given).tolist()]))
+clicks = given["clicks"]
+answers = found.log_odds(clicks), found.posterior_log_odds(**given), found.predict(clicks), found.posterior(**given)
+print(json.dumps([answer.tolist() for answer in answers]))
 """
 
 
@@ -269,9 +271,10 @@ def test_the_scorer_needs_neither_torch_nor_this_package(tmp_path: Path) -> None
     ids = ENCODER.encode(frame(RAW)).astype(np.int64)
     age = np.array([[NEVER if one is None else one for one in row] for row in ages])
     posterior = engine.posterior_log_odds(known(engine.schema.d_max, ids, np.array(elapsed), age))
-    score, given_trajectory = json.loads(output)
+    score, given_trajectory, *probabilities = json.loads(output)
     np.testing.assert_allclose(score, engine.score(torch.from_numpy(ids)), atol=1e-5)
     np.testing.assert_allclose(given_trajectory, posterior, atol=1e-5)
+    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-np.array([score, given_trajectory]))), atol=1e-6)
 
     lines = "\n".join(map(json.dumps, RAW))
     command = [sys.executable, str(out / "scorer.py")]
@@ -306,7 +309,7 @@ def _one_click_takes_little(out: Path) -> None:
     took = []
     for _ in range(50):
         start = time.perf_counter()
-        ask.score(RAW[:1])
+        ask.log_odds(RAW[:1])
         took.append(time.perf_counter() - start)
     assert np.median(took) < 2e-3
 
@@ -429,10 +432,10 @@ def test_xxhash_is_needed_only_where_a_feature_is_hashed(tmp_path: Path, monkeyp
 def test_a_click_without_a_feature_is_refused_and_one_of_unseen_values_is_not(tmp_path: Path) -> None:
     export(mixed(), "pt2", tmp_path / "out")
     ask = exported(tmp_path / "out")
-    assert np.isfinite(ask.score([RAW[0] | {"campaign": "never seen", "spent": 1e12}])).all()
+    assert np.isfinite(ask.log_odds([RAW[0] | {"campaign": "never seen", "spent": 1e12}])).all()
     with pytest.raises(KeyError, match="spent"):
-        ask.score([{name: value for name, value in RAW[0].items() if name != "spent"}])
-    assert ask.score([]).shape == (0,)
+        ask.log_odds([{name: value for name, value in RAW[0].items() if name != "spent"}])
+    assert ask.log_odds([]).shape == (0,)
 
 
 @pytest.mark.slow
@@ -517,7 +520,7 @@ def test_a_run_is_exported_by_the_command_line(tmp_path: Path, call: Call, capsy
     ]
     ids = model.encoder.encode(pl.DataFrame(raw, {"segment": pl.Int64, "device": pl.Int64, "item": pl.Int64}))
     expected = model.engine.score(torch.from_numpy(ids))
-    np.testing.assert_allclose(exported(out).score(raw), expected, atol=1e-5)
+    np.testing.assert_allclose(exported(out).log_odds(raw), expected, atol=1e-5)
     for words, error in (
         ((run, "--out", out), "exists already"),
         ((run, "--out", tmp_path / "b", "--version", 3), "leave --version out"),

@@ -110,14 +110,6 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
         engine.tick(source, PLAN.split, PLAN.split + DAY)
 
 
-def test_what_is_frozen_and_what_is_trained_do_not_mix() -> None:
-    engine, source = warmed()
-    x = source.clicks(0, DAY).x
-    assert not engine.method.frozen("main", x).requires_grad
-    assert engine.method.logit(x).requires_grad
-    assert not engine.method.frozen("main", x).requires_grad
-
-
 def test_plugins_observe_the_stream_too() -> None:
     class Counting(Completer):
         def observe(self, b: Reveals) -> None:

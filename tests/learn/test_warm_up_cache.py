@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from torch import Tensor
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.families.method import Method, Part, Plugin
-from tracecvr.learn.engine import Engine, Fitted
+from tracecvr.families.method import Method, Plugin
+from tracecvr.learn.engine import Engine, Fit, Fitted
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.plugins.completer import Completer
@@ -53,13 +54,12 @@ class Counting(WarmUpCache):
 
     trained: int = 0
 
-    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Any) -> Fitted:
-        def counted() -> Fitted:
+    def __call__(self, fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
+        def counted(fit: Fit) -> Fitted:
             self.trained += 1
-            fitted: Fitted = fit()
-            return fitted
+            return train(fit)
 
-        return super().__call__(part, name, facts, counted)
+        return super().__call__(fit, facts, counted)
 
 
 def test_every_method_starts_its_stream_from_the_same_bits(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_another_history_shares_nothing(tmp_path: Path) -> None:
 
 @dataclass
 class Twisted(ESDFM):
-    """Has a loss of its own for the helper, and forgets to say what it depends on."""
+    """Has a loss of its own for the helper."""
 
     name = "twisted"
     twist: float = 1.0
@@ -163,7 +163,7 @@ class Shifted(ESDFM):
 
 
 @pytest.mark.parametrize("cls", [Twisted, Shifted])
-def test_a_declaration_does_not_hold_for_other_code(tmp_path: Path, cls: type[ESDFM]) -> None:
+def test_other_code_shares_nothing(tmp_path: Path, cls: type[ESDFM]) -> None:
     shared = Counting(tmp_path, HISTORY)
     warmed(engine(ESDFM(**SMALL)), shared)
     alone = warmed(engine(cls(**SMALL))).fingerprint()
@@ -187,18 +187,88 @@ def test_a_damaged_file_is_made_again(tmp_path: Path) -> None:
     assert time.monotonic() - before < 10
 
 
-def test_a_net_that_counted_is_not_shared_by_declaration(tmp_path: Path) -> None:
+def test_a_net_whose_training_counted_beside_the_loss_is_not_shared(tmp_path: Path) -> None:
     """Counts made while fitting belong to who fitted: such a net is trained by each."""
 
     shared = WarmUpCache(tmp_path, HISTORY)
 
-    def counting(part: Part, name: str, facts: dict[str, Any], train: Any) -> Fitted:
-        def also_count() -> Fitted:
-            fitted: Fitted = train()
-            part.counts["seen"] = part.counts.get("seen", torch.zeros(())) + 1
+    def counting(fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
+        def also_count(fit: Fit) -> Fitted:
+            fitted = train(fit)
+            fit.part.counts["seen"] = fit.part.counts.get("seen", torch.zeros(())) + 1
             return fitted
 
-        return shared(part, name, facts, also_count)
+        return shared(fit, facts, also_count)
 
     warmed(engine(small("es_dfm")), counting)
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+@dataclass
+class Reading(ESDFM):
+    """Reads an option for late batches only, a property, a stored tensor and, if asked to, something unknown."""
+
+    name = "reading"
+    late: float = 1.0
+    unread: float = 1.0
+    secret: object = None
+    table: Tensor = field(default_factory=lambda: torch.ones(()))
+
+    def warm_loss(self, b: LabelledReveals) -> Tensor:
+        factor = self.late if bool((b.arrival > b.arrival.min()).any()) and self.wait else 1.0
+        if self.secret is not None:
+            factor = factor + 0 * len(str(self.secret))
+        return factor * self.table * super().warm_loss(b)
+
+
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [
+        ({}, 0),
+        ({"unread": 2.0}, 0),
+        ({"late": 2.0}, 1),
+        ({"table": torch.tensor(2.0)}, 1),
+        ({"window": 60}, 2),  # the helper reads it, too
+        ({"window": 15 * 60}, 0),  # the default: what counts is the value of the property
+    ],
+)
+def test_what_a_loss_reads_decides(tmp_path: Path, options: dict[str, Any], trained: int) -> None:
+    shared = Counting(tmp_path, HISTORY)
+    warmed(engine(Reading(**SMALL)), shared)
+    before, other = shared.trained, Reading(**SMALL, **options)
+    alone = warmed(engine(Reading(**SMALL, **options))).fingerprint()
+    assert warmed(engine(other), shared).fingerprint() == alone
+    assert shared.trained - before == trained
+
+
+def test_reads_of_a_later_training_are_known_to_the_next(tmp_path: Path) -> None:
+    """The first training does not read `late`; one that does adds a second set of reads, and both are found again."""
+
+    @dataclass
+    class Sometimes(Reading):
+        name = "sometimes"
+        uses_late: bool = False
+
+        def warm_loss(self, b: LabelledReveals) -> Tensor:
+            return Method.warm_loss(self, b) * (self.late if self.uses_late else 1.0)
+
+    shared = Counting(tmp_path, HISTORY)
+    for _ in range(2):
+        for uses, late in ((False, 1.0), (False, 2.0), (True, 2.0), (True, 3.0)):
+            options = {"uses_late": uses, "late": late}
+            alone = warmed(engine(Sometimes(**SMALL, **options))).fingerprint()
+            assert warmed(engine(Sometimes(**SMALL, **options)), shared).fingerprint() == alone
+    assert shared.trained == 4  # the helper once, the served net for each of three different readings
+
+
+def test_what_cannot_be_compared_is_not_shared(tmp_path: Path) -> None:
+    shared = Counting(tmp_path, HISTORY)
+    for _ in range(2):
+        warmed(engine(Reading(**SMALL, secret=object())), shared)
+    assert shared.trained == 3  # the served net twice, the helper once
+
+
+def test_a_method_is_itself_again_after_its_reads_were_recorded(tmp_path: Path) -> None:
+    one = engine(Reading(**SMALL))
+    warmed(one, WarmUpCache(tmp_path, HISTORY))
+    assert type(one.method) is Reading

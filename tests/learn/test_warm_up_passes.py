@@ -145,7 +145,7 @@ def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatc
         adam.zero_grad()
         twin.method.warm_loss(b).backward()
         adam.step()
-        twin.method.forget()
+        twin.forget()
     for name, value in one.method.nets["main"].state_dict().items():
         assert torch.equal(value, net.state_dict()[name]), name
 

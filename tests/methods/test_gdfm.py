@@ -176,7 +176,7 @@ def test_the_anchor_has_no_gradient_at_the_reference_and_one_elsewhere() -> None
     weights = list(method.nets["main"].parameters())
 
     def slopes() -> float:
-        method.forget()
+        engine.forget()
         return max(float(g.abs().max()) for g in torch.autograd.grad(method.departure(events), weights))
 
     assert method.departure(events).item() == pytest.approx(0.0, abs=1e-7)
@@ -216,8 +216,8 @@ def test_loss_equals_a_plain_numpy_form() -> None:
         method.nets["main"].layers[-1].bias.add_(0.1)  # type: ignore[index,union-attr]
     events = source.reveals(engine.schedule, 4 * DAY, 4 * DAY + 2 * HOUR)
     f = 1 / (1 + np.exp(-method.logit(events.x).detach().numpy().astype(float)))
-    was = 1 / (1 + np.exp(-method.frozen("reference", events.x)[:, 0].numpy().astype(float)))
-    psi = torch.sigmoid(method.frozen("trajectory", events.x)).numpy().astype(float)  # (B, 2, H, K)
+    was = 1 / (1 + np.exp(-method.call("reference", events.x)[:, 0].numpy().astype(float)))
+    psi = torch.sigmoid(method.call("trajectory", events.x)).numpy().astype(float)  # (B, 2, H, K)
     omega, ends = method.weights().numpy().astype(float), (15 * MINUTE, HOUR, 6 * HOUR, DAY, 2 * DAY)
     total = seen = 0.0
     for i in range(len(events)):

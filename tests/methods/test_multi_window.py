@@ -21,7 +21,8 @@ from tracecvr.data.table import ClickTable, Feature
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.datasets.taobao import Taobao
-from tracecvr.families.method import Method, cross_entropy, mixture
+from tracecvr.families.losses import cross_entropy, mixture
+from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.methods.dfsn import DFSN, SatelliteNet
@@ -47,13 +48,13 @@ def descend(engine: Engine, events: Reveals, steps: int = 400, step: float = 4.0
     """Follow the whole loss down to where it is flat."""
     weights = [w for w in engine.method.nets["main"].parameters() if w.requires_grad]
     for _ in range(steps):
-        engine.method.forget()
+        engine.forget()
         slopes = torch.autograd.grad(engine.method.loss(events), weights, allow_unused=True)
         with torch.no_grad():
             for weight, slope in zip(weights, slopes, strict=True):
                 if slope is not None:
                     weight.sub_(step * slope)
-    engine.method.forget()
+    engine.forget()
 
 
 def slopes_by_part(loss: Tensor, net: nn.Module) -> dict[str, float]:
@@ -188,7 +189,7 @@ def test_the_policy_follows_the_task_that_was_nearest_to_the_prophet(prophet: fl
     net_of(method).prophet.requires_grad_(False)
     events = with_logged(CELL.events(engine), [0.08, 0.16])
     descend(engine, events, steps=200)
-    policy = F.softmax(method.outputs(events.x[:1])[0, 2:], dim=0)
+    policy = F.softmax(method.call("main", events.x[:1])[0, 2:], dim=0)
     assert policy[follows] > 0.99
     served = torch.sigmoid(method.log_odds(events.x[:1])).item()
     assert served == pytest.approx((0.08, 0.2)[follows], abs=2e-3)
@@ -207,7 +208,7 @@ def test_only_mature_clicks_with_logged_rates_teach_the_policy() -> None:
     assert not method.followed(replace(events, logged=None), mature)[0].any()
     for nothing in (replace(events, logged=None), replace(events, logged=events.logged * torch.nan)):
         assert "policy" not in reaches(method.loss(nothing), method.nets["main"])
-        method.forget()
+        engine.forget()
     assert "policy" in reaches(method.loss(partly), method.nets["main"])
 
 
@@ -225,7 +226,7 @@ class Asked(nn.Module):
         return out
 
 
-def day_of_ftp() -> tuple[FTP, Reveals]:
+def day_of_ftp() -> tuple[Engine, FTP, Reveals]:
     """A stream of several days, and the events of its last, with logged rates."""
     engine, source = warmed("ftp")
     for day in (3, 4):
@@ -233,11 +234,11 @@ def day_of_ftp() -> tuple[FTP, Reveals]:
     events = engine._logs.with_recorded(source.reveals(engine.schedule, 5 * DAY, 6 * DAY))
     engine.method.nets["main"].train()
     assert isinstance(engine.method, FTP)
-    return engine.method, events
+    return engine, engine.method, events
 
 
 def test_the_prophet_is_asked_about_mature_clicks_alone_and_before_it_learns_from_them() -> None:
-    method, events = day_of_ftp()
+    _, method, events = day_of_ftp()
     net = net_of(method)
     asked = net.prophet = Asked(net.prophet)
     mature = events.trigger == 4
@@ -253,14 +254,14 @@ def test_the_prophet_is_asked_about_mature_clicks_alone_and_before_it_learns_fro
 
 
 def test_labels_that_are_not_final_change_neither_policy_target_nor_prophet() -> None:
-    method, events = day_of_ftp()
+    engine, method, events = day_of_ftp()
     mature = events.trigger == 4
     flipped = replace(events, converted=torch.where(mature, events.converted, ~events.converted))
     prophet = list(net_of(method).prophet.parameters())
     results = []
     for b in (events, flipped):
         results.append((*method.followed(b, mature), *torch.autograd.grad(method.loss(b), prophet)))
-        method.forget()
+        engine.forget()
     taught = results[0][0]
     assert taught.any()
     assert not taught[~mature].any()
@@ -283,9 +284,9 @@ def test_nothing_after_a_moment_matters_once_the_policy_learns() -> None:
 
 
 def test_the_policy_trains_the_shared_layers_but_neither_tasks_nor_prophet() -> None:
-    method, events = day_of_ftp()
+    _, method, events = day_of_ftp()
     net = method.nets["main"]
-    tasks, policy = method.outputs(events.x).chunk(2, dim=1)
+    tasks, policy = method.call("main", events.x).chunk(2, dim=1)
     assert reaches(policy.sum(), net) == {"bottom", "policy"}
     assert reaches(tasks.sum(), net) == {"bottom", "tasks"}
     assert reaches(method.loss(events), net) == {"bottom", "tasks", "policy", "prophet"}
@@ -305,11 +306,11 @@ def test_the_policys_loss_is_scaled_by_moving_averages() -> None:
 
 
 def test_ftp_loss_equals_a_plain_form() -> None:
-    method, events = day_of_ftp()
+    _, method, events = day_of_ftp()
     method.nets["main"].eval()
     before = method.counts["average_loss"].numpy().astype(float)
     with torch.no_grad():
-        out = method.outputs(events.x).numpy().astype(float)
+        out = method.call("main", events.x).numpy().astype(float)
         prophet = torch.sigmoid(net_of(method).foretold(events.x)).numpy().astype(float)
     f = 1 / (1 + np.exp(-out[:, :5]))
     choice = np.exp(out[:, 5:]) / np.exp(out[:, 5:]).sum(1, keepdims=True)
@@ -374,7 +375,7 @@ def test_extreme_logits_stay_finite(name: str, logit: float) -> None:
     method.nets["main"] = net
     history = next(CELL.source().history(1, "mature").batches(CELL.clicks, None))
     for b in (events, history):
-        method.forget()
+        engine.forget()
         loss = method.warm_loss(b) if isinstance(b, LabelledReveals) else method.loss(b)
         value = loss + method.log_odds(b.x).mean()
         assert torch.isfinite(value)
@@ -408,7 +409,7 @@ def test_autograd_agrees_with_differences_when_what_is_stopped_is_held(name: str
                 weight.copy_(start + sign * step)
         method.stop_gradient = stop  # type: ignore[method-assign,assignment]
         method.counts = dict(counts)
-        method.forget()
+        engine.forget()
         return method.loss(b) + method.log_odds(b.x).mean()
 
     slopes = torch.autograd.grad(loss_at(0, hold), weights)
@@ -460,7 +461,7 @@ def test_heads_go_to_their_fixed_points(alpha: float | None) -> None:
     expected = 0.2 * weight / (0.2 * weight + 0.8 + 0.12)
     if alpha in (0.2, None):
         assert expected == pytest.approx(0.1958, abs=5e-5)
-    rates = torch.sigmoid(method.outputs(torch.zeros(1, 1)))[0].tolist()
+    rates = torch.sigmoid(method.call("main", torch.zeros(1, 1)))[0].tolist()
     assert rates == pytest.approx([expected, 0.2], abs=1e-4)
 
 
@@ -469,7 +470,7 @@ def test_heads_are_warmed_up_to_the_same_fixed_points() -> None:
     method.nets["main"] = MixedNet(Constant([0.0, 0.0]), 2)
     method.loss = method.warm_loss  # type: ignore[method-assign,assignment]
     descend(engine, next(CELL.source().history(1, "mature").batches(CELL.clicks, None)))
-    assert torch.sigmoid(method.outputs(torch.zeros(1, 1)))[0].tolist() == pytest.approx([0.1958, 0.2], abs=1e-4)
+    assert torch.sigmoid(method.call("main", torch.zeros(1, 1)))[0].tolist() == pytest.approx([0.1958, 0.2], abs=1e-4)
 
 
 @pytest.mark.parametrize("rates", [(0.05, 0.6), (0.4, 0.1)])
@@ -488,7 +489,7 @@ def test_the_synthesizer_does_not_train_heads_but_what_is_served_can() -> None:
     method, net = engine.method, engine.method.nets["main"]
     assert isinstance(method, MISS)
     events = source.reveals(engine.schedule, 4 * DAY, 5 * DAY)
-    heads, everything = method.outputs(events.x), torch.ones(len(events), dtype=torch.bool)
+    heads, everything = method.call("main", events.x), torch.ones(len(events), dtype=torch.bool)
     assert reaches(method.mix_loss(heads, events.label, everything), net) == {"synthesizer"}
     own = everything[:, None].expand_as(heads)
     assert reaches(method.head_loss(heads, events.label[:, None].expand_as(heads), own), net) == {"heads"}
@@ -503,8 +504,8 @@ def test_what_is_served_trains_heads_as_if_their_weights_were_given() -> None:
     assert isinstance(net, MixedNet)
     x = source.clicks(4 * DAY, 4 * DAY + 6 * HOUR).x
     heads = net(x).detach()
-    method.outputs = lambda _: served  # type: ignore[method-assign,assignment]
     served = heads.clone().requires_grad_()
+    method.caller = lambda *_: served
     (ours,) = torch.autograd.grad(method.log_odds(x).sum(), served)
     given = net.log_weights(F.logsigmoid(heads)).detach()
     (held,) = torch.autograd.grad(mixture(given, served).sum(), served)
@@ -547,7 +548,7 @@ def test_the_share_of_late_conversions_is_counted_and_fades() -> None:
 
 def test_permuted_heads_with_permuted_weights_serve_the_same() -> None:
     engine, source = warmed("miss")
-    method, net = engine.method, engine.method.nets["main"]
+    net = engine.method.nets["main"]
     assert isinstance(net, MixedNet)
     assert isinstance(net.heads, MLP)
     x = source.clicks(4 * DAY, 5 * DAY).x
@@ -564,7 +565,6 @@ def test_permuted_heads_with_permuted_weights_serve_the_same() -> None:
         np.testing.assert_raises(AssertionError, np.testing.assert_allclose, engine.score(x), before, rtol=1e-4)
         first.weight.copy_(first.weight[:, torch.cat([order, 5 + order])])  # type: ignore[operator,index]
     np.testing.assert_allclose(engine.score(x), before, rtol=1e-4, atol=1e-5)
-    method.forget()
 
 
 def test_miss_loss_is_the_sum_of_its_streams_written_out() -> None:
@@ -612,7 +612,7 @@ def test_each_model_goes_to_its_own_fixed_point() -> None:
     method.nets["main"] = Constant([0.0, 0.0, 0.0])
     events = CELL.events(engine)
     descend(engine, events, steps=1500)
-    feature, unbiased = torch.sigmoid(method.outputs(events.x[:1]))[0, 1:].tolist()
+    feature, unbiased = torch.sigmoid(method.call("main", events.x[:1]))[0, 1:].tolist()
     assert feature == pytest.approx(0.08, abs=1e-4)  # by 40 minutes
     assert unbiased == pytest.approx(0.2, abs=1e-3)  # FNW's
     main = torch.sigmoid(method.main_logit(events.x[:1])).item()
@@ -628,7 +628,7 @@ def test_a_conversion_that_came_with_the_click_has_a_negative_copy_too() -> None
     events = at_once.events(engine)
     assert events.converted[events.trigger == 0].any()
     descend(engine, events, steps=1500)
-    assert torch.sigmoid(method.outputs(events.x[:1]))[0, 2].item() == pytest.approx(0.2, abs=1e-3)
+    assert torch.sigmoid(method.call("main", events.x[:1]))[0, 2].item() == pytest.approx(0.2, abs=1e-3)
 
 
 @pytest.mark.parametrize(("main", "feature", "expected"), [(-1.0, 0.5, 0.5), (1.0, 0.5, 2.0)])
@@ -710,7 +710,7 @@ def test_dfsn_loss_equals_a_plain_form() -> None:
     b = source.reveals(engine.schedule, 4 * DAY, 5 * DAY)
     assert len(b) > 500
     with torch.no_grad():
-        o = method.outputs(b.x).numpy().astype(float)
+        o = method.call("main", b.x).numpy().astype(float)
     main, feature, unbiased = (1 / (1 + np.exp(-v)) for v in (o[:, 0] + o[:, 2], o[:, 1], o[:, 2]))
     parts: tuple[list[float], ...] = ([], [], [])
     for i in range(len(b)):

@@ -82,7 +82,7 @@ def test_the_stream_adds_up_to_the_likelihood_of_the_final_state(method: str, lo
         next(engine.method.nets["main"].parameters()).copy_(torch.linspace(-1, 0.7, engine.method.heads()))
     events, (history,) = cell.events(engine), cell.source().history(1, "mature").batches(cell.clicks, None)
     streamed = engine.method.loss(events) * len(events)
-    engine.method.forget()
+    engine.forget()
     torch.testing.assert_close(streamed, engine.method.warm_loss(history) * cell.clicks)
 
 
@@ -227,9 +227,9 @@ def test_a_life_adds_up_to_the_likelihood_of_its_end(
     (history,) = source.history(10 * DAY, "mature").batches(len(lives), None)
     for row in range(len(lives)):
         life, end = events.take(torch.nonzero(events.row == row)[:, 0]), history.take(torch.tensor([row]))
-        engine.method.forget()
+        engine.forget()
         total = engine.method.loss(life) * len(life)
-        engine.method.forget()
+        engine.forget()
         torch.testing.assert_close(total, engine.method.warm_loss(end), rtol=1e-4, atol=1e-5)
 
 
@@ -300,7 +300,7 @@ def test_loss_equals_a_plain_numpy_form(method: str) -> None:
     engine, source = Subject(method).engine(small_log().schema), TableSource(small_log())
     events = source.reveals(engine.schedule, 4 * DAY, 4 * DAY + 6 * HOUR)
     assert set(events.trigger.tolist()) == {0, 1, 2, 3, 4}
-    outputs = engine.method.outputs(events.x).detach().double().numpy()
+    outputs = engine.method.call("main", events.x).detach().double().numpy()
     expected = np.mean([_event_loss(method, events, i, outputs[i]) for i in range(len(events))])
     assert engine.method.loss(events).item() == pytest.approx(expected, rel=1e-4)
 
@@ -434,13 +434,13 @@ def test_nodef_recovers_a_delay_with_two_modes() -> None:
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        engine.method.forget()
+        engine.forget()
         loss = engine.method.loss(events)
         loss.backward()
         return loss
 
     optimiser.step(closure)
-    engine.method.forget()
+    engine.forget()
     x = events.x[:1]
     with torch.no_grad():
         assert torch.sigmoid(engine.method.log_odds(x)).item() == pytest.approx(cell.p, abs=0.003)

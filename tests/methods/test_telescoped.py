@@ -156,7 +156,7 @@ def stream_gradient(engine: Engine, table: ClickTable, served: PerClick, first: 
         if len(events):
             (slope,) = torch.autograd.grad(engine.method.loss(events) * len(events), served.logits)
             total += slope
-            engine.method.forget()
+            engine.forget()
     return total
 
 
@@ -190,7 +190,7 @@ def test_warm_up_and_stream_together_teach_each_click_once(
     for b in TableSource(table).history(split, labels).batches(1, None):
         method.observe(b)
         total += torch.autograd.grad(method.warm_loss(b) * len(b), served.logits)[0]
-        method.forget()
+        engine.forget()
     total += stream_gradient(engine, table, served, split, interval)
     assert torch.allclose(total, oracle_gradient(table, served), atol=1e-6)
 
@@ -209,7 +209,7 @@ def test_merged_events_have_the_gradient_of_the_single_ones() -> None:
             events = engine.events(CELL.source(), start, start + 6 * HOUR)
             if len(events):
                 total += torch.autograd.grad(engine.method.loss(events) * len(events), weights)[0]
-                engine.method.forget()
+                engine.forget()
         slopes.append(float(total))
     assert slopes[0] == pytest.approx(slopes[1], rel=1e-5)
 
@@ -242,6 +242,21 @@ def test_sampled_late_looks_count_for_those_left_out() -> None:
     assert slopes[1] == pytest.approx(slopes[0], rel=0.02)
 
 
+def test_late_looks_are_sampled_only_if_warm_up_is_large() -> None:
+    engine = CELL.engine(Subject("telescoped"), ages=ENDS)
+    method = engine.method
+    assert isinstance(method, Telescoped)
+    method.counts.clear()
+    assert method.share == 0.25  # a model of an earlier version goes on as it was
+    for b in CELL.source().history(CELL.schema.split, "mature").batches(1000, None):
+        method.observe(b)
+    clicks = int(method.counts["warm_up_clicks"])
+    assert clicks == len(CELL.source().history(CELL.schema.split, "mature"))
+    assert method.share == method.resolved_options()["late_share"] == 1.0
+    method.counts["warm_up_clicks"] += 1_000_000 - clicks
+    assert method.share == 0.25
+
+
 @pytest.mark.parametrize("interval", [6 * HOUR, DAY, 10 * DAY])
 def test_merging_keeps_apart_what_counts_differently(interval: int) -> None:
     """Long intervals hold looks that are sampled and looks that are not: each keeps its weight."""
@@ -256,7 +271,7 @@ def test_merging_keeps_apart_what_counts_differently(interval: int) -> None:
             if len(events):
                 loss = engine.method.loss(events) * len(events)
                 total += float(torch.autograd.grad(loss, weights)[0])
-                engine.method.forget()
+                engine.forget()
         slopes.append(total / big.clicks)
     assert slopes[1] == pytest.approx(slopes[0], abs=0.003)
 

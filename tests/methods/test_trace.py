@@ -18,7 +18,7 @@ from tracecvr.checks.loss import root
 from tracecvr.checks.subject import KnownLaw, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER
 from tracecvr.datasets.synthetic import Truth
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.families.trajectory import marginal_nll, window_log_likelihood, window_weights
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
@@ -210,7 +210,7 @@ def test_loss_equals_a_plain_numpy_form() -> None:
     method = trace_of(engine)
     events = source.reveals(engine.schedule, 4 * DAY, 4 * DAY + 2 * HOUR)
     prior = 1 / (1 + np.exp(-method.logit(events.x).detach().numpy().astype(float)))
-    psi = torch.sigmoid(method.frozen("trajectory", events.x)).numpy().astype(float)  # (B, 2, H, K)
+    psi = torch.sigmoid(method.call("trajectory", events.x)).numpy().astype(float)  # (B, 2, H, K)
     ends, eta = np.array(method.ends), method.eta().numpy().astype(float)
     total_weight = total_loss = 0.0
     supervised = []
@@ -300,7 +300,7 @@ def test_estimator_learns_the_state_probabilities() -> None:
     truth = Truth(table)
     engine, source = TRACE.warmed(table, plan_for(table, "mature"), warm_epochs=0, lam=0.0)
     clicks = source.clicks(3 * DAY, 4 * DAY)
-    learned = torch.sigmoid(engine.method.frozen("trajectory", clicks.x)).numpy().mean(0)
+    learned = torch.sigmoid(engine.method.call("trajectory", clicks.x)).numpy().mean(0)
     exact = truth.states(table.schema.horizons)[clicks.row].mean(0)
     assert np.abs(learned - exact).max() < 0.08
 

@@ -12,11 +12,10 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import Feature, Schema
-from tracecvr.families.method import Part
+from tracecvr.learn.net_calls import NetCalls, ShownEvents
 from tracecvr.learn.per_click_cache import PerClickCache
 from tracecvr.nets.backbones import MLP, Embedding, Perceptron, freeze, thaw
 from tracecvr.nets.fused import Group, lookup, normed_linear, project
-from tracecvr.stream.reveal import Reveals
 from tracecvr.stream.source import TableSource
 
 # The plain forms: one line each, as a textbook has them.
@@ -39,8 +38,9 @@ def plain_normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> T
     return out
 
 
-def plain_per_click(self: Part, name: str, b: Reveals) -> Tensor:
-    return self.frozen(name, b.x)
+def plain_per_click(_calls: NetCalls, _key: object, net: nn.Module, shown: ShownEvents) -> Tensor:
+    out: Tensor = net(shown.x)
+    return out
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(Embedding, "forward", plain_embedding)
     monkeypatch.setattr(Embedding, "linear", plain_linear)
     monkeypatch.setattr("tracecvr.nets.backbones.normed_linear", plain_normed_linear)
-    monkeypatch.setattr(Part, "per_click", plain_per_click)
+    monkeypatch.setattr(NetCalls, "_per_click", plain_per_click)
     return monkeypatch
 
 

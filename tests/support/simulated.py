@@ -53,6 +53,6 @@ def rate_after_sgd(engine: Engine, cell: KnownLaw = CELL, events: int = 1_000_00
         slopes = gradient(engine, simulated.take(index), value.detach().clone())
         with torch.no_grad():
             value.sub_(8.0 / (1 + 0.1 * step) * slopes)
-    engine.method.forget()
+    engine.forget()
     with torch.no_grad():
         return float(torch.sigmoid(engine.method.log_odds(simulated.x[:1])))

@@ -12,6 +12,7 @@ import math
 import re
 import types
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tracecvr.base.errors import UserError
@@ -84,6 +85,32 @@ def pairs(items: Iterable[str], flag: str) -> dict[str, str]:
             raise UserError(f"{flag} {key.strip()!r} is given twice: keep one")
         settings[key.strip()] = text.strip()
     return settings
+
+
+def text_of(value: Any) -> str:
+    """A value of TOML or Python as `--set` would be given it.
+
+    >>> text_of(True), text_of([1, 2]), text_of(None), text_of(timedelta(hours=2))
+    ('true', '1,2', 'none', '7200s')
+    """
+    if isinstance(value, timedelta):
+        return f"{round(value.total_seconds())}s"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(text_of(v) for v in value) if isinstance(value, list | tuple) else str(value)
+
+
+def settings_of(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings as text, those of tables in the table with a dot: TOML reads `stream.average = "1d"` so.
+
+    >>> settings_of({"window": "1h", "stream": {"average": None}})
+    {'window': '1h', 'stream.average': 'none'}
+    """
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        whole = f"{prefix}{key}"
+        flat |= settings_of(value, f"{whole}.") if isinstance(value, Mapping) else {whole: text_of(value)}
+    return flat
 
 
 def configure(owner: T, settings: Mapping[str, str], flag: str) -> T:

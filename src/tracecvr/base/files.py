@@ -6,7 +6,10 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 import tomllib
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,6 +46,14 @@ def not_written(path: Path, error: Exception) -> NotWrittenError:
     """The error for a file that could not be written: libraries' own seldom name it."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return NotWrittenError(f"{path}: could not be written ({reason}); free some space, or write elsewhere")
+
+
+class TemporaryFolder:
+    """A new directory that is removed when nobody refers to this object any more."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="tracecvr-"))
+        self._removed = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def make_private(path: Path) -> None:

@@ -42,13 +42,24 @@ class Given(str):
     __slots__ = ()
 
 
+_REGISTERED: dict[str, dict[str, type]] = {kind: {} for kind in _GROUPS}
+"""Classes that this process knows beside those that are installed."""
+
 _HASH = "__tracecvr_sha256__"
 """The attribute of a module that was loaded from a file."""
 
 
 @cache
 def available(kind: str) -> dict[str, type]:
-    """Every class of a kind by name, sorted; two of one name are an error."""
+    """Every class of a kind ("method", "plugin", "dataset", "backbone", "optimiser") by name, sorted. Two of one name
+    are an error. A package of your own adds one by an entry point in `pyproject.toml`:
+
+        [project.entry-points."tracecvr.methods"]
+        mine = "my_package.mine:Mine"
+
+    >>> list(available("plugin"))
+    ['completer', 'rehearsal']
+    """
     classes = _walk(_HOMES[kind]) + [point.load() for point in entry_points(group=_GROUPS[kind])]
     by_name: dict[str, type] = {}
     for cls in classes:
@@ -57,7 +68,28 @@ def available(kind: str) -> dict[str, type]:
             raise UserError(
                 f"two {kind}s are named {name!r}: {_where(by_name[name])} and {_where(cls)}; rename or uninstall one"
             )
-    return dict(sorted(by_name.items()))
+    return dict(sorted((by_name | _REGISTERED[kind]).items()))
+
+
+def register(kind: str, cls: type) -> None:
+    """Make a class known in this process. One of the same name that was registered before is replaced, as a cell of a
+    notebook that runs again does; one that is installed is not."""
+    name: str = cls.name  # type: ignore[attr-defined]
+    if name not in _REGISTERED[kind] and name in available(kind):
+        raise UserError(f"a {kind} named {name!r} is installed: {_where(available(kind)[name])}; choose another name")
+    _REGISTERED[kind][name] = cls
+    available.cache_clear()
+
+
+def registered(kind: str) -> tuple[str, ...]:
+    """Names that only this process knows."""
+    return tuple(_REGISTERED[kind])
+
+
+def unregister(kind: str, name: str) -> None:
+    """Forget a class that was registered."""
+    _REGISTERED[kind].pop(name, None)
+    available.cache_clear()
 
 
 def get(kind: str, name: str) -> type:

@@ -45,9 +45,9 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 
 `posterior.parquet`: cell, label, variant, seed, age_s, estimate (`posterior`, `static`, `survival`: see
 `tracecvr.runs.open_clicks`), clicks, conversions and the pooled metrics; cells hold the same by day of the stream in
-`posterior_days.parquet`. `segments.parquet`: cell, by, segment (encoded id), clicks, conversions, auc, nll,
-mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences and references, for whoever
-draws it; `text_tables.Table` is what tables are made of.
+`posterior_days.parquet`. `segments.parquet`: cell, by, value (raw, if the encoder can tell), segment (encoded id),
+clicks, conversions, auc, nll, mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences
+and references, for whoever draws it; `text_tables.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers, whichever the engine and however often the bench was killed.

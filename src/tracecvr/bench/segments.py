@@ -13,6 +13,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_parquet
 from tracecvr.base.metrics import nll, probability
 from tracecvr.bench.text_tables import Table, Text
+from tracecvr.data.encoder import Encoder, value_names
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import FullPlan
 
@@ -61,11 +62,12 @@ def miscalibration(by_segment: pl.DataFrame) -> float:
 
 
 def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
-    """`segments.parquet`: every finished cell by segment."""
+    """`segments.parquet`: every finished cell by segment, each with its raw `value` if the encoder can tell it."""
     table = ClickTable.load(log)
     names = [f.name for f in table.schema.features]
     if feature not in names:
         raise UserError(f"--by {feature}: no such feature{nearest(feature, names)}; there are: {', '.join(names)}")
+    raw = value_names(Encoder.load(log / "encoder.json").columns[names.index(feature)])
     column, parts = np.asarray(table.x[:, names.index(feature)]), []
     for cell in pl.read_parquet(out / "results.parquet")["cell"]:
         folder = out / "cells" / cell
@@ -73,7 +75,9 @@ def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
         scores = pl.read_parquet(folder / "scores.parquet")
         weight = scores["weight"] if "weight" in scores.columns else 1.0
         measured = by_segment(column[first:last], scores["log_odds"].to_numpy(), scores["label"].to_numpy(), weight)
-        parts.append(measured.select(pl.lit(cell).alias("cell"), pl.lit(feature).alias("by"), pl.all()))
+        value = pl.col("segment").replace_strict(raw, default=pl.col("segment").cast(pl.String), return_dtype=pl.String)
+        facts = pl.lit(cell).alias("cell"), pl.lit(feature).alias("by"), value.alias("value")
+        parts.append(measured.select(*facts, pl.all()))
     frame = pl.concat(parts) if parts else pl.DataFrame({"cell": []})
     write_parquet(out / "segments.parquet", frame)
     return frame
@@ -98,7 +102,9 @@ def tables(results: pl.DataFrame, segments: pl.DataFrame, worst: int = 10) -> li
         "GAUC: AUC inside segments, weighted by clicks, where both classes are. Conversions off: how many are "
         "predicted too many or too few, summed over segments, per conversion."
     )
-    lost.notes.append("Segments are the log's encoded ids. One cell; all are in segments.parquet.")
+    lost.notes.append(
+        "Segments are raw values. Of hashed features only encoded ids are known. One cell; all are in segments.parquet."
+    )
     return [overall, lost]
 
 
@@ -109,7 +115,12 @@ def _furthest(mine: pl.DataFrame, count: int) -> pl.DataFrame:
 
 def _worst(label: str, one: dict[str, Any]) -> list[Text]:
     predicted = one["mean_prediction"] * one["clicks"]
-    figures = [str(one["segment"]), f"{one['clicks']:,}", f"{one['conversions']:,}", f"{predicted:,.1f}"]
+    figures = [
+        one.get("value", str(one["segment"])),
+        f"{one['clicks']:,}",
+        f"{one['conversions']:,}",
+        f"{predicted:,.1f}",
+    ]
     return [Text(label), *map(Text, figures), _figure(one["pcoc"], 3)]
 
 

@@ -30,6 +30,15 @@ class Spread:
     sd: float | None
     n: int
 
+    def interval(self, level: float = 0.95) -> tuple[float | None, float | None]:
+        """The confidence interval of the mean by Student's t; none for one seed."""
+        if self.sd is None:
+            return None, None
+        from scipy.special import stdtrit
+
+        reach = float(stdtrit(self.n - 1, (1 + level) / 2)) * self.sd / sqrt(self.n)
+        return self.mean - reach, self.mean + reach
+
 
 @dataclass(frozen=True)
 class Difference:

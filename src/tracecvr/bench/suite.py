@@ -13,7 +13,7 @@ plugins = ["completer"]
 set = {gate = false}             # this row's own settings: they win over all others
 grid = {lam = [0, 0.1]}          # one row for each combination
 horizons = [2, "from click"]     # one row for each: the log's thinned to so many, or with one more at the click
-role = "ours"                    # lower, zero, upper, ours; method by default
+role = "ours"                    # method, lower, zero, upper, ours; the role of the method's class by default
 base = "TRACE"                   # label of the row it is compared with
 equal_steps = "passes"           # or "rehearsal": as many events per click as TRACE has, by that means
 
@@ -167,13 +167,6 @@ def seeds_of(given: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def text(value: Any) -> str:
-    """A TOML value as `--set` would be given it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(text(v) for v in value) if isinstance(value, list) else str(value)
-
-
 def rows_of(
     suite: Suite,
     schema: Schema,
@@ -210,7 +203,7 @@ def _added(suite: Suite, methods: Sequence[str]) -> list[Row]:
         registry.get("method", name)
         if suite.layout != "comparison":
             raise UserError(f"--methods {name}: suite {suite.name!r} has no row of it")
-    return [Row(title_of(name), name) for name in methods]
+    return [Row(title_of(name), name, role=role_of(name)) for name in methods]
 
 
 def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
@@ -225,8 +218,8 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
                 label=raw.get("label", "{method}").format(method=title, **_titles(swept)),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
-                settings=_settings(raw.get("set", {})) | swept,
-                role=raw.get("role", "method"),
+                settings=config.settings_of(raw.get("set", {})) | swept,
+                role=raw.get("role", role_of(method)),
                 variant=raw.get("variant", variant),
                 base=raw.get("base", "").format(method=title),
             )
@@ -241,6 +234,11 @@ def title_of(method: str) -> str:
     except UserError:
         return Path(method).stem
     return str(vars(cls).get("title", cls.name))  # its own: a title that is inherited is another method's
+
+
+def role_of(method: str) -> str:
+    """What a method is in a comparison, as its own class has it: a role that is inherited is another method's."""
+    return str(vars(registry.get("method", method)).get("role", Method.role))
 
 
 def _titles(settings: Mapping[str, str]) -> dict[str, str]:
@@ -264,7 +262,7 @@ def _sweep(raw: Mapping[str, Any], schema: Schema) -> list[tuple[dict[str, str],
     grid = raw.get("grid", {})
     combinations = []
     for values in product(*grid.values()):
-        settings = {key: text(value) for key, value in zip(grid, values, strict=True)}
+        settings = {key: config.text_of(value) for key, value in zip(grid, values, strict=True)}
         combinations.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
     if "horizons" not in raw:
         return combinations
@@ -353,23 +351,19 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
         about=content.get("about", ""),
         layout=layout,
         metrics=tuple(content.get("metrics", defaults.metrics)),
-        settings=_settings(content.get("set", {})),
-        data={name: {k: text(v) for k, v in given.items()} for name, given in content.get("data", {}).items()},
+        settings=config.settings_of(content.get("set", {})),
+        data={name: config.settings_of(given) for name, given in content.get("data", {}).items()},
         rows=tuple(rows),
         trials=len(listed) if listed else content.get("trials", 0),
         score=content.get("score", defaults.score),
         ranges=content.get("range", {}),
-        first=config.parsed_duration(text(content["first"]), f"{path}: first") if "first" in content else None,
-        given=tuple(map(_settings, listed)) if listed else None,
+        first=_duration(content["first"], f"{path}: first") if "first" in content else None,
+        given=tuple(map(config.settings_of, listed)) if listed else None,
     )
 
 
-def _settings(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings as text. TOML reads `stream.average = "1d"` as a table in a table: here its key is `stream.average`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        flat |= _settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": text(value)}
-    return flat
+def _duration(given: Any, where: str) -> int:
+    return config.parsed_duration(config.text_of(given), where)
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:

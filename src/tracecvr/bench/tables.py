@@ -208,6 +208,13 @@ def comparison(outcome: Outcome) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
+def summary(outcome: Outcome) -> list[Table]:
+    """The shortest answer: figures, and differences against the best baseline."""
+    several = len(outcome.bench["seeds"]) > 1
+    tables = [_figures(outcome, pooled=True), _differences(outcome, pooled=several), *references(outcome)]
+    return [table for table in tables if table.rows]
+
+
 def changes(outcome: Outcome) -> list[Table]:
     """Figures, and differences of each row against the row that it is a variant of."""
     tables = [_figures(outcome, pooled=False), _figures(outcome, pooled=True), _differences(outcome, pooled=False)]

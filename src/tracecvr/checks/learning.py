@@ -12,7 +12,7 @@ from tracecvr.base.metrics import nll
 from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
 from tracecvr.data.table import ClickTable
-from tracecvr.families.method import Part
+from tracecvr.families.part import Part
 from tracecvr.stream.reveal import LabelledReveals
 from tracecvr.stream.source import TableSource
 

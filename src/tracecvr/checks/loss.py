@@ -101,8 +101,7 @@ def gradient(engine: Engine, events: Reveals, logits: Tensor | float) -> Tensor:
 def _loss(engine: Engine, events: Reveals, logits: Tensor | float) -> Tensor:
     with torch.no_grad():
         next(engine.method.nets["main"].parameters()).copy_(torch.as_tensor(logits))
-    for part in (engine.method, *engine.plugins):
-        part.forget()
+    engine.forget()
     loss = engine.method.loss(events)
     for plugin in engine.plugins:
         loss = loss + plugin.weight * plugin.loss(engine.method, events)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.cli import live
 from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, dataset_named, with_schema
 
-if TYPE_CHECKING:
-    from tracecvr.runs.run import Launch
-
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -80,8 +76,8 @@ def inspect_log(
     from rich.console import Console
 
     from tracecvr.base.files import write_text
+    from tracecvr.base.progress_display import Display
     from tracecvr.cli import tables
-    from tracecvr.cli.progress_display import Display
     from tracecvr.data.inspection.inspect_log import inspect_files
 
     if out is not None and out.exists():
@@ -113,19 +109,16 @@ def prepare(
     data_set: DataSettings = None,
 ) -> None:
     """Turn a raw log into a table that `run` reads at once."""
-    from rich.console import Console
-
+    from tracecvr.api import shown
+    from tracecvr.api.logs import described_log
     from tracecvr.base.registry import Given
-    from tracecvr.cli.progress_display import Display
-    from tracecvr.data import prepared
-    from tracecvr.runs.spec import dataset_of
 
-    dataset = dataset_of(Given(data), with_schema(data_set, schema))
-    with Display(Console(stderr=True)) as progress:
-        made = prepared.prepare_to(out, dataset, source, progress)
-    for name, count in made.table.counts.items():
+    log = described_log(Given(data), source, with_schema(data_set, schema))
+    with shown.progress(True) as progress:
+        table = log.save(out, progress).table
+    for name, count in table.counts.items():
         typer.echo(f"{name}: {count:,}")
-    for note in made.table.schema.notes:
+    for note in table.schema.notes:
         typer.echo(f"note: {note}")
     typer.echo(f"table: {out}")
 
@@ -157,22 +150,27 @@ def run(
     ] = None,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
-    from rich.console import Console
-
+    from tracecvr.api.logs import described_log
+    from tracecvr.api.replays import replay
     from tracecvr.base import config
-    from tracecvr.base.registry import Given
     from tracecvr.cli import tables
-    from tracecvr.cli.progress_display import Display
-    from tracecvr.runs.run import run as carried_out
-    from tracecvr.runs.spec import spec_of
 
-    added, given, chosen = plugin or [], config.pairs(settings or [], "--set"), with_schema(data_set, schema)
-    each, data = threads or max(1, _cores() // workers), dataset_named(data, source, schema)
-    spec = spec_of(Given(method), [Given(name) for name in added], data, source, given, chosen, seed, each, workers)
-    where = out or Path("runs") / f"{data}-{'+'.join([method, *added])}-seed{seed}"
-    launch = _launch(engine, address, workers)
-    with Display(Console(stderr=True), f"{spec.method.name} · ") as progress:
-        result = carried_out(spec, where, resume, progress, checkpoint_every, launch=launch)
+    data = dataset_named(data, source, schema)
+    where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
+    result = replay(
+        described_log(data, source, with_schema(data_set, schema)),
+        method,
+        plugins=plugin or [],
+        seed=seed,
+        out=where,
+        resume=resume,
+        threads=threads,
+        workers=workers,
+        engine=engine,
+        address=address,
+        checkpoint_every=checkpoint_every,
+        options=config.pairs(settings or [], "--set"),
+    )
     tables.result(result)
     typer.echo(f"result: {where / 'result.json'}")
 
@@ -216,12 +214,14 @@ def bench(
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. Suites: quick, table1, table2, ablation,
     calibration, posterior, sensitivity, readings, warm_labels, budget, tune."""
+    from tracecvr.api.comparisons import carried_out
     from tracecvr.base import config
     from tracecvr.base.registry import Given
-    from tracecvr.bench import command, engines
+    from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
     from tracecvr.bench import tuned as tuning
     from tracecvr.bench.runner import Request
+    from tracecvr.cli import tables
 
     chosen, given = engines.chosen(engine, _cores(), workers, address), tuning.load(tuned)
     request = Request(
@@ -234,7 +234,9 @@ def bench(
         seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
         tuned=given,
     )
-    if not command.bench(request, out, chosen, by, reuse or ()):
+    state = carried_out(request, out, chosen, by, reuse or ())
+    tables.bench(out, state.failed)
+    if state.failed:
         raise typer.Exit(1)
 
 
@@ -310,10 +312,9 @@ def export(
     ] = None,
 ) -> None:
     """Write a model for other systems, checked against torch, with a scorer that needs onnxruntime alone."""
-    from tracecvr.export.model import opened
-    from tracecvr.export.write import export
+    from tracecvr.api.models import load
 
-    manifest = export(opened(model, version), kind, out)
+    manifest = load(model, version).export(out, kind)
     for facts in manifest["models"].values():
         typer.echo(f"{facts['file']}: within {facts['max_difference']:.1e} of torch's log-odds")
     typer.echo(f"export: {out}")
@@ -364,23 +365,6 @@ def main() -> None:
 def _fail(message: str) -> None:
     typer.echo("error: " + " ".join(message.split()), err=True)
     sys.exit(2)
-
-
-def _launch(engine: str, address: str | None, workers: int) -> Launch | None:
-    """Who starts the workers of a run; nobody if there is one, here."""
-    if engine == "ray":
-        from tracecvr.distributed.ray_train import ray_launcher
-
-        return ray_launcher(address)
-    if engine != "local":
-        raise UserError(f"--engine {engine}: give local or ray")
-    if address is not None:
-        raise UserError("--address is for --engine ray")
-    if workers == 1:
-        return None
-    from tracecvr.distributed.workers import run_workers
-
-    return run_workers
 
 
 def _cores() -> int:

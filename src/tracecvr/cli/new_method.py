@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tracecvr.base.config import option
+from tracecvr.families.losses import cross_entropy
 from tracecvr.families.method import Windowed
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
@@ -34,15 +35,19 @@ class {title}(Windowed):
     status = "ours"
     serves = "the net's rate"
 
-    strength: float = option(1.0, "what this option does", low=0)
+    strength: float = option(0.0, "what this option does", low=0)
 
     def schedule(self) -> Schedule:
         """Each click when its window ends, and once more if it converts later."""
         return (After(self.wait), On(0, later_than=self.wait))
 
     def loss(self, b: Reveals) -> Tensor:
-        """Replace this: b.label is the label as known, b.trigger says which event of the schedule it is."""
-        return 0.0 * self.strength * self.logit(b.x).mean()
+        """Replace this. b.label is the label as known; b.trigger is 0 when the window ends, 1 for a late conversion.
+
+        For a net that is trained on history, write helpers() and helper_loss(name, b), and call it here by
+        self.call(NAME, b.x). Put what must not be trained through behind self.stop_gradient(...).
+        """
+        return self.strength * cross_entropy(self.logit(b.x), b.label).mean()
 
     def fixed_point(self, p: float, delayed: float) -> float | None:
         """The rate that it converges to on a stationary stream; p if it is unbiased."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from inspect import getdoc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -18,13 +19,13 @@ from tracecvr.base.durations import exact_duration, rounded_duration
 from tracecvr.checks import CheckOutcome
 
 if TYPE_CHECKING:
+    from tracecvr.api.replays import Result
     from tracecvr.bench.compare import Comparison
     from tracecvr.data.inspection.inspect_log import Inspection
 
 MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
 
 
-_REFERENCES = {"constant": "constant rate", "logistic": "logistic regression"}
 _BAR = 40
 """Characters of a full bar."""
 
@@ -34,37 +35,31 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def result(content: dict[str, Any]) -> None:
+def result(outcome: Result) -> None:
     """What came out of a run, and what the log's reader has to tell."""
-    out, data = console(), content["data"]
-    title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("method", "AUC", "PR-AUC", "NLL", "NE", "ECE", "PCOC", "events/click", "time"):
+    out, content = console(), outcome.table()
+    table = Table(title=content.title, title_justify="left", box=SIMPLE_HEAD)
+    for heading in content.headings:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    table.add_row(*_row(content))
-    for name, figures in content.get("references", {}).items():
-        table.add_row(f"({_REFERENCES[name]})", *_figures(figures), "", "")
+    for row in content.rows:
+        table.add_row(*(place.text for place in row))
     out.print(table)
-    if advice := content.get("advice"):
-        out.print(f"warning: {advice}", soft_wrap=True)
-    for name, count in data["counts"].items():
-        if count and name.startswith(("dropped_", "not_scored", "not_judged")):
-            out.print(f"{name}: {count:,}")
-    for note in data["notes"]:
-        out.print(f"note: {note}", soft_wrap=True)
+    for note in content.notes:
+        out.print(note, markup=False, soft_wrap=True)
 
 
-def _row(result: dict[str, Any]) -> list[str]:
-    pooled, cost = result["metrics"]["pooled"], result["cost"]
-    seconds = cost["prepare_s"] + cost["warm_up_s"] + cost["stream_s"]
-    events = cost["reveals"] / max(cost["clicks"], 1)
-    name = "+".join([result["method"], *result["plugins"]])
-    return [name, *_figures(pooled), f"{events:.2f}", f"{seconds:.0f} s"]
-
-
-def _figures(pooled: dict[str, Any]) -> list[str]:
-    shown = [_figure(pooled.get(name)) for name in ("auc", "pr_auc", "nll", "ne", "ece")]  # no `ne` in old results
-    return [*shown, _figure(pooled["pcoc"], 3)]
+def bench(folder: Path, failed: Mapping[str, str]) -> None:
+    """The tables of a bench, what failed, and where the rest is."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print((folder / "table.md").read_text(encoding="utf-8"), markup=False)
+    for name, message in failed.items():
+        out.print(f"failed: {name}: {message}", markup=False)
+    if failed:
+        out.print("the same command again tries the failed cells once more", markup=False)
+    out.print(
+        f"results: {folder / 'results.parquet'}  tables: {folder / 'table.md'}, {folder / 'table.tex'}", markup=False
+    )
+    out.print(f"report: {folder / 'report.html'}", markup=False)
 
 
 def changes(comparison: Comparison, lines: Sequence[str]) -> None:
@@ -113,10 +108,6 @@ def inspected(inspection: Inspection) -> None:
     for name, why in inspection.measured.leaks.items():
         out.print(f"left out: {name}: {why}", markup=False, soft_wrap=True)
     out.print()
-
-
-def _figure(value: float | None, digits: int = 4) -> str:
-    return "n/a" if value is None else f"{value:.{digits}f}"
 
 
 def described(kind: str) -> list[dict[str, Any]]:

@@ -46,8 +46,18 @@ class RawLog:
 
 @dataclass
 class Dataset:
-    """Base of all datasets. Subclasses give `name`, `actions` (conversion first), defaults, `columns` and `read`; or
-    `parts` in its place, where a log may be bigger than memory."""
+    """Base of all datasets.
+
+    You write `name`, `actions` (the conversion first), defaults of the options, `columns`, which says how raw columns
+    become features, and `read`. Write `parts` instead of `read` for a log that may be bigger than memory.
+
+    Examples
+    --------
+    >>> from tracecvr.datasets.synthetic import Synthetic
+    >>> table, encoder = Synthetic(clicks=2000, interval=3600).prepare(None)
+    >>> table.schema.interval
+    3600
+    """
 
     name: ClassVar[str]
     actions: ClassVar[tuple[str, ...]] = ("conversion",)
@@ -110,6 +120,11 @@ class Dataset:
 
     def origin(self) -> int | None:
         """The Unix time of the log's second 0; None if its times are not those of a calendar."""
+        return None
+
+    def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
+        """Ids of clicks as the log has them (`given_id`), by row number (`click_id`), if the table has row numbers in
+        place of them."""
         return None
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -277,6 +278,18 @@ class Encoder:
 def _column(saved: dict[str, Any]) -> Column:
     fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
     return _KINDS[fields.pop("kind")](**fields)
+
+
+def value_names(column: Column) -> dict[int, str]:
+    """Raw values by id, for people to read, as far as a column can tell: ranges of bins, words of a vocabulary."""
+    if isinstance(column, Binned) and column.high > column.low:
+        step = (column.high - column.low) / column.size
+        ends = [column.low + step * i for i in range(column.size + 1)]
+        if column.scale == "log":
+            ends = [math.exp(end) - 2 for end in ends]
+        return {i: f"{low:.4g} to {high:.4g}" for i, (low, high) in enumerate(pairwise(ends))}
+    words: tuple[str, ...] = getattr(column, "words", ())
+    return {0: "(missing)", 1: "(unseen)"} | dict(enumerate(words, start=2)) if words else {}
 
 
 def is_huge(value: int) -> bool:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+
 from tracecvr.base.config import values
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
@@ -15,6 +18,8 @@ from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.table import ClickTable, atomic_directory, read_manifest
 
+_GIVEN_IDS = "click_ids.parquet"
+
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
@@ -22,31 +27,48 @@ class Prepared:
 
     table: ClickTable
     encoder: Encoder
+    origin: int | None = None
+    """The Unix time of the log's second 0, if it has a calendar."""
+    given_ids: pl.LazyFrame | None = None
+    """Where the table has row numbers (`click_id`) as ids: those that the log has (`given_id`)."""
+
+    def ids_of(self, first: int, last: int) -> pl.Series:
+        """Ids of the clicks of some rows of the table, as the log has them."""
+        ids = pl.DataFrame({"click_id": np.asarray(self.table.click_id[first:last])})
+        if self.given_ids is None:
+            return ids["click_id"]
+        known = ids.lazy().join(self.given_ids, on="click_id", how="left", maintain_order="left")
+        return known.select(pl.col("given_id").alias("click_id")).collect().to_series()
 
 
 def prepare(dataset: Dataset, source: Path | None, progress: Progress = no_progress) -> Prepared:
     """Make a raw log ready: in memory, or in temporary files if it is large."""
-    return Prepared(*dataset.prepare(source, Scratch(progress=progress)))
+    table, encoder = dataset.prepare(source, Scratch(progress=progress))
+    return Prepared(table, encoder, dataset.origin(), dataset.given_ids(source))
 
 
 def prepare_to(path: Path, dataset: Dataset, source: Path | None, progress: Progress = no_progress) -> Prepared:
     """Make a raw log ready in a new directory, complete or not at all; it never has to fit in memory."""
     with atomic_directory(path) as folder:
-        prepared = Prepared(*dataset.prepare(source, Scratch(folder, progress), folder))
-        _describe(prepared, dataset, folder)
+        table, encoder = dataset.prepare(source, Scratch(folder, progress), folder)
+        encoder.save(folder / "encoder.json")
+        if (ids := dataset.given_ids(source)) is not None:
+            ids.sink_parquet(folder / _GIVEN_IDS)
+        origin = dataset.origin()
+        table.describe(folder, {"options": values(dataset)} | ({} if origin is None else {"origin": origin}))
         raw_log.record(dataset, source, folder)
-    return prepared
-
-
-def _describe(prepared: Prepared, dataset: Dataset, folder: Path) -> None:
-    prepared.encoder.save(folder / "encoder.json")
-    origin = dataset.origin()
-    prepared.table.describe(folder, {"options": values(dataset)} | ({} if origin is None else {"origin": origin}))
+    return Prepared(table, encoder, origin, _given_ids(path))
 
 
 def load(path: Path) -> Prepared:
     """Memory-map a prepared log."""
-    return Prepared(ClickTable.load(path), Encoder.load(path / "encoder.json"))
+    table, encoder = ClickTable.load(path), Encoder.load(path / "encoder.json")
+    return Prepared(table, encoder, read_manifest(path).get("origin"), _given_ids(path))
+
+
+def _given_ids(path: Path) -> pl.LazyFrame | None:
+    ids = path / _GIVEN_IDS
+    return pl.scan_parquet(ids, glob=False) if ids.is_file() else None
 
 
 def dataset_name(path: Path | None) -> str | None:

@@ -67,15 +67,37 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """What a log consists of and how it is to be replayed; all times in seconds since its origin.
+    """What a log consists of and how it is replayed. All times are in seconds since the origin of the log.
 
-    `observed_until` is where labels end: only clicks whose d_max ends before it are scored. `window` is the single
-    observation window this log's delays call for, if the methods' own defaults do not suit it; `windows` are several
-    such windows, in rising order, for methods with more than one. `conversions_at_click` says that conversions in the
-    second of the click are common, so that a window of length 0 tells something. `embedding_dim` and
-    `estimator_hidden` are the net sizes the field uses for this log. `notes` declare what a reader of the results has
-    to know (imputed times, for example). `negatives_kept` is the share of the clicks without a conversion that are in
-    the log, where the others were left out of it: what is served and measured is corrected for that.
+    Parameters
+    ----------
+    dataset
+        Name of the dataset.
+    features
+        Features of a click, in the order of the table's columns.
+    actions
+        Names of the actions; the conversion is the first.
+    horizons
+        Ends of the observation windows, in rising order.
+    d_max
+        Attribution window: a conversion later than this after the click does not count.
+    split
+        End of the warm-up part and start of the stream.
+    interval
+        Length of an interval of the stream.
+    observed_until
+        Where labels end: only clicks whose d_max ends before it are scored.
+    embedding_dim, estimator_hidden
+        Net sizes that the field uses for this log.
+    window, windows
+        The observation window, or several in rising order, that suit the delays of this log; None for the defaults of
+        the methods.
+    notes
+        What a reader of the results has to know: imputed times, for example.
+    negatives_kept
+        The share of clicks without a conversion that are in the log. Scores and metrics are corrected for the others.
+    conversions_at_click
+        Whether conversions in the second of the click are common, so that a window of length 0 is useful.
     """
 
     dataset: str
@@ -135,11 +157,18 @@ class Schema:
 
 @dataclass(frozen=True, eq=False)
 class ClickTable:
-    """Clicks sorted by (arrival_ts, click_ts, click_id). `truth` holds columns only a generator knows; no learner is
-    given it. Clicks and actions are known when they happen, unless the log was kept live and tells otherwise.
+    """A log with one row for each click, sorted by (arrival_ts, click_ts, click_id).
 
-    `refund_ts` is when the conversion was taken back (a refund), if the log tells: the conversion counts up to then.
-    What happens later than d_max after the click changes nothing.
+    Clicks and actions become known when they happen, unless the log was recorded live and says otherwise
+    (`late_known_ts`, `late_arrival_ts`). A conversion counts until it is refunded. What happens later than d_max after
+    the click changes nothing. `truth` has columns that only a generator knows; no learner gets them.
+
+    Examples
+    --------
+    >>> from tracecvr.datasets.synthetic import Synthetic
+    >>> table, _ = Synthetic(clicks=2000).prepare(None)
+    >>> len(table), table.action_ts.shape, table.schema.actions[0]
+    (2000, (2000, 3), 'purchase')
     """
 
     x: Ids  # (N, F)

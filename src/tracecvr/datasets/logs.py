@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from tracecvr.base.config import Seconds, option, restored
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog
@@ -83,6 +85,9 @@ class Logs(Dataset):
     def origin(self) -> int | None:
         second_0, since_1970 = origin_of(self.described.times)
         return second_0 if since_1970 else None
+
+    def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
+        return Rows(self.described, source).given_ids()
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
         described = self.described

@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 from typing import Any
 
 
@@ -19,7 +21,8 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
     writing is whole or not there."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
     resource_tracker.ensure_running()  # the first process starts it, which would unblock Ctrl-C below
-    with _environment(environment):  # libraries read it when they are imported, so it has to be there from the start
+    # Libraries read the environment when they are imported, so it has to be there from the start.
+    with _main_for(target), _environment(environment):
         # Ctrl-C is ours to answer. A process inherits what is blocked, so none reaches it even while it imports.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -44,6 +47,21 @@ def end_with_parent() -> None:
 def thread_settings(count: int) -> dict[str, str]:
     """The environment of a process of so many threads."""
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(count))
+
+
+@contextmanager
+def _main_for(target: Callable[..., None]) -> Iterator[None]:
+    """Hide the script that this process runs, unless it is what has the target: a new process would run it again, and
+    start processes of its own."""
+    main = sys.modules["__main__"]
+    if target.__module__ == "__main__":
+        yield
+        return
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

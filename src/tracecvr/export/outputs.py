@@ -48,7 +48,7 @@ def model_outputs(engine: Engine) -> list[ModelOutput]:
         return engine.posterior_log_odds(known(schema.d_max, *inputs))
 
     outputs = [ModelOutput("score", ("ids",), Score(engine), score, [batch[:1] for batch in batches])]
-    if not method.inherits(Method, "posterior"):
+    if type(method).posterior is not Method.posterior:
         outputs.append(ModelOutput("posterior", ("ids", "elapsed", "age"), Posterior(engine), posterior, batches))
     return outputs
 

@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Scorer:
-    """Log-odds of conversion, one for each click: a list of dictionaries of raw features, None where one is missing."""
+    """P(conversion) of clicks: a list of dictionaries of raw features, None where one is missing."""
 
     def __init__(self, folder: Path = Path(__file__).parent) -> None:
         self.manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
@@ -26,10 +26,16 @@ class Scorer:
         rows = [[identified(column, click[column["raw"]]) for column in columns] for click in clicks]
         return np.array(rows, np.int64).reshape(-1, len(columns))
 
-    def score(self, clicks: list[dict[str, Any]]) -> Any:
+    def predict(self, clicks: list[dict[str, Any]]) -> Any:
+        return 1 / (1 + np.exp(-self.log_odds(clicks)))
+
+    def log_odds(self, clicks: list[dict[str, Any]]) -> Any:
         return self.models["score"](ids=self.ids(clicks))
 
     def posterior(self, clicks: list[dict[str, Any]], elapsed: list[int], ages: list[list[int | None]]) -> Any:
+        return 1 / (1 + np.exp(-self.posterior_log_odds(clicks, elapsed, ages)))
+
+    def posterior_log_odds(self, clicks: list[dict[str, Any]], elapsed: list[int], ages: list[list[int | None]]) -> Any:
         age = [[self.manifest["never"] if one is None else one for one in row] for row in ages]
         return self.models["posterior"](ids=self.ids(clicks), elapsed=np.array(elapsed), age=np.array(age))
 
@@ -75,5 +81,5 @@ def loaded(file: Path) -> Any:
 
 
 if __name__ == "__main__":
-    for log_odds in Scorer().score([json.loads(line) for line in sys.stdin]):
-        sys.stdout.write(f"{1 / (1 + np.exp(-log_odds))}\n")
+    for rate in Scorer().predict([json.loads(line) for line in sys.stdin]):
+        sys.stdout.write(f"{rate}\n")

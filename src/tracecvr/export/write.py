@@ -34,7 +34,7 @@ scorer.py needs Python and {needs}:
     python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
 
     from scorer import Scorer
-    Scorer().score([click, ...])           # log-odds; a rate is 1 / (1 + exp(-log-odds))
+    Scorer().predict([click, ...])         # P(conversion) of each; log_odds gives log-odds
 {posterior}
 manifest.json tells how features become ids, in which order, and the hashes of all files.
 """
@@ -75,7 +75,7 @@ def _written(question: ModelOutput, model: Model, kind: Format, path: Path) -> d
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
         raise _untraceable(model, question.name, error) from error
     finally:
-        engine.method.forget()
+        engine.forget()
     difference = max(float(np.abs(f - e).max()) for f, e in zip(answers, expected, strict=True))
     if not difference <= TOLERANCE:
         raise UserError(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.base.config import DAY, Seconds, option
-from tracecvr.families.method import Windowed, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Windowed
 from tracecvr.nets.backbones import ElapsedNet
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
@@ -73,11 +74,11 @@ class CounterfactualDeadline(Windowed):
         Others do not enter the net: through batch statistics, they would move embeddings that nothing else trains.
         """
         elapsed, asked, label = self.question(name, b)
-        net, rows = self.nets[name], torch.nonzero(asked & (elapsed >= 0))[:, 0]
+        rows = torch.nonzero(asked & (elapsed >= 0))[:, 0]
         if len(rows) < 2:
-            return torch.stack([0 * weight.sum() for weight in net.parameters()]).sum()
-        return cross_entropy(net(b.x[rows], elapsed[rows]), label[rows].float()).mean()
+            return torch.stack([0 * weight.sum() for weight in self.nets[name].parameters()]).sum()
+        return cross_entropy(self.call(name, b.x[rows], elapsed[rows]), label[rows].float()).mean()
 
     def estimate(self, name: str, b: Reveals) -> Tensor:
         """A helper's probability for each event, at the event's clock."""
-        return torch.sigmoid(self.frozen(name, b.x, b.elapsed))
+        return torch.sigmoid(self.call(name, b.x, b.elapsed))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.families.method import mean_over
+from tracecvr.families.losses import mean_over
 from tracecvr.stream.reveal import LabelledReveals
 
 LOG_ZERO = -1e4

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tracecvr.base.config import MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import Schema
-from tracecvr.families.method import Helper, Windowed, cross_entropy, mean_over
+from tracecvr.families.losses import cross_entropy, mean_over
+from tracecvr.families.method import Windowed
+from tracecvr.families.part import Helper
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 
@@ -27,7 +28,7 @@ class DelayAware(Windowed):
         return {"delay": Helper(lambda: self.net(2), self.helper_epochs)}
 
     def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
-        logits, waiting = self.nets[name](b.x), b.delay[:, 0] > self.wait
+        logits, waiting = self.call(name, b.x), b.delay[:, 0] > self.wait
         late = cross_entropy(logits[:, 0], b.truth * waiting)
         never = cross_entropy(logits[:, 1], 1 - b.truth)
         return late.mean() + mean_over(never, waiting)
@@ -38,14 +39,9 @@ class DelayAware(Windowed):
         waiting = b.delay[:, 0] > self.wait
         return (b.x,), torch.stack([b.truth * waiting, (1 - b.truth).where(waiting, torch.nan)], dim=1)
 
-    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
-        if name == "delay" and self.inherits(DelayAware, "helper_loss"):
-            return {"wait": self.wait}
-        return super().warm_up_depends_on(name)
-
     def estimates(self, b: Reveals) -> tuple[Tensor, Tensor]:
         """pi_dp and rho of each event's click."""
-        rates = torch.sigmoid(self.frozen("delay", b.x)).clamp(1e-6, 1 - 1e-6)
+        rates = torch.sigmoid(self.call("delay", b.x)).clamp(1e-6, 1 - 1e-6)
         return rates[:, 0], rates[:, 1]
 
 
@@ -62,20 +58,13 @@ class Confirming(DelayAware):
         """How long a click is given to convert."""
         return self.schema.d_max if self.negative_after is None else self.negative_after
 
-    def bind(self, schema: Schema, seed: int) -> None:
-        super().bind(schema, seed)
-        if self.negative_after is not None and not self.wait <= self.negative_after <= schema.d_max:
+    def check_options(self) -> None:
+        super().check_options()
+        if self.negative_after is not None and not self.wait <= self.negative_after <= self.schema.d_max:
             raise UserError(
                 f"option 'negative_after' is {self.negative_after}: "
-                f"must be at least the window, {self.wait}, and at most d_max, {schema.d_max}"
+                f"must be at least the window, {self.wait}, and at most d_max, {self.schema.d_max}"
             )
 
     def fixed_point(self, p: float, delayed: float) -> float | None:
-        return p if self.negative_after is None or self.negative_after == self.schema.d_max else None
-
-
-def weighted_cross_entropies(logit: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """The losses of a positive and of a negative, per event, each with its own weight."""
-    as_positive = cross_entropy(logit, torch.ones_like(logit))
-    as_negative = cross_entropy(logit, torch.zeros_like(logit))
-    return positive * as_positive + negative * as_negative
+        return p if self.patience == self.schema.d_max else None

@@ -11,10 +11,14 @@ from torch import Tensor
 from tracecvr.base.config import Seconds, option
 from tracecvr.base.seeds import uniform
 from tracecvr.families.method import Method
-from tracecvr.stream.reveal import After, On, Reveals, Schedule
+from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 _MOST_AGES = 12
 """How many ages there are by default at most."""
+
+_SAMPLED_FROM, _USUAL_SHARE = 1_000_000, 0.25
+"""Clicks of warm-up from which on late looks are sampled, and the share then. A sample saves time but adds noise, which
+matters where there are few clicks. Known truth, 120,000 clicks: the gap is .0251 with a quarter, .0208 with all."""
 
 
 @dataclass
@@ -34,9 +38,10 @@ class RepeatedLooks(Method):
     )
     at_once: bool = option(False, "show a conversion when it becomes known instead of at the next age")
     merge: bool = option(True, "show a click once per interval, with all that is new; the gradient stays the same")
-    late_share: float = option(
-        0.25,
-        "share of clicks that are shown at a late age while they are open, each in place of several",
+    late_share: float | None = option(
+        None,
+        "share of clicks that are shown at a late age while they are open, each in place of several; by default 0.25 "
+        "if warm-up has a million clicks, else 1",
         above=0,
         high=1,
     )
@@ -58,7 +63,21 @@ class RepeatedLooks(Method):
         return tuple(sorted({*self.looks, *(end for end in self.ends if end < self.schema.d_max)}))
 
     def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | {"ages": list(self.looks)}
+        return super().resolved_options() | {"ages": list(self.looks), "late_share": self.share}
+
+    @property
+    def share(self) -> float:
+        """The share of late looks that is taken: the option's, or what the size of warm-up calls for."""
+        if self.late_share is not None:
+            return self.late_share
+        clicks = self.counts.get("warm_up_clicks")  # models of earlier versions have no such count
+        return _USUAL_SHARE if clicks is None or clicks >= _SAMPLED_FROM else 1.0
+
+    def observe(self, b: Reveals) -> None:
+        if isinstance(b, LabelledReveals):
+            self.counts["warm_up_clicks"] = self.counts.get("warm_up_clicks", torch.zeros((), dtype=torch.int64)) + len(
+                b
+            )
 
     def schedule(self) -> Schedule:
         # A conversion that becomes known only after d_max has no look left, so it is shown then.
@@ -91,7 +110,7 @@ class RepeatedLooks(Method):
         """The events that say something new, a sample of those at late ages, consecutive ones of a click in one."""
         before, after = self.states(events)
         kept, late = before != after, self._late(events, after)
-        if self.late_share < 1:
+        if self.share < 1:
             kept &= ~late | self._sampled(events)
         index = kept.nonzero()[:, 0]
         if self.merge:  # what has the same weight
@@ -102,18 +121,18 @@ class RepeatedLooks(Method):
 
     def _sampled(self, b: Reveals) -> Tensor:
         """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
-        size = round(1 / self.late_share)
+        size = round(1 / self.share)
         block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger
         start = torch.from_numpy(uniform(block.numpy()))
-        return (start + b.row % size / size) % 1 < self.late_share
+        return (start + b.row % size / size) % 1 < self.share
 
     def weight(self, b: Reveals) -> Tensor:
         """How many clicks each event stands for."""
-        return torch.where(self._late(b, self.states(b)[1]), 1 / self.late_share, 1.0)
+        return torch.where(self._late(b, self.states(b)[1]), 1 / self.share, 1.0)
 
     def _late(self, b: Reveals, after: Tensor) -> Tensor:
         """Events that are sampled: of open clicks at a late age."""
-        if self.late_share == 1:
+        if self.share == 1:
             return torch.zeros(len(after), dtype=torch.bool)
         ages, late_after = torch.tensor((*self.looks, 0)), self.looks[0] if self.late_after is None else self.late_after
         return (ages[b.trigger] > late_after) & (after <= len(self.looks))

@@ -89,12 +89,12 @@ class Survival(Windowed):
 
     def log_open(self, x: Tensor, elapsed: Tensor) -> Tensor:
         """log P(not converted by `elapsed`); after d_max nothing counts any more."""
-        outputs = self.outputs(x)
+        outputs = self.call("main", x)
         survives = self.log_survival(outputs[:, 1:], elapsed.clamp_max(self.schema.d_max))
         return torch.logaddexp(F.logsigmoid(-outputs[:, 0]), F.logsigmoid(outputs[:, 0]) + survives)
 
     def log_odds(self, x: Tensor) -> Tensor:
-        outputs, end = self.outputs(x), torch.full((x.shape[0],), self.schema.d_max)
+        outputs, end = self.call("main", x), torch.full((x.shape[0],), self.schema.d_max)
         survives = self.log_survival(outputs[:, 1:], end).clamp_max(-1e-30)  # a law may put all its mass after d_max
         within = F.logsigmoid(outputs[:, 0]) + torch.log(-torch.expm1(survives))
         return within - self.log_open(x, end)
@@ -104,7 +104,7 @@ class Survival(Windowed):
 
     def _nll(self, x: Tensor, converted: Tensor, age: Tensor, elapsed: Tensor) -> Tensor:
         """-log P(converted after `age`), or of not having converted by `elapsed`."""
-        outputs = self.outputs(x)
+        outputs = self.call("main", x)
         delay = torch.where(converted, age, 0)
         happened = F.logsigmoid(outputs[:, 0]) + self.log_density(outputs[:, 1:], delay)
         return -torch.where(converted, happened, self.log_open(x, elapsed))

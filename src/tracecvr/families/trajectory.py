@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.families.method import Helper, Method, cross_entropy, mean_over
+from tracecvr.families.losses import cross_entropy, mean_over
+from tracecvr.families.method import Method
+from tracecvr.families.part import Helper
 from tracecvr.nets.backbones import Perceptron
 from tracecvr.stream.reveal import After, LabelledReveals, Schedule
 
@@ -17,8 +18,6 @@ from tracecvr.stream.reveal import After, LabelledReveals, Schedule
 @dataclass
 class TrajectoryAware(Method):
     """A method that shows a click at each horizon, with a helper that estimates P(state of a window | x, y)."""
-
-    per_click_nets: ClassVar[tuple[str, ...]] = ("trajectory",)
 
     def schedule(self) -> Schedule:
         return tuple(After(end) for end in self.ends)
@@ -32,18 +31,16 @@ class TrajectoryAware(Method):
         return TrajectoryNet(encoder, hidden[-1], hidden, len(self.ends), len(self.schema.actions))
 
     def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
-        return self.nets[name].loss(b, self.ends)  # type: ignore[operator,no-any-return]
+        """Cross-entropy of the states of all visible windows, given each click's own outcome."""
+        state, visible = b.trajectory(self.ends)
+        logits = self.call(name, b.x, b.truth.long())
+        return mean_over(cross_entropy(logits, state), visible[:, :, None].expand_as(state))
 
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         if name != "trajectory":
             return super().base_rates(name, b)
         state, visible = b.trajectory(self.ends)
         return (b.x, b.truth.long()), state.where(visible[:, :, None] > 0, torch.nan)
-
-    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
-        if name == "trajectory" and self.inherits(TrajectoryAware, "helper_loss"):
-            return {"ends": self.ends}
-        return super().warm_up_depends_on(name)
 
 
 class TrajectoryNet(nn.Module):
@@ -62,12 +59,6 @@ class TrajectoryNet(nn.Module):
             return self._given(encoded, y)
         both = torch.tensor([0, 1]).repeat(x.shape[0])
         return self._given(encoded.repeat_interleave(2, dim=0), both).view(x.shape[0], 2, *self.shape)
-
-    def loss(self, b: LabelledReveals, ends: tuple[int, ...]) -> Tensor:
-        """Cross-entropy of every visible window's states under each click's own outcome."""
-        state, visible = b.trajectory(ends)
-        logits = self(b.x, b.truth.long())
-        return mean_over(cross_entropy(logits, state), visible[:, :, None].expand_as(state))
 
     def _given(self, encoded: Tensor, y: Tensor) -> Tensor:
         out: Tensor = self.head(torch.cat([encoded, F.one_hot(y, 2).to(encoded.dtype)], dim=1))

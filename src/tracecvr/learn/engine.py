@@ -28,9 +28,10 @@ from tracecvr.base.metrics import probability
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.base.seeds import generator
 from tracecvr.data.table import Schema
-from tracecvr.families.method import WARM, Method, Part, Plugin
+from tracecvr.families.method import Method, Plugin
+from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
-from tracecvr.learn.per_click_cache import PerClickCache
+from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.stream_learning import AS_WARM_UP, AveragedNet, StreamLearning, load_moments, moments
 from tracecvr.nets import ranks
@@ -47,11 +48,8 @@ class Fitted:
     moments: dict[str, Tensor]
 
 
-Share = Callable[[Part, str, dict[str, Any], Callable[[], Fitted]], Fitted]
-"""Called with a part, the name of its net, what its training depends on beside these, and the training itself."""
-
-_SCORE_BLOCK = 8192
-"""Rows scored at once: fixed, because a net's last bits may depend on how many rows it is given."""
+_WARM = "warm_up."
+"""Before a net's name: where `counts` has the passes and the batch size of its warm-up."""
 
 _TRIED = 32
 """Rows on which it is tried which biases are a net's outputs'."""
@@ -73,8 +71,41 @@ class Fit:
         return self.part.nets[self.name]
 
 
+Share = Callable[[Fit, dict[str, Any], Callable[[Fit], Fitted]], Fitted]
+"""Called with a net to be trained, what its training depends on beside that, and the training."""
+
+
 class Engine:
-    """A method with its plugins, its optimiser and its counters."""
+    """Trains a method with its plugins, and scores clicks with it. Replay and the live service use the same engine.
+
+    Parameters
+    ----------
+    method
+        The method; the engine builds its nets.
+    schema
+        What the log consists of.
+    seed
+        Seed of everything random.
+    plugins
+        Additions to the method.
+    publish_lag
+        Score with the model of so many ticks ago; 0 for the newest.
+    stream
+        How the stream is learnt: step size, batch size, averaged weights. As warm-up by default.
+
+    Examples
+    --------
+    >>> from tracecvr.checks.subject import small_log
+    >>> from tracecvr.methods.vanilla import Vanilla
+    >>> from tracecvr.stream.source import TableSource
+    >>> table = small_log()
+    >>> source, split, day = TableSource(table), table.schema.split, 86400
+    >>> engine = Engine(Vanilla(hidden=(8,), warm_epochs=1), table.schema)
+    >>> engine.warm_up(source.history(split, "mature"))
+    >>> events = engine.tick(source, split, split + day)
+    >>> len(engine.score(source.clicks(split + day, split + 2 * day).x)) > 0
+    True
+    """
 
     def __init__(
         self,
@@ -102,7 +133,9 @@ class Engine:
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = RecordedOutputs()
-        self._answers: dict[str, PerClickCache] = {}
+        self._calls = NetCalls(own, self._memory)
+        for part in self._parts.values():
+            part.caller = partial(self._calls, part.nets)
         self._main.eval()
         self._modules = list(self._main.modules())
         self._optimisers = self._stream_optimisers()
@@ -114,7 +147,7 @@ class Engine:
         self,
         history: History,
         progress: Progress = no_progress,
-        share: Share = lambda *call: call[-1](),
+        share: Share = lambda fit, _, train: train(fit),
     ) -> None:
         """Train the served net, then each helper, on history; freeze the helpers and start the stream's optimiser.
 
@@ -131,10 +164,12 @@ class Engine:
                 fit = replace(fit, epochs=fit.usual)
             facts = adam | {"title": fit.title, "epochs": fit.epochs, "usual": fit.usual}
             facts |= {"batch_size": size, "seed": self.seed, "moments": self._carries(fit)}
-            train = partial(self._fit, fit, history, size, progress)
-            outcomes.append((fit, share(fit.part, fit.name, facts, train)))
+            train = partial(self._fit, history=history, size=size, progress=progress)
+            outcomes.append((fit, share(fit, facts, train)))
+            if fit.net is not self._main:
+                freeze(fit.net)
         for fit, fitted in outcomes:  # not before: what others share depends on counts
-            fit.part.counts[f"{WARM}{fit.name}"] = torch.tensor([fitted.passes, size])
+            fit.part.counts[f"{_WARM}{fit.name}"] = torch.tensor([fitted.passes, size])
         for part in self._parts.values():
             part.after_warm_up()
         self._start_stream(next(fitted.moments for fit, fitted in outcomes if fit.net is self._main))
@@ -148,13 +183,14 @@ class Engine:
         events = self._logs.with_recorded(self.events(source, start, end))
         if not len(events):
             return 0
-        events = self._answered(events, source, start, end)
         self._train(True)
-        for turn in range(self.method.passes):
-            rng = generator(self.seed, "tick", start, turn)
-            shuffled = events.take(torch.from_numpy(rng.permutation(len(events))))
-            for batch in self.stream.batches(len(events), self.method.batch_size):
-                self._learn(shuffled.take(batch, rng), start)
+        with self._calls.showing(events, source, start, end) as shown:
+            for turn in range(self.method.passes):
+                rng = generator(self.seed, "tick", start, turn)
+                order = torch.from_numpy(rng.permutation(len(events)))
+                shuffled = events.take(order)
+                for batch in self.stream.batches(len(events), self.method.batch_size):
+                    self._learn(shown.batch(shuffled.take(batch, rng), order[batch]), start)
         self._train(False)
         if self._average is not None:
             clicks = len(source.clicks(start, end)) if self.stream.average_clicks else 0
@@ -197,14 +233,18 @@ class Engine:
             newest = {name: value.clone() for name, value in served.state_dict().items()}
             served.load_state_dict(self._published[0])
         self.method.nets["main"] = served
-        self.method.forget()
+        self.forget()
         try:
             yield
         finally:
             self.method.nets["main"] = trained
-            self.method.forget()
+            self.forget()
             if newest is not None:
                 served.load_state_dict(newest)
+
+    def forget(self) -> None:
+        """Drop remembered outputs of nets. For whoever changes weights from outside."""
+        self._calls.forget()
 
     # State.
 
@@ -228,7 +268,7 @@ class Engine:
             part.after_warm_up()
             part.nets.load_state_dict(_under(state, f"{owner}.net."))
             part.counts = _under(state, f"{owner}.count.")
-            part.forget()
+        self.forget()
         self._start_stream(state)
         if self._average is not None:
             self._average.net.load_state_dict(_under(state, "average."))
@@ -252,7 +292,7 @@ class Engine:
             "learning_rate": self.stream.learning_rate or self.method.learning_rate,
             "batch_size": self.method.batch_size if self.stream.batch_size is None else self.stream.batch_size,
         }
-        return {name: part.resolved_options() for name, part in self._parts.items()} | {"stream": stream}
+        return {name: _resolved_options(part) for name, part in self._parts.items()} | {"stream": stream}
 
     def report(self) -> dict[str, Any]:
         """What the method and its plugins have to show of themselves; parts without a word left out."""
@@ -342,7 +382,7 @@ class Engine:
             thaw(fit.net)
             self._fit(fit, history, self._batch_size(history))
             freeze(fit.net)
-            self._answers.clear()
+            self._calls.forget_clicks()
 
     def _refreshed(self, start: int, end: int) -> list[tuple[Part, str]]:
         """The helpers whose time has come, and whose they are; none fresh from warm-up."""
@@ -350,25 +390,12 @@ class Engine:
         due = [(part, name) for part, name, h in helpers if h.refresh is not None and start % h.refresh < end - start]
         return due if self.steps else []
 
-    def _answered(self, events: Reveals, source: Source, start: int, end: int) -> Reveals:
-        """The events with what frozen nets say of their clicks, asked once per click."""
-        outputs: dict[str, Tensor] = {}
-        for part in self._parts.values():
-            for name in (name for name in part.per_click_nets if name in part.nets):
-                key = f"{part.name}.{name}"
-                answers = self._answers.setdefault(key, PerClickCache())
-                outputs[key] = answers.of(events, source, start, end, partial(_in_blocks, partial(part.frozen, name)))
-                answers.drop(start - self._memory)
-            part.forget()
-        return replace(events, answers=outputs)
-
     def _record(self, source: Source, start: int, end: int) -> None:
         """Log what the method wants to remember of the clicks that were served, by the model that served them."""
         if type(self.method).record is not Method.record:
             clicks = source.clicks(start, end)
-            with self.serving(), torch.no_grad():
-                recorded = _in_blocks(self.method.record, clicks.x)
-            self.method.forget()
+            with self.serving():
+                recorded = in_blocks(self.method.record)(clicks.x)
             self._logs.add(clicks.row, recorded, end + self._memory)
             self._logs.drop(start)
 
@@ -376,7 +403,7 @@ class Engine:
         """Let all parts observe history once, and start the outputs of nets at the rates that it has."""
         sums: dict[tuple[str, str], Tensor] = {}
         inputs: dict[tuple[str, str], tuple[Tensor, ...]] = {}
-        for b in history.batches(_SCORE_BLOCK, None):
+        for b in history.batches(BLOCK, None):
             for owner, part in self._parts.items():
                 part.observe(b)
                 for name in part.nets:
@@ -443,9 +470,9 @@ class Engine:
         fit.net.eval()
         total = 0.0
         with torch.no_grad():
-            for b in history.batches(_SCORE_BLOCK, generator(self.seed, "held back", fit.title)):
+            for b in history.batches(BLOCK, generator(self.seed, "held back", fit.title)):
                 total += fit.loss(b).item() * len(b)
-                fit.part.forget()
+                self.forget()
         return total / len(history)
 
     def _learn(self, b: Reveals, start: int) -> None:
@@ -473,8 +500,7 @@ class Engine:
             shared.mean_gradients([parameter for group in groups for parameter in group["params"]])
         for optimiser in optimisers:
             optimiser.step()
-        for part in self._parts.values():
-            part.forget()
+        self.forget()
 
     def _start_stream(self, carried: dict[str, Tensor]) -> None:
         """Freeze helpers, and make the stream's optimisers and the averaged net; the former go on from `carried`."""
@@ -485,15 +511,14 @@ class Engine:
         self._optimisers = self._stream_optimisers()
         load_moments(self._optimisers, self._main, carried)
         self._average = AveragedNet(self._main) if self.stream.averages else None
-        self._answers.clear()
+        self._calls.forget_clicks()
 
     def _answer(self, ask: Callable[[Tensor], Tensor], rows: Tensor) -> npt.NDArray[np.float32]:
         parts: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)]
         with torch.no_grad():
-            for block in rows.split(_SCORE_BLOCK):
+            for block in rows.split(BLOCK):
                 parts.append(ask(block).float().numpy())
-        for part in self._parts.values():
-            part.forget()
+        self.forget()
         # Clicks without a conversion that were left out of the log had no part in learning: odds are theirs to lower.
         answers = np.concatenate(parts)
         if self.schema.negatives_kept != 1:
@@ -503,8 +528,14 @@ class Engine:
         return answers
 
 
-def _in_blocks(ask: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    return torch.cat([ask(block) for block in rows.split(_SCORE_BLOCK)])
+def _resolved_options(part: Part) -> dict[str, Any]:
+    """The options of a part with defaults resolved; `warm_up` is how each of its nets was warmed up."""
+    used = {name: part.counts[f"{_WARM}{name}"].tolist() for name in part.nets if f"{_WARM}{name}" in part.counts}
+    known = {name: {"passes": passes, "batch_size": size} for name, (passes, size) in used.items()}
+    resolved = part.resolved_options() | ({"warm_up": known} if known else {})
+    if "main" in known:
+        resolved |= {"warm_epochs": known["main"]["passes"], "warm_batch_size": known["main"]["batch_size"]}
+    return resolved
 
 
 def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

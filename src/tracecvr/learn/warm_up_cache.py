@@ -1,7 +1,8 @@
-"""Warm-ups that several runs share: computed by the first, taken over to the bit by the others.
+"""Warm-ups that several runs share: trained by the first, taken over to the bit by the others.
 
-What a trained net depends on is in its key: the history, the net's start and form, the order of batches, the optimiser,
-the code of the loss, and whatever the loss reads, which a part declares (`warm_up_depends_on`) or else is everything.
+What a trained net depends on is in its key: the history, the net's form and first weights, the order of batches, the
+optimiser, the code of the loss, and the values of whatever the loss read while the net was trained. The first run
+records what that is (`recorded_reads`), in a file beside the net; the others look up what they would read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tracecvr.base.files import write_atomically
-from tracecvr.families.method import Part
-from tracecvr.learn.engine import Fitted
-
-_STATE = ("schema", "nets", "counts", "_memo")
+from tracecvr.base import registry
+from tracecvr.base.files import read_json, write_atomically, write_json
+from tracecvr.learn.engine import Fit, Fitted
+from tracecvr.learn.recorded_reads import UnknownValueError, definitions, digest, facts_of, recorded
 
 
 class WarmUpCache:
@@ -35,32 +35,52 @@ class WarmUpCache:
         self.folder, self.history, self.seconds = folder, history, 0.0
         folder.mkdir(parents=True, exist_ok=True)
 
-    def __call__(self, part: Part, name: str, facts: dict[str, Any], fit: Callable[[], Fitted]) -> Fitted:
-        """Train a net of a part by `fit`, or make it what another run's `fit` made of it; returns `fit`'s answer."""
-        path = self.folder / f"{self._key(part, name, facts)}.safetensors"
-        with locked(path.with_suffix(".lock")):  # who comes second waits: it would do the same work
-            fitted = self._taken(part, name, path)
-            if fitted is None:
-                before, clock = dict(part.counts), time.monotonic()
-                fitted = fit()
-                self._keep(part, name, path, before, fitted, time.monotonic() - clock)
-            return fitted
+    def __call__(self, fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
+        """Train a net, or make it what another run's training made of it; returns what the training came to."""
+        code = self._code(fit, facts)
+        with locked(self.folder / f"{code}.lock"):  # whoever comes second waits: it would do the same work
+            if not (paths := self._paths(fit, code)):  # nobody has trained with this loss: what it reads is unknown
+                return self._trained(fit, code, train)
+        with locked(paths[0].with_suffix(".lock")):
+            known = (self._taken(fit, path) for path in self._paths(fit, code))
+            return next(filter(None, known), None) or self._trained(fit, code, train)
 
-    def _key(self, part: Part, name: str, facts: dict[str, Any]) -> str:
-        net, loss = part.nets[name], "warm_loss" if name == "main" else "helper_loss"
-        code = getattr(type(part), loss)
-        facts_of_net = {
-            "history": self.history,
-            "facts": facts,
-            "net": repr(net),
-            "start": _digest(net.state_dict()),
-            "loss": f"{code.__module__}.{code.__qualname__}",
-            "reads": _everything(part) if (reads := part.warm_up_depends_on(name)) is None else reads,
-            "torch": [torch.__version__, torch.get_num_threads()],
-        }
-        return hashlib.sha256(json.dumps(facts_of_net, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    def _code(self, fit: Fit, facts: dict[str, Any]) -> str:
+        """The key of all that is known before training."""
+        return _key(
+            {
+                "history": self.history,
+                "facts": facts,
+                "net": repr(fit.net),
+                "start": digest(fit.net.state_dict()),
+                "file": registry.file_hash(fit.part),
+                "loss": definitions(fit.part, "warm_loss" if fit.name == "main" else "helper_loss"),
+                "torch": [torch.__version__, torch.get_num_threads()],
+            }
+        )
 
-    def _taken(self, part: Part, name: str, path: Path) -> Fitted | None:
+    def _paths(self, fit: Fit, code: str) -> list[Path]:
+        """Where nets of such code would be that read the same values: one for each recorded set of names."""
+        reads = [read_json(path) for path in sorted(self.folder.glob(f"{code}.*.json"))]
+        paths = [self._path(fit, code, names, fit.part.counts) for names in reads]
+        return [path for path in paths if path is not None]
+
+    def _path(self, fit: Fit, code: str, names: list[str], counts: dict[str, Tensor]) -> Path | None:
+        """Where a net is whose training read what has these names; None if that cannot be shared."""
+        try:
+            read = facts_of(fit.part, names, fit.name, counts)
+        except (AttributeError, UnknownValueError):
+            return None
+        return self.folder / f"{_key({'code': code, 'read': read})}.safetensors"
+
+    def _trained(self, fit: Fit, code: str, train: Callable[[Fit], Fitted]) -> Fitted:
+        before, clock = dict(fit.part.counts), time.monotonic()
+        loss, names = recorded(fit.part, fit.loss)
+        fitted = train(replace(fit, loss=loss))
+        self._keep(fit, code, names, before, fitted, time.monotonic() - clock)
+        return fitted
+
+    def _taken(self, fit: Fit, path: Path) -> Fitted | None:
         """Make a net what is kept of it, and return what its training came to; None if nothing is kept."""
         if not path.exists():
             return None
@@ -70,38 +90,30 @@ class WarmUpCache:
                 seconds, passes = float(kept.metadata()["seconds"]), int(kept.metadata()["passes"])
         except (SafetensorError, OSError, KeyError):
             return None  # damaged: made again
-        part.nets[name].load_state_dict(_under(tensors, "net."))
-        part.nets[name].eval()
-        part.counts |= _under(tensors, "count.")
+        fit.net.load_state_dict(_under(tensors, "net."))
+        fit.net.eval()
+        fit.part.counts |= _under(tensors, "count.")
         self.seconds += seconds
         return Fitted(passes, _under(tensors, "moment."))
 
     def _keep(
-        self, part: Part, name: str, path: Path, before: dict[str, Tensor], fitted: Fitted, seconds: float
+        self, fit: Fit, code: str, names: set[str], before: dict[str, Tensor], fitted: Fitted, seconds: float
     ) -> None:
-        changed = {k: v for k, v in part.counts.items() if k not in before or not torch.equal(v, before[k])}
-        if changed and part.warm_up_depends_on(name) is not None:
-            return  # what is counted would depend on who was first
-        state = {f"net.{k}": v.contiguous() for k, v in part.nets[name].state_dict().items()}
+        path = self._path(fit, code, sorted(names), before)
+        counts = fit.part.counts
+        changed = {k: v for k, v in counts.items() if k not in before or not torch.equal(v, before[k])}
+        if path is None or (changed and "counts" not in names):
+            return  # what others get would depend on who was first
+        state = {f"net.{k}": v.contiguous() for k, v in fit.net.state_dict().items()}
         state |= {f"count.{k}": v.contiguous() for k, v in changed.items()}
         state |= {f"moment.{k}": v.contiguous() for k, v in fitted.moments.items()}
         facts = {"seconds": f"{seconds:.6f}", "passes": str(fitted.passes)}
         write_atomically(path, lambda draft: save_file(state, draft, facts))
+        write_json(self.folder / f"{code}.{_key(sorted(names))}.json", sorted(names))
 
 
-def _everything(part: Part) -> dict[str, Any]:
-    """All that tells a part from others: its class, its options and what else it has stored, and its counts."""
-    cls = type(part)
-    stored = {f.name: getattr(part, f.name, None) for f in fields(part) if f.name not in _STATE}
-    return {"class": f"{cls.__module__}.{cls.__qualname__}", "counts": _digest(part.counts)} | stored
-
-
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+def _key(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

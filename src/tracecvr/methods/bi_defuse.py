@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tracecvr.base.config import MINUTE
-from tracecvr.families.late_conversions import weighted_cross_entropies
-from tracecvr.families.method import Windowed, cross_entropy, mean_over
+from tracecvr.families.losses import cross_entropy, mean_over, weighted_cross_entropies
+from tracecvr.families.method import Windowed
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 _EPS = 1e-6
@@ -18,12 +18,12 @@ _EPS = 1e-6
 
 @dataclass
 class BiDefuse(Windowed):
-    """Learns conversions inside the window from exact labels, and those after it, with a second head, from events that
-    come late: that head treats its own rate as the share of false negatives, so no helper is needed. The sum of both
-    rates is served.
+    """Learns two rates with two heads: of conversions inside the window, from exact labels, and of conversions after
+    it, from events that come late. The second head takes its own rate as the share of false negatives, so no helper is
+    needed. The sum of both rates is served.
 
-    Assumption: the heads share a plain backbone; the paper's experts and gates per branch, known from notes only and
-    faulty in the release, are left out so that all methods have the same net.
+    Assumption: the heads share a plain backbone, so that all methods have the same net. The paper has experts and gates
+    for each head; they are known from notes only, and the release computes them wrongly.
 
     >>> BiDefuse(window=900).heads()
     2
@@ -45,11 +45,11 @@ class BiDefuse(Windowed):
         return 2
 
     def log_odds(self, x: Tensor) -> Tensor:
-        inside, after = self.outputs(x).unbind(1)
+        inside, after = self.call("main", x).unbind(1)
         return log_odds_of_sum(inside, after)
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        inside, after = self.outputs(b.x).unbind(1)
+        inside, after = self.call("main", b.x).unbind(1)
         late = b.delay[:, 0] > self.wait
         return (cross_entropy(inside, b.truth * ~late) + cross_entropy(after, b.truth * late)).mean()
 
@@ -58,7 +58,7 @@ class BiDefuse(Windowed):
         return (b.x,), torch.stack([b.truth * ~late, b.truth * late], dim=1)
 
     def loss(self, b: Reveals) -> Tensor:
-        inside, after = self.outputs(b.x).unbind(1)
+        inside, after = self.call("main", b.x).unbind(1)
         first, k = b.trigger == 0, torch.sigmoid(after).clamp(_EPS, 1 - _EPS)
         as_positive = self.clip(torch.where(first, k * k, 1.0))
         as_negative = self.clip(torch.where(first, (1 - k) * (1 + k), 0.0))

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from tracecvr.families.late_conversions import Confirming
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass
 class DDFM(Confirming):
-    """Shows a click when its window ends, and again when it converts later or is known not to. Labels are corrected,
-    events are not weighted: an early negative is one with probability rho, and a confirmed negative, which makes up for
-    the late positives shown twice, with probability z = 1 - f + pi_dp, kept inside [0, 1].
+    """Shows a click when its window ends, and again when it converts later or is known not to convert. It corrects
+    labels instead of weighting events. A negative at the end of the window stays one with probability rho. A confirmed
+    negative, which balances late positives that are shown twice, is one with probability z = 1 - f + pi_dp, in [0, 1].
 
-    First copies and later copies each lead to the true rate alone. With `negative_after` below d_max (a day in the
-    release) later converters are counted as negatives, a bias.
+    First events alone, and later events alone, converge to the true rate. With `negative_after` below d_max (one day in
+    the release), later conversions count as negatives, which is a bias.
 
     >>> DDFM(window=900, negative_after=86400).schedule()[1:]
     (On(action=0, later_than=900), After(seconds=86400, seen=False))

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from tracecvr.families.late_conversions import Confirming
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass
 class Defer(Confirming):
-    """Shows every click twice: with its label at the end of the window, and again when that label is certain. Weights
-    from the served rate f and pi_dp, the joint probability of a conversion after the window, undo the negatives that
-    were taken too early: f / (f - pi_dp / 2) for positives, (1 - f) / (1 - f + pi_dp / 2) for negatives.
+    """Shows every click twice: at the end of the window, and again when its label is certain. Weights correct for
+    negatives that convert later: f / (f - pi_dp / 2) for positives, (1 - f) / (1 - f + pi_dp / 2) for negatives. Here f
+    is the served rate, and pi_dp is the probability of a conversion after the window.
 
-    The second copy of a conversion inside the window comes when the window ends, never before the first. The release
-    shows it once and weights otherwise, and the baseline others compare with has a slip in its weights: the formula is
-    followed here. With `negative_after` below d_max later converters are counted as negatives once, a bias.
+    A conversion inside the window is shown for the second time when the window ends. The release shows it once, with
+    other weights; another release, used by later papers, has an error in its weights. The formula is followed here.
+    With `negative_after` below d_max, later conversions count as negatives once, which is a bias.
 
     >>> Defer(window=900, negative_after=86400).schedule()[2:]
     (On(action=0, later_than=900), After(seconds=86400, seen=False))

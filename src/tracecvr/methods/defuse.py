@@ -8,19 +8,20 @@ import torch
 from torch import Tensor
 
 from tracecvr.base.config import HOUR, option
-from tracecvr.families.late_conversions import DelayAware, weighted_cross_entropies
+from tracecvr.families.late_conversions import DelayAware
+from tracecvr.families.losses import weighted_cross_entropies
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass
 class Defuse(DelayAware):
-    """Shows a click when its window ends and once more if it converts later, as ES-DFM does. Each early negative is
-    split into a false one, trained as a positive, with probability z, and a real one; positives inside the window, late
-    positives, false and real negatives then have the weights 1 + pi_dp, 1, pi_dp and 1 + pi_dp.
+    """Shows a click when its window ends and once more if it converts later, as ES-DFM does. A negative at the end of
+    the window is a false one with probability z: with this weight it is trained as a positive. Positives inside the
+    window, late positives, false and real negatives have the weights 1 + pi_dp, 1, pi_dp and 1 + pi_dp.
 
-    z is 1 - rho of the helper (the authors' preferred form, by third-party notes) or, with `false_negatives="served"`,
-    pi_dp / (1 - f + pi_dp) of the served rate f. The release gives both positive weights to every positive, which is
-    biased: the formula is followed here.
+    z is 1 - rho of the helper, which the authors prefer. With `false_negatives="served"` it is pi_dp / (1 - f + pi_dp),
+    where f is the served rate. The release gives both positive weights to every positive, which is biased; the formula
+    is followed here.
 
     >>> Defuse(window=3600).schedule()
     (After(seconds=3600, seen=None), On(action=0, later_than=3600))

@@ -13,13 +13,13 @@ from tracecvr.families.survival import Survival
 
 @dataclass
 class DFM(Survival):
-    """Models whether a click ever converts and, if so, an exponential delay, of rate lambda = exp(r) per day: a click
-    without a conversion is a negative or one to come, as its age makes likely. Serves the share within d_max.
+    """Models whether a click ever converts and, if it does, an exponential delay with rate lambda = exp(r) per day. A
+    click without a conversion is a negative, or a conversion that is still to come; its age says how likely each is.
+    The probability of a conversion within d_max is served.
 
-    The model is the paper's; streaming is ours, as the paper trains offline: when the window ends by the likelihood of
-    the state then; at later looks, when a click converts and when it matures by that of the state then, given that it
-    was open at the look before. `looks=[]` leaves out the looks between window and d_max.
-    Unlike the field's port it takes a conversion's delay, not the age at which it was looked at, and days, not seconds.
+    The model is the paper's. The paper trains offline, so the stream is ours: a click is shown when its window ends
+    and, while it is open, at later looks, when it converts and at d_max. Each event has the likelihood of its state,
+    given that the click was open before. `looks=[]` leaves out looks between window and d_max. Delays are in days.
 
     >>> DFM().heads()
     2

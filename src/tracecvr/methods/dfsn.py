@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
-from tracecvr.families.method import Method, cross_entropy, mean_over
+from tracecvr.families.losses import cross_entropy, mean_over
+from tracecvr.families.method import Method
 from tracecvr.nets.backbones import Backbone, Embedding
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
@@ -22,14 +23,14 @@ AT_CLICK, CONVERTED, SHORT, LONG = range(4)  # positions in the schedule
 @dataclass
 class DFSN(Method):
     """Trains three models with embeddings of their own: the main one on a long window and late positives, a feature
-    satellite on a short window, and an unbiased one on FNW's stream and loss. The main model mixes the satellites'
-    embeddings into its own and adds the unbiased one's logit; the greater of its rate and the feature satellite's is
-    served.
+    satellite on a short window, and an unbiased satellite on the stream and loss of FNW. The main model mixes the
+    embeddings of the satellites into its own and adds the logit of the unbiased one. The greater of its rate and the
+    rate of the feature satellite is served.
 
-    Reconstructed. From reading notes of the paper [N]: the three streams, satellites without hidden layers, and how
-    logits and embeddings are joined. Assumed [A]: one scalar per feature and model as mixing weight, starting at
-    (1, 0, 0); one joint pass with stop-gradients instead of one model after the other; warm-up trains the main and the
-    unbiased model on the label and the feature satellite on its window's; the windows, which are not published.
+    Reconstructed. From notes on the paper: the three streams, satellites without hidden layers, how logits and
+    embeddings are joined. Assumed: one mixing weight for each feature and model, starting at (1, 0, 0); all models are
+    trained in one pass with stop-gradients; warm-up trains the main and the unbiased model on the final label and the
+    feature satellite on the label of its window; the windows, which are not published.
 
     >>> DFSN(window=86400, satellite_window=3600).schedule()[2:]
     (After(seconds=3600, seen=None), After(seconds=86400, seen=None))
@@ -64,10 +65,10 @@ class DFSN(Method):
     def resolved_options(self) -> dict[str, Any]:
         return super().resolved_options() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
 
-    def bind(self, schema: Schema, seed: int) -> None:
-        super().bind(schema, seed)
+    def check_options(self) -> None:
+        super().check_options()
         short, long = self.spans
-        if not short < long <= schema.d_max:
+        if not short < long <= self.schema.d_max:
             raise UserError(f"satellite_window = {short}, window = {long}: expected satellite_window < window <= d_max")
 
     def schedule(self) -> Schedule:
@@ -83,14 +84,14 @@ class DFSN(Method):
 
     def main_logit(self, x: Tensor) -> Tensor:
         """o_m + sg[o_u]."""
-        out = self.outputs(x)
+        out = self.call("main", x)
         return out[:, 0] + self.stop_gradient(out[:, 2])
 
     def log_odds(self, x: Tensor) -> Tensor:
-        return torch.maximum(self.main_logit(x), self.outputs(x)[:, 1])
+        return torch.maximum(self.main_logit(x), self.call("main", x)[:, 1])
 
     def loss(self, b: Reveals) -> Tensor:
-        out = self.outputs(b.x)
+        out = self.call("main", b.x)
         converts = b.trigger == CONVERTED
         late = converts & (b.elapsed > self.spans[1])
         main = mean_over(cross_entropy(self.main_logit(b.x), b.label), (b.trigger == LONG) | late)
@@ -102,7 +103,7 @@ class DFSN(Method):
         return main + feature + mean_over(each, converts | (b.trigger == AT_CLICK))
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        out = self.outputs(b.x)
+        out = self.call("main", b.x)
         soon = (b.delay[:, 0] <= self.spans[0]).to(out.dtype)
         satellites = cross_entropy(out[:, 1], soon) + cross_entropy(out[:, 2], b.truth)
         return (cross_entropy(self.main_logit(b.x), b.truth) + satellites).mean()

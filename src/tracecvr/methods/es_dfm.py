@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass
 class ESDFM(DelayAware):
-    """Shows a click when its window ends and once more if it converts later. Importance weights undo both the negatives
-    that were taken too early and the surplus of late positives, so that the rate it converges to is the true one.
+    """Shows a click when its window ends and once more if it converts later. Importance weights correct for negatives
+    that convert later and for late positives, which are one event too many. So it converges to the true rate.
 
     >>> ESDFM(window=900).schedule()
     (After(seconds=900, seen=None), On(action=0, later_than=900))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import Schema
 from tracecvr.families.survival import Survival
 
 _DEFAULT = (15 * MINUTE, HOUR, 6 * HOUR, *(day * DAY for day in (*range(1, 8), 14, 30)))
@@ -22,13 +21,12 @@ _NOTHING = -1e9
 
 @dataclass
 class ESDF(Survival):
-    """Models whether a click converts within d_max and, if so, in which slot of time: any law of the delay, in steps. A
-    click without a conversion is a negative or one of a later slot, as its age makes likely.
+    """Models whether a click converts within d_max and, if it does, in which slot of time: a law of delays in steps. A
+    click without a conversion is a negative, or a conversion of a later slot; its age says how likely each is.
 
-    Reconstructed from notes on the paper. Assumptions: there are clicks only, so that the towers for impressions and
-    clicks fall away; the slots; the stream, which is that of `dfm`, with a window and looks that end where a slot does:
-    by default, the slots in which the horizons are. Warm-up clicks of other ages are taken as they were when their last
-    slot ended.
+    Reconstructed from notes on the paper. Assumed: only clicks are modelled, so the towers for impressions and clicks
+    are left out; the slots; the stream, which is that of `dfm`. Window and looks end where a slot ends: by default, the
+    slots that contain the horizons. A warm-up click is taken as it was when the last slot before its age ended.
 
     >>> ESDF.status
     'reconstructed'
@@ -56,10 +54,10 @@ class ESDF(Survival):
         edges = self.edges
         return tuple(edges[bisect_left(edges, end)] for end in self.ends)
 
-    def bind(self, schema: Schema, seed: int) -> None:
+    def check_options(self) -> None:
+        super().check_options()
         if self.slots is not None and list(self.slots) != sorted(set(self.slots)):
             raise UserError(f"option 'slots' is {self.slots}: give distinct durations in rising order")
-        super().bind(schema, seed)
         for age in self.ages:
             if age not in self.edges:
                 raise UserError(

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.methods.fnw import FNW
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
@@ -20,10 +20,10 @@ _HIGHEST = math.log((0.5 - 1e-5) / (0.5 + 1e-5))
 @dataclass
 class FNC(FNW):
     """Shows every click at once as a negative and every conversion as a positive, and learns the share q of positives
-    in that stream without weights. Serves q / (1 - q): as q converges to p / (1 + p), that is the true rate.
+    in that stream without weights. q converges to p / (1 + p), so q / (1 - q), which is served, is the true rate.
 
-    The net stands for q throughout: warm-up, too, counts every click as a negative and conversions as a positive more,
-    so that the stream starts at its own fixed point. q is kept below one half when served (not in the published code).
+    Warm-up learns q, too: each click counts as a negative, and a conversion also as a positive. The served q is kept
+    below one half; the published code does not do this.
 
     >>> FNC().schedule()
     (After(seconds=0, seen=None), On(action=0, later_than=-1))

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tracecvr.families.method import Method, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Method
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 
 @dataclass
 class FNW(Method):
-    """Shows every click at once as a negative, and every conversion as a positive when it comes, also one that comes at
-    once: nothing waits. Importance weights from the current rate f, 1 + f for positives and (1 + f)(1 - f) for
-    negatives, undo the surplus of negatives, so that the rate it converges to is the true one.
+    """Shows every click at once as a negative, and every conversion as a positive when it comes. Importance weights
+    from the current rate f, 1 + f for positives and (1 + f)(1 - f) for negatives, correct for the surplus of negatives.
+    So it converges to the true rate, and nothing waits.
 
     >>> FNW().schedule()
     (After(seconds=0, seen=None), On(action=0, later_than=-1))

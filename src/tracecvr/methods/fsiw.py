@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
-from tracecvr.families.method import Helper, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.part import Helper
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 
 @dataclass
 class FSIW(CounterfactualDeadline):
-    """Shows a click once, when its window ends. A positive weighs 1 / P(seen by now | converts), a negative
-    P(never converts | not seen by now), so that the rate it converges to is the true one.
+    """Shows a click once, when its window ends. A positive has the weight 1 / P(seen by now | converts), a negative
+    P(never converts | not seen by now). So it converges to the true rate.
 
-    Both probabilities depend on features and elapsed time. They are learnt from warm-up clicks older than a deadline in
-    the past: from whether conversions came before it, and from whether clicks that were open at it stayed so. The
-    window (the paper trains offline) is our assumption, and that the helpers stay as they are after warm-up.
+    Two helpers estimate these probabilities from features and elapsed time. They learn from warm-up clicks before a
+    deadline in the past: whether conversions came before it, and whether open clicks converted after it. Assumed,
+    because the paper trains offline: the window, and that helpers are not trained again after warm-up.
 
     >>> FSIW(window=3600).schedule()
     (After(seconds=3600, seen=None),)

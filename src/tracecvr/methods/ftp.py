@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.families.method import MultiWindow, cross_entropy, mean_over, mixture
+from tracecvr.families.losses import cross_entropy, mean_over, mixture
+from tracecvr.families.method import MultiWindow
 from tracecvr.nets.backbones import Perceptron
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
@@ -17,12 +18,12 @@ DECAY = 0.9
 
 @dataclass
 class FTP(MultiWindow):
-    """Trains one task per window on the labels known when it ends, and serves their mixture under a policy. When a
-    click is mature, the policy learns which task's prediction, logged at serving, was nearest to a prophet's.
+    """Trains one task for each window on the labels known when it ends, and serves a mixture of the tasks. When a click
+    is mature, a policy learns which task was nearest to a prophet; the mixture follows the policy.
 
-    The prophet trains on final labels in the order of clicks and predicts each before it trains on it: what it would
-    have said had it known the labels at once, d_max late. Warm-up trains tasks, prophet and policy on history; clicks
-    that were served before the stream have no logged predictions and teach the policy nothing later.
+    The prophet is a net that trains on final labels in the order of clicks, d_max late, and predicts each click before
+    it trains on it. What the tasks predicted is logged at serving. Clicks that were served before the stream have no
+    logged predictions, so they do not teach the policy. Warm-up trains tasks, prophet and policy on history.
 
     >>> FTP(windows=(3600, 86400)).schedule()
     (After(seconds=3600, seen=None), After(seconds=86400, seen=None))
@@ -45,14 +46,14 @@ class FTP(MultiWindow):
         return ProphetNet(self.net(width), self.net(), width, len(self.spans))
 
     def log_odds(self, x: Tensor) -> Tensor:
-        tasks, policy = self.outputs(x).chunk(2, dim=1)
+        tasks, policy = self.call("main", x).chunk(2, dim=1)
         return mixture(F.log_softmax(policy, dim=1), tasks)
 
     def record(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(self.outputs(x).chunk(2, dim=1)[0])
+        return torch.sigmoid(self.call("main", x).chunk(2, dim=1)[0])
 
     def loss(self, b: Reveals) -> Tensor:
-        tasks, policy = self.outputs(b.x).chunk(2, dim=1)
+        tasks, policy = self.call("main", b.x).chunk(2, dim=1)
         own = b.trigger[:, None] == torch.arange(len(self.spans))  # (B, n)
         mature = own[:, -1]
         taught, target = self.followed(b, mature)
@@ -63,7 +64,7 @@ class FTP(MultiWindow):
         return self._sum(torch.stack(losses), seen) + self._prophet_loss(b.x[mature], b.label[mature])
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        tasks, policy = self.outputs(b.x).chunk(2, dim=1)
+        tasks, policy = self.call("main", b.x).chunk(2, dim=1)
         converted = (b.delay[:, :1] <= torch.tensor(self.spans)).to(tasks.dtype)  # (B, n)
         prophet = self._net.prophet(b.x)[:, 0]
         target = nearest(self.stop_gradient(torch.sigmoid(tasks)), self.stop_gradient(torch.sigmoid(prophet)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.families.trajectory import (
     TrajectoryAware,
     count_action_states,
@@ -23,12 +23,11 @@ from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 @dataclass
 class GDFM(TrajectoryAware):
-    """Shows a click again at each horizon and fits the marginal likelihood of every action's state in every window seen
-    so far, with weights for windows that tell much of the label and come early. The rate served is held near the one of
-    the net as warm-up left it.
+    """Shows a click at each horizon and fits the marginal likelihood of the state of every action in every window seen
+    so far. Windows that say much about the label, and windows that end early, have higher weights. The served rate is
+    kept close to that of the net at the end of warm-up, as in the authors' release.
 
-    Where a log has many conversions at the click (Criteo's), one more window ends with the click itself. The anchor is
-    the frozen net of the end of warm-up, as in the authors' release.
+    Where a log has many conversions at the click (Criteo), there is one more window that ends with the click.
 
     >>> GDFM(horizons=(360, 3600)).schedule()
     (After(seconds=360, seen=None), After(seconds=3600, seen=None))
@@ -41,7 +40,6 @@ class GDFM(TrajectoryAware):
         "NeurIPS 2022"
     )
     status = "code"
-    per_click_nets = ("trajectory", "reference")
 
     alpha: float = option(2.0, "how strongly the label's entropy given a state lowers its weight", low=0, high=10)
     beta: float = option(1.0, "how strongly a window's length lowers its weight", low=0, high=10)
@@ -81,12 +79,12 @@ class GDFM(TrajectoryAware):
     def window_loss(self, b: Reveals) -> Tensor:
         """The marginal likelihood of each action's state in each visible window, whatever the outcome will be."""
         state, visible = b.trajectory(self.ends)
-        log_psi = log_likelihood(self.per_click("trajectory", b), state)  # (B, 2, H, K)
+        log_psi = log_likelihood(self.call("trajectory", b.x), state)  # (B, 2, H, K)
         each = visible[:, :, None] * self.weights() * marginal_nll(self.logit(b.x), log_psi)
         return each.sum() / visible.sum().clamp_min(1.0)
 
     def departure(self, b: Reveals) -> Tensor:
         """KL(reference || served rate), per event."""
-        was = self.per_click("reference", b)[:, 0]
+        was = self.call("reference", b.x)[:, 0]
         target = torch.sigmoid(was)
         return (cross_entropy(self.logit(b.x), target) - cross_entropy(was, target)).mean()

@@ -10,24 +10,24 @@ from torch import Tensor, nn
 
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.method import MultiWindow, cross_entropy, mean_over, mixture
+from tracecvr.families.losses import cross_entropy, mean_over, mixture
+from tracecvr.families.method import MultiWindow
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 
 @dataclass
 class MISS(MultiWindow):
-    """Trains one head per window on the window's labels and on late positives, positives weighted up by the share of
-    conversions that come later than the window. A synthesizer learns to mix the heads' rates on an assembled stream:
+    """Trains one head for each window on the window's labels and on late positives. Positives are weighted up by the
+    share of conversions that come after the window. A synthesizer learns to mix the rates of the heads, on a stream of
     every conversion as it happens and every click that never converted, once that is certain.
 
-    Reconstructed. From reading notes of the paper [N]: the heads' streams and weights, what the synthesizer is given
-    and trained on. Assumed [A]: heads enter the synthesizer behind a stop-gradient; two hidden layers of 16 without
-    batch normalisation; rates are normalised by their sum; alpha is the conversion rate of the warm-up part; recent
-    conversions are an exponential average; warm-up replays each head's recipe; windows on logs other than Criteo's.
+    Reconstructed. From notes on the paper: streams and weights of the heads, inputs and training of the synthesizer.
+    Assumed: heads enter the synthesizer behind a stop-gradient; two hidden layers of 16 without batch normalisation;
+    rates are normalised by their sum; alpha is the conversion rate of the warm-up part; recent conversions are an
+    exponential average; warm-up replays the recipe of each head; windows on logs other than Criteo's.
 
-    One event serves several streams: a conversion is the synthesizer's and a late positive of each head whose window it
-    missed; the end of d_max is the longest head's and, without conversion, the synthesizer's. On a stationary stream
-    head i goes to p w / (p w + 1 - p + pi_dp,i), w being its positives' weight, and the assembled stream to p.
+    One event can serve several streams. On a stationary stream head i converges to p w / (p w + 1 - p + pi_dp,i), where
+    w is the weight of its positives, and the synthesizer's stream leads to p.
 
     >>> MISS(windows=(3600, 86400)).schedule()[1:]
     (After(seconds=86400, seen=None), On(action=0, later_than=-1))
@@ -52,7 +52,7 @@ class MISS(MultiWindow):
         return MixedNet(self.net(len(self.spans)), len(self.spans))
 
     def log_odds(self, x: Tensor) -> Tensor:
-        return self._served(self.outputs(x))
+        return self._served(self.call("main", x))
 
     def observe(self, b: Reveals) -> None:
         if isinstance(b, LabelledReveals):
@@ -77,7 +77,7 @@ class MISS(MultiWindow):
         return torch.tensor([1 + alpha * count / max(conversions, 1.0) for count in late])
 
     def loss(self, b: Reveals) -> Tensor:
-        heads, count = self.outputs(b.x), len(self.spans)
+        heads, count = self.call("main", b.x), len(self.spans)
         converts = b.trigger == count
         late = converts[:, None] & (b.elapsed[:, None] > self._ends)
         own = (b.trigger[:, None] == torch.arange(count)) | late  # (B, N)
@@ -85,7 +85,7 @@ class MISS(MultiWindow):
         return self.head_loss(heads, b.label[:, None].expand_as(heads), own) + self.mix_loss(heads, b.label, assembled)
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        heads = self.outputs(b.x)
+        heads = self.call("main", b.x)
         early = b.delay[:, :1] <= self._ends  # (B, N)
         late = b.truth[:, None].bool() & ~early
         label = torch.cat([early, torch.ones_like(early)]).to(heads.dtype)

@@ -15,12 +15,13 @@ from tracecvr.families.survival import Survival
 
 @dataclass
 class NoDeF(Survival):
-    """Models whether a click ever converts and, if so, a delay of any shape: its hazard is a sum of Gaussian bumps at
-    fixed points, each with a height between 0 and 1 that depends on the features. Serves the share within d_max.
+    """Models whether a click ever converts and, if it does, a delay of any shape: the hazard is a sum of Gaussian bumps
+    at fixed points, with heights between 0 and 1 that depend on the features. The probability of a conversion within
+    d_max is served.
 
-    Reconstructed from notes on the paper. Assumptions: heads on a common net instead of EM with linear models and PCA;
-    time as u = log(1 + seconds), points evenly spaced in u from 0 to d_max, their number and width; the stream, which
-    is that of `dfm`. Densities are per unit of u.
+    Reconstructed from notes on the paper. Assumed: heads on one net instead of EM with linear models and PCA; time as
+    u = log(1 + seconds), with points evenly spaced in u from 0 to d_max; their number and width; the stream, which is
+    that of `dfm`. Densities are per unit of u.
 
     >>> NoDeF(points=8).heads()
     9

@@ -9,17 +9,18 @@ from torch import Tensor
 
 from tracecvr.base import registry
 from tracecvr.base.config import option
-from tracecvr.families.method import Method, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Method
 from tracecvr.stream.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
 
 
 @dataclass
 class Oracle(Method):
-    """Trains on every click at once, with its final label: no live system can, so it bounds the others from above.
+    """Trains on every click at once, with its final label. No live system can do this, so it is the upper reference.
 
-    With `schedule_of` it shows the final label whenever another method would show the click: what labels would give
-    that method, which may see clicks more often or later; no bound of it where a label shown often is learnt by heart.
-    Schedules that show conversions more often than other clicks would bias it, so a click's events share a weight of 1.
+    With `schedule_of` it shows the final label whenever another method would show the click: what that method would
+    gain from true labels. This is no upper bound if labels that are shown often are memorised. All events of a click
+    share a weight of 1, because a schedule may show conversions more often than other clicks.
 
     >>> Oracle().schedule()
     (After(seconds=0, seen=None),)
@@ -29,6 +30,7 @@ class Oracle(Method):
     title = "Oracle"
     reference = "the field's upper reference"
     status = "code"
+    role = "upper"
     privileged = True
 
     schedule_of: str | None = option(None, "method at whose moments clicks are shown; at the click by default")

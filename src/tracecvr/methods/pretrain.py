@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tracecvr.families.method import Method, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Method
 from tracecvr.stream.reveal import Reveals, Schedule
 
 
 @dataclass
 class Pretrain(Method):
-    """Serves the model trained on the warm-up part and never updates it: the floor of every comparison.
+    """Serves the model that was trained on the warm-up part and never updates it: the lower reference.
 
     >>> Pretrain().schedule()
     ()
@@ -22,6 +23,7 @@ class Pretrain(Method):
     title = "Pretrain"
     reference = "the field's lower reference"
     status = "code"
+    role = "lower"
 
     def schedule(self) -> Schedule:
         return ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from tracecvr.base.config import Seconds, option
 from tracecvr.families.hazard_chain import chain_loss, hazard_events, log_open, output_count
-from tracecvr.families.method import Helper
+from tracecvr.families.part import Helper
 from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
@@ -21,17 +20,17 @@ _CERTAIN = 30.0
 
 @dataclass
 class Telescoped(RepeatedLooks):
-    """Shows a click at rising ages until its outcome is known. The loss is the likelihood of what has been seen since
-    the click was shown before, given all that had been seen by then. Its gradient is the change of the posterior.
+    """Shows a click at rising ages until its outcome is known. The loss is the likelihood of what is new since the
+    click was shown before, given everything known by then. Its gradient is the change of the posterior.
 
-    Over a click's life the gradients add up to y - p, which is Oracle's, whatever the law of delays and actions says.
-    A wrong law moves learning in time, but not the rate that is learnt. Methods that show the whole trajectory each
-    time have no such protection, and count a click as often as it is shown.
+    Over the life of a click the gradients add up to y - p, as Oracle's, even if the law of delays and actions is wrong:
+    a wrong law changes when something is learnt, not what is learnt. Methods that use the whole trajectory at each
+    showing do not have this property, and count a click as often as they show it.
 
-    Looks after the first are taken at a sample of the open clicks, each in place of several, and looks of one interval
-    are merged. So a click is shown about three times. The posterior of an open click comes from the same law.
+    Looks in one interval are merged. On a large log, looks after the first show a sample of the open clicks, with a
+    higher weight: a click is then shown about three times. The posterior of an open click comes from the same law.
 
-    >>> Telescoped(ages=(3600,)).late_share
+    >>> Telescoped(late_share=0.25).late_share
     0.25
     """
 
@@ -39,7 +38,6 @@ class Telescoped(RepeatedLooks):
     title = "Telescoped"
     reference = "ours"
     status = "ours"
-    per_click_nets: ClassVar[tuple[str, ...]] = ("chain",)
 
     refresh: Seconds | None = option(
         None, "train the law of delays and actions anew this often, on the last clicks; never by default", low=1
@@ -62,26 +60,19 @@ class Telescoped(RepeatedLooks):
         return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh, before_main=True)}
 
     def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
-        return chain_loss(self.nets[name](b.x), b, self.windows)
+        return chain_loss(self.call(name, b.x), b, self.windows)
 
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         return ((b.x,), hazard_events(b, self.windows)) if name == "chain" else super().base_rates(name, b)
 
-    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
-        if name == "chain" and self.inherits(Telescoped, "helper_loss"):
-            return {"windows": self.windows}
-        if name == "main" and self.inherits(Telescoped, "warm_loss", "helper_loss", "log_psi"):
-            law = {"windows": self.windows, "chain_epochs": self.chain_epochs, "hazard_shift": self.hazard_shift}
-            return law | {"looks": self.looks, "at_once": self.at_once}
-        return super().warm_up_depends_on(name)
-
     def log_psi(self, b: Reveals) -> Tensor:
         """log P(o_1..o_h, open | x, y) after no window and after each: (B, 2, H + 1)."""
-        return log_open(self.per_click("chain", b), b.trajectory(self.windows)[0], self.hazard_shift)
+        return log_open(self.call("chain", b.x), b.trajectory(self.windows)[0], self.hazard_shift)
 
     # Training.
 
     def observe(self, b: Reveals) -> None:
+        super().observe(b)
         if isinstance(b, LabelledReveals) and not self.repeat_warm_up:
             ahead = b.mature & (b.span <= self.schema.d_max)  # labels that were not yet known when history ended
             if ahead.any():  # history is in the order of arrival

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from tracecvr.base.config import HOUR, option
-from tracecvr.families.method import cross_entropy
+from tracecvr.families.losses import cross_entropy
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.stream.reveal import Reveals
 
 
 @dataclass
 class TeslaCVR(ESDFM):
-    """ES-DFM's stream, weights and loss, plus a pairwise term: each conversion of a batch should score above K of the
-    batch's negatives, which are drawn in proportion to 1 - f. Conversions that came soon weigh more, w_min + alpha
-    sigmoid((median h - h) / max(std h, 1)) with the delay h in hours.
+    """The stream, weights and loss of ES-DFM, plus a ranking term: each conversion of a batch should score higher than
+    K of the batch's negatives, which are drawn in proportion to 1 - f. Early conversions weigh more: w_min + alpha
+    sigmoid((median h - h) / max(std h, 1)), with the delay h in hours.
 
-    Assumptions: TESLA models purchases and refunds; this is its conversion tower, for logs without refunds. pi_dp and
-    rho come from the helper that ES-DFM has (the authors take pi_dp as a difference of two frozen nets, which can be
-    negative); negatives are drawn for each conversion anew, with replacement. The ranking term is not calibrated:
-    look at PCOC. `ranking=0` is ES-DFM.
+    Assumed: TESLA models purchases and refunds, and this is its conversion tower, for logs without refunds. pi_dp and
+    rho come from the helper of ES-DFM; the authors take pi_dp as the difference of two frozen nets, which can be
+    negative. Negatives are drawn for each conversion anew, with replacement. The ranking term is not calibrated, so
+    look at PCOC (predicted over observed conversions). `ranking=0` is ES-DFM.
 
     >>> TeslaCVR(window=900, ranking=0).fixed_point(0.2, 0.12)
     0.2

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.method import Helper, Plugin, cross_entropy, mean_over
+from tracecvr.families.losses import cross_entropy, mean_over
+from tracecvr.families.method import Plugin
+from tracecvr.families.part import Helper
 from tracecvr.families.trajectory import (
     TrajectoryAware,
     count_states,
@@ -24,16 +26,17 @@ from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 @dataclass
 class Trace(TrajectoryAware):
-    """Shows a click again at each horizon and fits the marginal likelihood of every window seen so far, never forcing a
-    label on an open click. A posterior from intent and trajectory is supervised where the outcome is known, and pulled
-    towards a completer, trained on past full lifecycles, where it is not.
+    """Shows a click at each horizon and fits the marginal likelihood of every window seen so far, without a label for
+    open clicks. A posterior from features and trajectory is trained on the outcome where that is known. Elsewhere it is
+    pulled towards a completer, which was trained on complete past trajectories.
 
-    `reading="paper"` follows the paper's text where the authors' release differs from it: clicks count as revealed once
-    converted (not only once mature), the windows' entropies are of all actions jointly (not of the purchase alone), and
-    the completer has the hidden sizes of the other nets. Ablations: `trajectory=false`, `lam=0`, `gate=false`.
+    `reading="paper"` follows the text of the paper where the authors' release differs: clicks count as revealed once
+    converted (not only once mature), the entropy of a window is that of all actions jointly (not of the purchase
+    alone), and the completer has the hidden sizes of the other nets. Ablations: `trajectory=false`, `lam=0`,
+    `gate=false`.
 
     `telescoped=true` keeps nets and evidence, but each showing teaches only the change of the posterior since the one
-    before, and the last one the outcome. Over a click's life that adds up to y - p: every click counts once.
+    before, and the last one the outcome. Over the life of a click this adds up to y - p: every click counts once.
 
     >>> Trace(lam=0.2).plugins()[0].weight
     0.2
@@ -73,8 +76,8 @@ class Trace(TrajectoryAware):
 
     def log_likelihood(self, b: Reveals) -> Tensor:
         """log psi(o_h | x, y), summed over actions: (B, 2, H)."""
-        state = b.trajectory(self.ends)[0]
-        return self.memoised("log psi", b, lambda: window_log_likelihood(self.per_click("trajectory", b), state))
+        logits, state = self.call("trajectory", b.x), b.trajectory(self.ends)[0]
+        return self.call(window_log_likelihood, logits, state)
 
     # The weight of a window, from the entropy of the label given the window's state.
 
@@ -102,9 +105,6 @@ class Trace(TrajectoryAware):
     # Training.
 
     def posterior(self, b: Reveals) -> Tensor:
-        return self.memoised("posterior", b, lambda: self._corrected(b))
-
-    def _corrected(self, b: Reveals) -> Tensor:
         """The prior's log-odds plus the weighted evidence of every visible window."""
         return self._given(b, b.trajectory(self.ends)[1]) if self.trajectory else self.logit(b.x)
 

@@ -9,20 +9,20 @@ from torch import Tensor
 
 from tracecvr.base.config import DAY, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import Schema
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
-from tracecvr.families.method import Helper, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.part import Helper
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 
 @dataclass
 class ULC(CounterfactualDeadline):
-    """Shows a click once, when its window ends. A negative gets the soft label b = P(converts later | not yet), so that
-    the rate it converges to is the true one; late conversions are not shown again, or they would count twice.
+    """Shows a click once, when its window ends. A negative gets the soft label b = P(converts later | not yet), so it
+    converges to the true rate. Late conversions are not shown again, because they would count twice.
 
-    b depends on features and elapsed time, and is learnt from clicks that were open at a deadline in the past: from
-    whether they converted since. The paper trains offline, b and the model in turns, b from the model's embeddings.
-    Our assumptions for a stream: the window, embeddings of its own, and one more pass of b over recent history a day.
+    A helper estimates b from features and elapsed time. It learns from clicks that were open at a deadline in the past:
+    whether they have converted since. The paper trains offline, b and the model in turns, b on the model's embeddings.
+    Assumed for a stream: the window, embeddings of its own, and one more pass of b over recent history each day.
 
     >>> ULC(window=3600).schedule()
     (After(seconds=3600, seen=None),)
@@ -39,9 +39,9 @@ class ULC(CounterfactualDeadline):
     )
     refresh: Seconds | None = option(DAY, "how often b is trained again; never if none", above=0)
 
-    def bind(self, schema: Schema, seed: int) -> None:
-        super().bind(schema, seed)
-        back = max(schema.d_max, schema.split)
+    def check_options(self) -> None:
+        super().check_options()
+        back = max(self.schema.d_max, self.schema.split)
         if self.refresh is not None and self.before_end >= back:
             raise UserError(
                 f"option 'deadline' is {self.before_end}: must be less than {back}, the stretch of clicks that a "

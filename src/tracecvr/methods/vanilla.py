@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tracecvr.families.method import Windowed, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Windowed
 from tracecvr.stream.reveal import After, Reveals, Schedule
 
 
 @dataclass
 class Vanilla(Windowed):
-    """Waits one window, takes "not yet" for "no" and never looks again; its rate is that of the window, P(d <= w).
+    """Shows a click once, when its window ends, and takes a click without a conversion for a negative. So it learns
+    the rate of conversions inside the window, which is too low.
 
     >>> Vanilla(window=3600).schedule()
     (After(seconds=3600, seen=None),)
@@ -22,6 +24,7 @@ class Vanilla(Windowed):
     title = "Vanilla"
     reference = "obs(w) of DEFER and DEFUSE's comparisons"
     status = "code"
+    role = "zero"
 
     def schedule(self) -> Schedule:
         return (After(self.wait),)

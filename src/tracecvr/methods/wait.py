@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tracecvr.families.method import Method, cross_entropy
+from tracecvr.families.losses import cross_entropy
+from tracecvr.families.method import Method
 from tracecvr.stream.reveal import After, Reveals, Schedule
 
 
 @dataclass
 class Wait(Method):
-    """Trains on each click once, when d_max has passed: right labels, as stale as they can be.
+    """Trains on each click once, when d_max has passed: the labels are final, but as old as they can be.
 
     >>> Wait.privileged
     False

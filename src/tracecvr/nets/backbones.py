@@ -101,6 +101,11 @@ def freeze(net: nn.Module) -> nn.Module:
     return _remembering(net, True)
 
 
+def is_frozen(net: nn.Module) -> bool:
+    """Whether nothing in a net can learn."""
+    return not any(parameter.requires_grad for parameter in net.parameters())
+
+
 def thaw(net: nn.Module) -> nn.Module:
     """Let a frozen net learn again."""
     return _remembering(net.requires_grad_(True), False)

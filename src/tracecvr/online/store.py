@@ -36,6 +36,7 @@ from tracecvr.online.times import AskedTimes, Times
 from tracecvr.online.versions import Versions
 from tracecvr.runs.run import parts
 from tracecvr.runs.spec import dataset_of, owners_of
+from tracecvr.stream import WARM_LABELS
 
 _FORMAT = 1
 _START = "start.safetensors"
@@ -49,7 +50,7 @@ class Settings:
 
     lateness: int = 3600
     """Seconds that an interval stays open after its end, in the events' own time."""
-    warm_labels: str = "censored"
+    warm_labels: str = WARM_LABELS[0]
     """Labels of the warm-up part: as known at the split, or final (of a log that is older than d_max)."""
     keep: int = 48
     """How many versions are kept."""

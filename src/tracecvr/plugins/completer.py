@@ -10,15 +10,18 @@ from torch import Tensor, nn
 
 from tracecvr.base.config import option
 from tracecvr.data.table import Schema
-from tracecvr.families.method import Helper, Method, Plugin, cross_entropy, entropy_bits
+from tracecvr.families.losses import cross_entropy, entropy_bits
+from tracecvr.families.method import Method, Plugin
+from tracecvr.families.part import Helper
 from tracecvr.nets.backbones import Embedding, Perceptron
 from tracecvr.stream.reveal import After, Again, LabelledReveals, Reveals
 
 
 @dataclass
 class Completer(Plugin):
-    """Pulls a method's estimate of clicks with an unknown outcome towards a net trained on complete past trajectories
-    that were truncated at random. A gate trusts it more where the method is unsure, the completer sure and little seen.
+    """Pulls a method's posterior of clicks with an unknown outcome towards that of a net, the completer. The completer
+    is trained on complete past trajectories that are cut off at random. A gate gives it more weight where the method is
+    unsure, the completer is sure, and few windows have been seen.
 
     >>> Completer(gate=False).weight
     0.1
@@ -56,21 +59,16 @@ class Completer(Plugin):
         state, visible = b.trajectory(self.ends)
         length = torch.from_numpy(b.rng.integers(self.shortest, len(self.ends) + 1, len(b)))
         kept = visible * (torch.arange(len(self.ends)) < length[:, None])
-        return cross_entropy(self.nets[name](b.x, state * kept[:, :, None], kept), b.truth).mean()
+        return cross_entropy(self.call(name, b.x, state * kept[:, :, None], kept), b.truth).mean()
 
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         return (b.x, *b.trajectory(self.ends)), b.truth[:, None]
-
-    def warm_up_depends_on(self, name: str) -> dict[str, Any] | None:
-        if self.inherits(Completer, "helper_loss"):
-            return {"ends": self.ends, "shortest": self.shortest}
-        return super().warm_up_depends_on(name)
 
     def loss(self, method: Method, b: Reveals) -> Tensor:
         pulled = method.uncertain(b).nonzero()[:, 0]
         state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
         posterior = method.posterior(b)[pulled]
-        target = self.frozen("completer", b.x[pulled], state, visible)
+        target = self.call("completer", b.x[pulled], state, visible)
         trust = torch.ones_like(target)
         if self.gate:
             trust = self.stop_gradient(reliability(posterior, target, visible.mean(1)))

@@ -14,12 +14,12 @@ from tracecvr.stream.reveal import After, Again, Reveals, Schedule
 
 @dataclass
 class Rehearsal(Plugin):
-    """Repeats each event of any method after given delays, unchanged: the method learns nothing new of a click, it only
-    sees it again. What that alone is worth has to be known before a method that shows clicks often is compared with one
-    that does not. Every event is repeated equally often, so every fixed point stays where it is.
+    """Shows each event of any method again after given delays, unchanged. The method learns nothing new of a click, it
+    only sees it more often: a control for comparisons with methods that show clicks often. Every event is repeated
+    equally often, so the rate that a method converges to stays the same.
 
-    By default, a click that does not convert is shown about as often as there are horizons, which is how often TRACE
-    shows it, and the repeats come as long after an event as TRACE's later horizons after its first.
+    By default a click without a conversion is shown about as often as by TRACE, and repeats come as long after an event
+    as TRACE's later horizons after its first.
 
     >>> Rehearsal(after=(3600, 86400)).repeats((After(0), After(60)))
     ((0, 3600), (1, 3600), (0, 86400), (1, 86400))

@@ -13,12 +13,20 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.table import ClickTable, Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.open_clicks import OpenClicks
+from tracecvr.stream import WARM_LABELS
 from tracecvr.stream.source import TableSource
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a log is replayed; times in seconds since its origin."""
+    """How a log is replayed; times are in seconds since the origin of the log.
+
+    Examples
+    --------
+    >>> from tracecvr.checks.subject import small_log
+    >>> Plan(publish_lag=1).resolved(small_log()).interval
+    21600
+    """
 
     split: Seconds | None = option(None, "start of the stream; the dataset's by default", above=0)
     interval: Seconds | None = option(None, "length of an interval; the dataset's by default", above=0)
@@ -27,7 +35,9 @@ class Plan:
         None, "only clicks from this time on count in metrics; all of the stream by default", above=0
     )
     warm_labels: str = option(
-        "mature", "labels of the warm-up part: final, or as known at the split", choices=("mature", "censored")
+        WARM_LABELS[0],
+        "labels of the warm-up part: as known at the split (censored), or final, even if that is later (mature)",
+        choices=WARM_LABELS,
     )
     publish_lag: int = option(0, "score with the model of so many intervals ago", low=0)
     posterior_every: int = option(

@@ -3,7 +3,10 @@
 run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
 result.json      metrics, cost, configuration, versions; cost is of the whole stream, metrics are of the clicks judged
-intervals.parquet, scores.parquet, encoder.json; the first two hold only clicks that count (the plan's `judge_from`)
+intervals.parquet  metrics of each interval; like the next, only of clicks that count (the plan's `judge_from`)
+scores.parquet   of each click its id as the log has it, its time, the probability that was served, the same as
+                 log-odds, and the final label
+encoder.json     how raw features become ids
 raw_log.json     the dataset and its raw log, for commands that go on from the run (and its schema.toml, if it has one)
 internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
 posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
@@ -23,12 +26,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import torch
 
@@ -46,7 +47,8 @@ from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.nets import ranks
 from tracecvr.runs import reference_models
-from tracecvr.runs.replay import FullPlan, Plan, replay
+from tracecvr.runs.intervals import OnInterval, by_interval, finished_interval
+from tracecvr.runs.replay import Plan, replay
 from tracecvr.stream.source import TableSource
 
 
@@ -112,15 +114,16 @@ def run(
     checkpoint_every: float = 30.0,
     shared: Path | None = None,
     launch: Launch | None = None,
+    on_interval: OnInterval | None = None,
 ) -> dict[str, Any]:
     """Carry out a run, or the rest of it, and return the content of `result.json`.
 
     `shared` is a directory of warm-ups to take from and add to. The work is done by this process, or by the workers
-    that `launch` starts.
+    that `launch` starts. `on_interval` is called in the process that does the work.
     """
     with _claimed(out, spec.identity(), resume):
         if not (out / "result.json").exists():
-            job = partial(work, spec, out, checkpoint_every=checkpoint_every, shared=shared)
+            job = partial(work, spec, out, checkpoint_every=checkpoint_every, shared=shared, on_interval=on_interval)
             job(progress) if launch is None else launch(job, spec.workers, spec.threads, progress)
         else:
             recorded = read_json(out / "run.json")
@@ -131,7 +134,12 @@ def run(
 
 
 def work(
-    spec: Spec, out: Path, progress: Progress = no_progress, checkpoint_every: float = 30.0, shared: Path | None = None
+    spec: Spec,
+    out: Path,
+    progress: Progress = no_progress,
+    checkpoint_every: float = 30.0,
+    shared: Path | None = None,
+    on_interval: OnInterval | None = None,
 ) -> None:
     """What each process of a run does, in a directory that is held for it: open the log, restore the newest checkpoint
     or warm up, score and learn interval by interval, evaluate."""
@@ -157,6 +165,8 @@ def work(
                 clock = ours.charge("stream_s", clock)
                 ours.checkpoint(interval.number + 1)
                 saved = time.monotonic()
+            if on_interval is not None:
+                on_interval(finished_interval(interval, ours.table, ours.plan, ours.log.origin))
     ours.charge("stream_s", clock)
     if ours.writes:
         ours.finish()
@@ -174,6 +184,26 @@ def load(out: Path) -> Engine:
     engine = Engine(method, Schema.from_json(manifest["schema"]), made["seed"], plugins, lag, stream)
     checkpoints.restore(engine, manifest)
     return engine
+
+
+def save_model(engine: Engine, folder: Path) -> None:
+    """Write a model so that `load` opens it: what it serves and all that it needs to learn on."""
+    given = engine.plugins[len(engine.method.plugins()) :]
+    record = {
+        "method": engine.method.name,
+        "plugins": [plugin.name for plugin in given],
+        "seed": engine.seed,
+        "config": {
+            "method": values(engine.method),
+            "plugins": {plugin.name: values(plugin) for plugin in given},
+            "plan": {"publish_lag": engine.publish_lag},
+            "stream": values(engine.stream),
+        },
+    }
+    files = {part.name: registry.file_hash(part) for part in (engine.method, *given)}
+    code = {name: digest for name, digest in files.items() if digest is not None}
+    facts = {"run": record | ({"code": code} if code else {}), "schema": engine.schema.to_json()}
+    Checkpoints(folder / "checkpoint").save(engine, 0, facts)
 
 
 def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], StreamLearning]:
@@ -205,9 +235,9 @@ class _Run:
         self.spec, self.out, self.progress, self.shared = spec, out, progress, shared
         self.cost = dict.fromkeys(("prepare_s", "warm_up_s", "shared_warm_up_s", "stream_s", "peak_rss_mb"), 0.0)
         clock = time.monotonic()
-        log = spec.open_log(progress)
+        self.log = spec.open_log(progress)
         self.charge("prepare_s", clock)
-        self.table, self.encoder = log.table, log.encoder
+        self.table, self.encoder = self.log.table, self.log.encoder
         self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
         self.source, self.plan = TableSource(self.table), spec.plan.resolved(self.table)
         self.engine = Engine(
@@ -293,11 +323,12 @@ class _Run:
         starts = np.searchsorted(table.arrival_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until])
         edges = np.maximum(starts - first, 0)  # intervals before `judge_from` are empty
         weight = metrics.population_weight(label, table.schema.negatives_kept)
-        per_interval, summary = _by_interval(log_odds, label, weight, plan, edges)
+        per_interval, summary = by_interval(log_odds, label, weight, plan, edges)
         scores = pl.DataFrame(
             {
-                "click_id": table.click_id[first:last],
+                "click_id": self.log.ids_of(first, last),
                 "click_ts": table.click_ts[first:last],
+                "probability": metrics.probability(log_odds),
                 "log_odds": log_odds,
                 "label": label,
             }
@@ -331,6 +362,7 @@ class _Run:
             "plugins": identity["plugins"],
             "data": {
                 "name": self.spec.data,
+                "origin": self.log.origin,
                 "fingerprint": identity["fingerprint"],
                 "counts": counts,
                 "notes": list(table.schema.notes),
@@ -359,33 +391,6 @@ class _Run:
         write_json(self.out / "result.json", result)
         self.served.unlink()
         self.judged.unlink()
-
-
-def _by_interval(
-    log_odds: npt.NDArray[np.float32],
-    label: npt.NDArray[np.bool_],
-    weight: npt.NDArray[np.float64] | None,
-    plan: FullPlan,
-    edges: npt.NDArray[np.int64],
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Metrics of each interval that has clicks, as a table and as means weighted by clicks."""
-    rows, parts, stands_for = [], [], []
-    for number, (first, last) in enumerate(pairwise(edges)):
-        if first == last:
-            continue
-        mine = None if weight is None else weight[first:last]
-        measured = metrics.evaluate(log_odds[first:last], label[first:last], mine)
-        parts.append(measured)
-        stands_for.append(int(last - first) if mine is None else float(mine.sum()))
-        facts = {
-            "start": max(plan.bounds(number)[0], plan.judge_from),
-            "clicks": int(last - first),
-            "conversions": int(label[first:last].sum()),
-        }
-        rows.append(facts | metrics.as_dict(measured))
-    schema = {"start": pl.Int64, "clicks": pl.Int64, "conversions": pl.Int64}
-    names = [name for name in rows[0] if name not in schema]
-    return pl.DataFrame(rows, schema | dict.fromkeys(names, pl.Float64)), metrics.average(parts, stands_for)
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from tracecvr.runs.replay import Plan
 from tracecvr.runs.run import Spec
 
 
-def dataset_of(name: str, settings: Sequence[str]) -> Dataset:
-    """The dataset of that name with its `--data-set` options."""
+def dataset_of(name: str, settings: Sequence[str], flag: str = "--data-set") -> Dataset:
+    """The dataset of that name with its options; `flag` is what errors in them name."""
     chosen: Dataset = registry.get("dataset", name)()
-    return config.configure(chosen, config.pairs(settings, "--data-set"), "--data-set")
+    return config.configure(chosen, config.pairs(settings, flag), flag)
 
 
 def owners_of(method: str, plugins: Sequence[str]) -> dict[str, Any]:
@@ -50,11 +50,13 @@ def spec_of(
     seed: int = 0,
     threads: int = 1,
     workers: int = 1,
+    flag: str = "--set",
 ) -> Spec:
-    """A run of one method on one log; `source` is a raw log or a directory written by `prepare`."""
+    """A run of one method on one log; `source` is a raw log or a directory written by `prepare`. `flag` is what errors
+    in settings name."""
     owners = owners_of(method, plugins)
     dataset = dataset_of(data, data_settings)
-    owners = config.distribute(owners, settings, "--set")
+    owners = config.distribute(owners, settings, flag)
     ready = source is not None and ClickTable.exists(source)
     return Spec(
         method=owners["method"],
@@ -76,7 +78,7 @@ def spec_of(
         if source and ready
         else partial(raw_log.record, dataset, source),
         made_by=partial(
-            spec_of, method, tuple(plugins), data, source, settings, tuple(data_settings), seed, threads, workers
+            spec_of, method, tuple(plugins), data, source, settings, tuple(data_settings), seed, threads, workers, flag
         ),
     )
 

@@ -20,7 +20,20 @@ from tracecvr.data.table import NEVER, Ids, Ints
 
 @dataclass(frozen=True)
 class After:
-    """Fires at click_ts + seconds; with `seen`, only if the conversion is (True) or is not (False) known by then."""
+    """A trigger that shows a click at a fixed age.
+
+    Parameters
+    ----------
+    seconds
+        How long after the click.
+    seen
+        True: only if the conversion is known by then. False: only if it is not. None: in both cases.
+
+    Examples
+    --------
+    >>> After(3600, seen=False)
+    After(seconds=3600, seen=False)
+    """
 
     seconds: int
     seen: bool | None = None
@@ -28,7 +41,22 @@ class After:
 
 @dataclass(frozen=True)
 class On:
-    """Fires when an action within d_max becomes known, if that is more than `later_than` seconds after the click."""
+    """A trigger that shows a click when one of its actions, within d_max, becomes known.
+
+    Parameters
+    ----------
+    action
+        Position of the action in the log's `actions`; 0 is the conversion.
+    later_than
+        Only if it becomes known more than so many seconds after the click. By default, always.
+
+    Examples
+    --------
+    A conversion after the first hour:
+
+    >>> On(0, later_than=3600)
+    On(action=0, later_than=3600)
+    """
 
     action: int = 0
     later_than: int = -1
@@ -36,7 +64,20 @@ class On:
 
 @dataclass(frozen=True)
 class Again:
-    """The same event once more, `seconds` later, with what was known at its first firing."""
+    """A trigger that repeats another one's events later, with what was known the first time.
+
+    Parameters
+    ----------
+    trigger
+        Whose events are repeated.
+    seconds
+        How much later.
+
+    Examples
+    --------
+    >>> Again(After(60), 86400).trigger
+    After(seconds=60, seen=None)
+    """
 
     trigger: After | On
     seconds: int
@@ -59,9 +100,23 @@ def repeated(trigger: Trigger, seconds: int) -> Again:
 
 @dataclass(frozen=True, eq=False)
 class Reveals:
-    """Events of one batch, interval or history: of each click, only what was knowable at the event's clock.
+    """Events of a batch, an interval or a history. An event shows a click at a moment, its clock, with only what was
+    known of the click by then. Methods get events as `b`. Each column is a tensor with a row for each event.
 
-    `rng` is the batch's own seeded source of randomness, for losses that sample.
+    `label`, `open` and `trajectory` follow from the columns. `rng` is the batch's own generator, for losses that draw
+    random numbers.
+
+    Examples
+    --------
+    Two clicks, shown after an hour. One has converted after 60 s, the other converts after two hours:
+
+    >>> from tracecvr.data.table import NEVER
+    >>> start, action_ts = np.zeros(2, np.int64), np.array([[60], [7200]])
+    >>> b = reveal(np.zeros((2, 1), np.int32), start, action_ts, action_ts, start + 3600, 86400, np.arange(2))
+    >>> b.label, b.open
+    (tensor([1., 0.]), tensor([False,  True]))
+    >>> b.age[:, 0].tolist() == [60, NEVER]
+    True
     """
 
     row: Tensor  # (B,) position of the click in its source
@@ -77,7 +132,6 @@ class Reveals:
     refund: Tensor  # (B,) seconds from click to when it was taken back, if by the clock, else NEVER
     previous_state: Tensor | None = None  # (B,) what the method knew of the click before, if it merged events
     logged: Tensor | None = None  # (B, J) what the method recorded when the click was served, NaN if it did not
-    answers: dict[str, Tensor] = field(default_factory=dict)  # what frozen nets that see x alone say of each click
     rng: np.random.Generator | None = None
 
     def __len__(self) -> int:
@@ -110,13 +164,13 @@ class Reveals:
         """The events at `index`, in that order."""
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
-        answers = {name: column[index] for name, column in self.answers.items()}
-        return replace(self, **picked, answers=answers, rng=rng)
+        return replace(self, **picked, rng=rng)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledReveals(Reveals):
-    """Events with the final outcome of their clicks: warm-up history, and the stream of a privileged method."""
+    """Events with the final outcome of their clicks: `truth`, `delay` and `span`. Warm-up losses get them, and the
+    stream of a privileged method has them."""
 
     truth: Tensor = field(kw_only=True)  # (B,) final label, as float
     delay: Tensor = field(kw_only=True)  # (B, K) final delays

@@ -10,6 +10,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, dataset_named, with_schema
+from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
     from tracecvr.online.store import Store as LiveStore
@@ -32,7 +33,9 @@ def init(
     schema: SchemaFile = None,
     data_set: DataSettings = None,
     lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
-    warm_labels: Annotated[str, typer.Option(help="censored, as known at the split; or mature.")] = "censored",
+    warm_labels: Annotated[
+        str, typer.Option(help="Labels of the warm-up part: censored, as known at the split; or mature, final ones.")
+    ] = WARM_LABELS[0],
     keep: Annotated[int, typer.Option(min=2, help="Versions to keep.")] = 48,
     seed: int = 0,
     threads: Annotated[int, typer.Option(min=1)] = 1,
@@ -79,7 +82,7 @@ def init(
         config.pairs(settings or [], "--set"),
         Settings(
             lateness=waits,
-            warm_labels=config.chosen(warm_labels, ("censored", "mature"), "--warm-labels"),
+            warm_labels=config.chosen(warm_labels, WARM_LABELS, "--warm-labels"),
             keep=keep,
             seed=seed,
             threads=threads,

@@ -150,7 +150,7 @@ def replay_log(
     """Learn everything again from the log alone, and compare with the versions."""
     from rich.console import Console
 
-    from tracecvr.cli.progress_display import Display
+    from tracecvr.base.progress_display import Display
     from tracecvr.online.verify_log import as_table, verify_log
 
     opened_store = store_at(store)
@@ -205,7 +205,7 @@ def verify(
 
     from rich.console import Console
 
-    from tracecvr.cli.progress_display import Display
+    from tracecvr.base.progress_display import Display
     from tracecvr.online import store_check as checking
 
     found = store_at(store, check=False)

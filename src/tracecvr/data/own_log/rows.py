@@ -95,6 +95,16 @@ class Rows:
                 selected = timed.select("_row", *self._id(key), "_kind", "_ts", *self._features(frame))
                 yield self._with_moment(self._with_ids(selected))
 
+    def given_ids(self) -> pl.LazyFrame | None:
+        """Ids of clicks as text (`given_id`) by row number (`click_id`); None if there are none, or whole numbers."""
+        click, keys = self.schema.click, [(kind.id or self.schema.click.id, file) for kind, file in self.opened()]
+        if click.whole_ids or not all(key for key, _ in keys):
+            return None
+        ids = [file.scan.select(*self._id(key)) for key, file in keys]
+        text = pl.col("_id").str.replace_all("\x1f", "|", literal=True)
+        numbered = pl.concat(ids).with_row_index("click_id")
+        return numbered.select(pl.col("click_id").cast(pl.Int64), text.alias("given_id"))
+
     def _batches(self, file: LogFile, columns: list[str], optional: bool = False) -> Iterator[pl.DataFrame]:
         """Numbered rows with these columns and the features; those are null if the file may lack them."""
         wanted = [column.raw for column in self.schema.features]

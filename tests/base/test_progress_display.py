@@ -12,8 +12,8 @@ import pytest
 from conftest import Call
 from rich.console import Console
 
-from tracecvr.cli import progress_display
-from tracecvr.cli.progress_display import Display
+from tracecvr.base import progress_display
+from tracecvr.base.progress_display import Display
 from tracecvr.data import raw_csv
 
 

@@ -1,0 +1,275 @@
+"""Several methods on one log, over several seeds, with statistics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracecvr.api import shown
+from tracecvr.api.authors import is_registered, name_of
+from tracecvr.api.logs import Log
+from tracecvr.api.pictures import Picture, over_time
+from tracecvr.api.replays import Result, load_result
+from tracecvr.base import config, registry
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import TemporaryFolder
+from tracecvr.bench import command, engines, progress_board, report, tables
+from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench.runner import BenchEngine, Request, State
+from tracecvr.bench.suite import Suite
+from tracecvr.bench.tables import Line, Outcome
+from tracecvr.families.method import Method
+from tracecvr.runs.spec import owners_of
+
+METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")
+"""What a comparison shows, unless other metrics are asked for."""
+
+_ROLES = {"pretrain": "lower", "vanilla": "zero"}
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """What came out of a comparison. It shows itself in a notebook.
+
+    Parameters
+    ----------
+    folder
+        Where the bench is: `results.parquet`, tables, `report.html`, and each run in `cells/`.
+    failed
+        Runs that failed, and why.
+    """
+
+    folder: Path
+    failed: dict[str, str] = field(default_factory=dict)
+    _holds: Any = field(default=None, repr=False)
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """All figures, as tables and the report have them."""
+        return report.opened(self.folder)
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """One row per method. Of each metric: the mean over seeds, and the ends of its 95 % confidence interval
+        (`_low`, `_high`; null for one seed)."""
+        return pl.DataFrame([self._row(line) for line in self.outcome.lines], infer_schema_length=None)
+
+    @cached_property
+    def runs(self) -> pl.DataFrame:
+        """One row per run: every metric, cost and setting."""
+        return self.outcome.results
+
+    @cached_property
+    def differences(self) -> pl.DataFrame:
+        """Paired differences of every two methods: `method` minus `against`, with a 95 % confidence interval and p.
+        `over` says what was paired: seeds, or days if there is one seed."""
+        lines = self.outcome.lines
+        pairs = [(a, b, metric) for a in lines for b in lines if a is not b for metric in self._ranked]
+        rows = [{"method": a.name, "against": b.name, "metric": m, **self._difference(a, b, m)} for a, b, m in pairs]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def result(self, method: str, seed: int | None = None) -> Result:
+        """One run of the comparison: of a method, as `frame` names it, with a seed (the first by default)."""
+        line = next((line for line in self.outcome.lines if method in (line.name, line.facts["method"])), None)
+        if line is None:
+            names = [line.name for line in self.outcome.lines]
+            hint = config.nearest(method, names)
+            raise UserError(f"no finished run of {method!r}{hint}; there are: {', '.join(names)}")
+        seeds = list(line.cells["seed"])
+        if seed is not None and seed not in seeds:
+            raise UserError(f"{line.name} was not run with seed {seed}; seeds are {', '.join(map(str, seeds))}")
+        cell = line.cells["cell"][0 if seed is None else seeds.index(seed)]
+        found = load_result(self.folder / "cells" / cell)
+        return Result(found.folder, found.content, self._holds)
+
+    @property
+    def report(self) -> Path:
+        """The report, one HTML file with all figures and tables."""
+        return self.folder / "report.html"
+
+    def plot(self) -> Picture:
+        """AUC, NLL and PCOC of each method over time, with the first seed."""
+        cells = {line.name: self.folder / "cells" / line.cells["cell"][0] for line in self.outcome.lines}
+        origin = next((self.result(name).content["data"].get("origin") for name in cells), None)
+        return over_time({name: pl.read_parquet(cell / "intervals.parquet") for name, cell in cells.items()}, origin)
+
+    def __repr__(self) -> str:
+        return repr(self.frame)
+
+    def _repr_html_(self) -> str:
+        made = [shown.table(table) for table in tables.summary(self.outcome)]
+        lost = [f"failed: {name}: {why}" for name, why in self.failed.items()]
+        return shown.page(*made, shown.paragraphs(lost), self.plot().markup())
+
+    @property
+    def _ranked(self) -> list[str]:
+        """Metrics with a direction."""
+        return [metric for metric in self.outcome.metrics if metric in tables.ARROWS]
+
+    def _row(self, line: Line) -> dict[str, Any]:
+        row: dict[str, Any] = {"method": line.name, "seeds": len(line.cells)}
+        for metric in self.outcome.metrics:
+            spread = line.spread(metric)
+            low, high = (None, None) if spread is None else spread.interval()
+            row |= {metric: None if spread is None else spread.mean, f"{metric}_low": low, f"{metric}_high": high}
+        return row
+
+    def _difference(self, ours: Line, theirs: Line, metric: str) -> dict[str, Any]:
+        between = self.outcome.difference(ours, theirs, metric, pooled=len(self.outcome.bench["seeds"]) > 1)
+        if between is None:
+            return dict.fromkeys(("difference", "low", "high", "p", "over"))
+        return {"difference": between.mean, "low": between.low, "high": between.high} | {
+            "p": between.p,
+            "over": between.over,
+        }
+
+
+def compare(
+    log: Log,
+    methods: Sequence[str | Path | type[Method]] | Mapping[str, Mapping[str, Any]],
+    *,
+    seeds: int | Sequence[int] = 1,
+    metrics: Sequence[str] = METRICS,
+    out: str | Path | None = None,
+    by: str | None = None,
+    progress: bool = True,
+    workers: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **more_options: Any,
+) -> Board:
+    """Run several methods on one log, each with several seeds, and say how they differ.
+
+    Parameters
+    ----------
+    log
+        Made by `read` or `dataset`.
+    methods
+        Names, files or classes of methods. Or a dictionary: by label, a dictionary with `method`, `plugins` and options
+        of that row alone, such as `{"short window": {"method": "vanilla", "window": "15min"}}`.
+    seeds
+        How many seeds (3 stands for 0, 1, 2), or which ones. With one seed there is no interval over seeds.
+    metrics
+        Columns of the tables.
+    out
+        Directory of the bench; the same call goes on in it. Without it, files are temporary and go with the board.
+    by
+        A feature: metrics by its values, too, in the report.
+    progress
+        Show progress.
+    workers, engine, address
+        Processes of this machine (all cores by default), or `engine="ray"`, a cluster.
+    options, more_options
+        Options of every method that knows them, as for `replay`.
+
+    Examples
+    --------
+    >>> from tracecvr.api.logs import dataset
+    >>> log = dataset("synthetic", clicks=2000)
+    >>> board = compare(log, ["vanilla", "oracle"], workers=1, progress=False, hidden=[8], warm_epochs=1)
+    >>> list(board.frame["method"])
+    ['Vanilla', 'Oracle']
+    """
+    settings = config.settings_of({**(options or {}), **more_options})
+    rows = _rows(methods, settings)
+    given = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not given:
+        raise UserError("seeds: give at least one")
+    request = Request(
+        suite=Suite("comparison", "Methods on one log.", metrics=_checked(metrics), rows=rows),
+        data=log.data,
+        source=log.source,
+        data_settings=log.settings,
+        settings=settings,
+        seeds=given,
+    )
+    holds = TemporaryFolder() if out is None else None
+    folder = holds.path / "bench" if holds is not None else Path(out or "")
+    state = carried_out(request, folder, _engine(rows, engine, workers, address), by, progress=progress)
+    if not state.done:
+        raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))
+    return Board(folder, state.failed, holds)
+
+
+def load_board(path: str | Path) -> Board:
+    """The board of a bench in a directory, finished or not."""
+    return Board(Path(path))
+
+
+def carried_out(
+    request: Request,
+    out: Path,
+    engine: BenchEngine,
+    by: str | None = None,
+    reuse: Sequence[Path] = (),
+    progress: bool = True,
+) -> State:
+    """Carry out a bench, and show how far it is."""
+    if not progress:
+        return command.bench(request, out, engine, by, reuse)
+    from rich.console import Console
+
+    with progress_board.Board(Console(stderr=True, force_jupyter=False)) as board:
+        return command.bench(request, out, engine, by, reuse, board)
+
+
+def _rows(
+    methods: Sequence[str | Path | type[Method]] | Mapping[str, Mapping[str, Any]], settings: Mapping[str, str]
+) -> tuple[dict[str, Any], ...]:
+    """Rows of a suite; mistakes in options are named before anything is run."""
+    if isinstance(methods, str | Path | type):
+        methods = [methods]
+    labelled = methods.items() if isinstance(methods, Mapping) else [("", {"method": one}) for one in methods]
+    rows = [_row(label, row) for label, row in labelled]
+    if not rows:
+        raise UserError("methods: give at least one")
+    known: set[str] = set()
+    for row in rows:
+        owners = owners_of(row["method"], row["plugins"])
+        names = {o.name for owner in owners.values() for o in config.options(type(owner))}
+        shared = {key: text for key, text in settings.items() if key.rpartition(".")[2] in names}
+        known |= set(shared)
+        config.distribute(owners, config.settings_of(row["set"]) | shared, "option")
+    unknown = next((key for key in settings if key not in known), None)
+    if unknown is not None:
+        raise UserError(f"option {unknown!r}: none of these methods has it")
+    return tuple(rows)
+
+
+def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    own = dict(given)
+    if "method" not in own:
+        raise UserError(f"methods: {label!r}: name its method: {{'method': 'trace', ...}}")
+    method = name_of(own.pop("method"))
+    plugins = [name_of(plugin) for plugin in own.pop("plugins", ())]
+    privileged = registry.get("method", method).privileged  # type: ignore[attr-defined]
+    role = "upper" if privileged else _ROLES.get(method, "method")
+    row = {"method": method, "plugins": plugins, "set": own, "role": role}
+    return row | ({"label": label.replace("{", "{{").replace("}", "}}")} if label else {})
+
+
+def _checked(metrics: Sequence[str]) -> tuple[str, ...]:
+    for metric in metrics:
+        if metric not in tables.NAMES:
+            hint = config.nearest(metric, tables.NAMES)
+            raise UserError(f"metrics: unknown {metric!r}{hint}; there are: {', '.join(tables.NAMES)}")
+    return tuple(metrics)
+
+
+def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, address: str | None) -> BenchEngine:
+    """Where runs are carried out: here, if only this process knows a class."""
+    here = any(is_registered(kind, one) for row in rows for kind, one in _parts(row))
+    if name == "local" and (workers == 1 or here):
+        return Serial()
+    return engines.chosen(name, os.cpu_count() or 1, workers, address)
+
+
+def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [("method", row["method"]), *(("plugin", plugin) for plugin in row["plugins"])]

@@ -1,0 +1,195 @@
+"""A trained model: probabilities of clicks from their raw features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from tracecvr.api.frames import Table, collected
+from tracecvr.api.own_tables import Duration, seconds
+from tracecvr.base.config import nearest
+from tracecvr.base.errors import UserError
+from tracecvr.base.metrics import probability
+from tracecvr.data.encoder import Encoder
+from tracecvr.data.table import NEVER, Ints, atomic_directory
+from tracecvr.learn.engine import Engine
+from tracecvr.runs.run import save_model
+from tracecvr.stream.reveal import reveal
+
+Probabilities = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that a replay left, or that `load` opened.
+
+    Examples
+    --------
+    >>> from tracecvr.api.logs import dataset
+    >>> from tracecvr.api.replays import replay
+    >>> log = dataset("synthetic", clicks=2000)
+    >>> model = replay(log, "vanilla", progress=False, hidden=[8], warm_epochs=1).model
+    >>> model.features
+    ('segment', 'device', 'item')
+    >>> model.predict([{"segment": 3, "device": 1, "item": 42}]).shape
+    (1,)
+    """
+
+    engine: Engine
+    encoder: Encoder
+    source: dict[str, Any] = field(default_factory=lambda: {"kind": "run"}, repr=False)
+    """What it was taken from: a run, or the version of a live model."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Raw columns that it reads."""
+        return tuple(dict.fromkeys(column.raw for column in self.encoder.columns))
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """What may follow a click, the conversion first."""
+        return self.engine.schema.actions
+
+    def predict(self, clicks: Table) -> Probabilities:
+        """P(conversion within d_max) of each click, as it would be served at the click.
+
+        Parameters
+        ----------
+        clicks
+            Rows with the raw features of the log: a DataFrame (pandas, polars), a pyarrow table, or a list of
+            dictionaries. A missing value is allowed, a missing column is not.
+        """
+        return probability(self.log_odds(clicks))
+
+    def log_odds(self, clicks: Table) -> npt.NDArray[np.float32]:
+        """The same as log-odds."""
+        return self.engine.score(torch.from_numpy(self._ids(collected(clicks, "clicks"))))
+
+    def posterior(
+        self,
+        clicks: Table,
+        at: Any = None,
+        *,
+        age: Duration | str | None = None,
+        click_time: str = "click_time",
+        actions: Mapping[str, str] | None = None,
+    ) -> Probabilities:
+        """P(conversion within d_max) of each click, given what has followed it so far; 1 where it has converted.
+
+        Parameters
+        ----------
+        clicks
+            Rows with the raw features, and with a column for each action (`actions`).
+        at
+            The moment: a date-time or a number, like the values of the column `click_time`. Numbers are seconds.
+            Actions are times, too; later ones than this are not known yet.
+        age
+            In place of `at`: how long ago the click was, for all rows (`"2h"`, seconds) or the name of a column of
+            seconds. Actions are then seconds after the click.
+        click_time
+            With `at`: the column of the click's time.
+        actions
+            Columns by action; by default each is named like its action. `{}` if nothing has happened to any click yet.
+        """
+        rows = collected(clicks, "clicks")
+        if (at is None) == (age is None):
+            raise UserError("posterior: give either at (a moment) or age (time since the click)")
+        columns = self._action_columns(rows, actions)
+        if age is not None:
+            click = np.zeros(len(rows), np.int64)
+            clock = self._ages(rows, age)
+        else:
+            click = _seconds(_column(rows, click_time))
+            clock = np.full(len(rows), int(_seconds(pl.Series([at]))[0]))
+            if (late := click > clock).any():
+                raise UserError(f"posterior: row {int(late.argmax()) + 1} is a click after at = {at}; leave it out")
+        action = np.full((len(rows), len(self.actions)), NEVER)
+        for place, name in enumerate(self.actions):
+            if name in columns:
+                action[:, place] = _seconds(rows[columns[name]])
+        events = reveal(self._ids(rows), click, action, action, clock, self.engine.schema.d_max, np.arange(len(rows)))
+        known = probability(self.engine.posterior_log_odds(events))
+        return np.where(events.converted.numpy(), 1.0, known)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model to a new directory, from which `load` and `tracecvr export` read it."""
+        with atomic_directory(Path(path)) as folder:
+            save_model(self.engine, folder)
+            self.encoder.save(folder / "encoder.json")
+        return Path(path)
+
+    def export(self, path: str | Path, format: str = "onnx") -> dict[str, Any]:
+        """Write the model for systems without this package (`onnx` or `pt2`), checked; returns the manifest."""
+        from tracecvr.export import model, write
+
+        return write.export(model.Model(self.engine, self.encoder, self.source), format, Path(path))
+
+    def __repr__(self) -> str:
+        return f"Model({self.engine.method.name}, features={', '.join(self.features)})"
+
+    def _ids(self, rows: pl.DataFrame) -> npt.NDArray[np.int32]:
+        self.encoder.check(rows)
+        cleaned = {c.raw: c.clean(pl.col(c.raw), rows.schema[c.raw]).alias(c.raw) for c in self.encoder.columns}
+        return self.encoder.encode(rows.select(cleaned.values()))
+
+    def _action_columns(self, rows: pl.DataFrame, given: Mapping[str, str] | None) -> Mapping[str, str]:
+        for name in given or ():
+            if name not in self.actions:
+                known = f"{nearest(name, self.actions)}; there are: {', '.join(self.actions)}"
+                raise UserError(f"actions: {name!r} is no action of this model{known}")
+        columns = {name: name for name in self.actions} if given is None else given
+        for name, column in columns.items():
+            if column not in rows.columns:
+                raise UserError(
+                    f"posterior: column {column!r} is missing, which tells when {name!r} happened; name another with "
+                    f"actions={{{name!r}: COLUMN}}, or give actions={{}} if nothing has happened yet"
+                )
+        return columns
+
+    def _ages(self, rows: pl.DataFrame, age: Duration | str) -> Ints:
+        if isinstance(age, str) and age in rows.columns:
+            ages = rows[age]
+            if ages.null_count():
+                raise UserError(f"posterior: column {age!r} has missing values; give the age of every click")
+            return _seconds(ages)
+        return np.full(len(rows), seconds(age, "age"))
+
+
+def _column(rows: pl.DataFrame, name: str) -> pl.Series:
+    if name not in rows.columns:
+        raise UserError(f"posterior: column {name!r} is missing; name the click's time with click_time=")
+    if rows[name].null_count():
+        raise UserError(f"posterior: column {name!r} has missing values; every click needs a time")
+    return rows[name]
+
+
+def _seconds(values: pl.Series) -> Ints:
+    """Whole seconds of times or durations, NEVER where there is none. Date-times without a zone are UTC."""
+    if values.dtype == pl.String:
+        values = values.str.to_datetime(time_zone="UTC", strict=False, time_unit="us")
+    if values.dtype == pl.Date:
+        values = values.cast(pl.Datetime("us"))
+    if isinstance(values.dtype, pl.Datetime):
+        values = values.dt.epoch("s")
+    elif isinstance(values.dtype, pl.Duration):
+        values = values.dt.total_seconds()
+    elif not (values.dtype.is_numeric() or values.dtype == pl.Null):
+        raise UserError(f"{values.name or 'at'}: expected times, durations or numbers, found {values.dtype}")
+    whole = values.cast(pl.Float64).floor().cast(pl.Int64, strict=False) if values.dtype.is_float() else values
+    return whole.cast(pl.Int64).fill_null(NEVER).to_numpy().copy()
+
+
+def load(path: str | Path, version: int | None = None) -> Model:
+    """Open a model: one that `Model.save` wrote, the directory of a run, or a live model, of which the version that
+    serves is taken, or another one."""
+    from tracecvr.export.model import opened
+
+    model = opened(Path(path), version)
+    return Model(model.engine, model.encoder, model.source)

@@ -1,0 +1,251 @@
+"""One method on one log: predict each interval, then learn from it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracecvr.api import shown
+from tracecvr.api.authors import name_of
+from tracecvr.api.logs import Log
+from tracecvr.api.pictures import Picture, over_time
+from tracecvr.base import config
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import TemporaryFolder, read_json
+from tracecvr.bench.text_tables import Table, Text
+from tracecvr.families.method import Method, Plugin
+from tracecvr.runs.intervals import OnInterval
+from tracecvr.runs.run import Launch, run
+from tracecvr.runs.spec import spec_of
+
+if TYPE_CHECKING:
+    from tracecvr.api.models import Model
+
+METRICS = {"auc": "AUC", "pr_auc": "PR-AUC", "nll": "NLL", "ne": "NE", "ece": "ECE", "pcoc": "PCOC"}
+"""What is shown of a result, in this order."""
+
+REFERENCES = {"constant": "constant rate", "logistic": "logistic regression"}
+
+WARM_LABELS = {
+    "censored": "labels of the warm-up part are those known at the split: no conversion from after it",
+    "mature": "labels of the warm-up part are final, also where the conversion came after the split",
+}
+"""What a result says of `warm_labels`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came out of a replay. It shows itself in a notebook.
+
+    Parameters
+    ----------
+    folder
+        Where the run is: `result.json`, `intervals.parquet`, `scores.parquet` and a checkpoint.
+    content
+        All of `result.json`: metrics, references, cost, configuration, versions.
+    """
+
+    folder: Path
+    content: dict[str, Any]
+    _holds: Any = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The method with its plugins."""
+        return "+".join([self.content["method"], *self.content["plugins"]])
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Of all clicks that were judged: `auc`, `pr_auc`, `nll`, `ne`, `ece`, `pcoc` and others."""
+        pooled: dict[str, float | None] = self.content["metrics"]["pooled"]
+        return dict(pooled)
+
+    @property
+    def references(self) -> dict[str, dict[str, float | None]]:
+        """The same of a constant rate and of a logistic regression."""
+        return dict(self.content["references"])
+
+    @property
+    def advice(self) -> str | None:
+        """What to do if the model is worse than a constant rate."""
+        text: str | None = self.content["advice"]
+        return text
+
+    @property
+    def warm_labels(self) -> str:
+        """How warm-up clicks were labelled: `censored`, as known at the split; or `mature`, by their final labels."""
+        return str(self.content["plan"]["warm_labels"])
+
+    @cached_property
+    def scores(self) -> pl.DataFrame:
+        """Every click that was judged: `click_id` as the log has it, `time`, the `probability` that was served for it,
+        the same as `log_odds`, and its final `label`."""
+        return self._with_time(pl.read_parquet(self.folder / "scores.parquet"), "click_ts")
+
+    @cached_property
+    def intervals(self) -> pl.DataFrame:
+        """Metrics of each interval: `time`, `clicks`, `conversions`, then metrics by name."""
+        return self._with_time(pl.read_parquet(self.folder / "intervals.parquet"), "start")
+
+    @cached_property
+    def model(self) -> Model:
+        """The model as the end of the stream left it."""
+        from tracecvr.api.models import load
+
+        return load(self.folder)
+
+    def plot(self) -> Picture:
+        """AUC, NLL and PCOC over time."""
+        intervals = pl.read_parquet(self.folder / "intervals.parquet")
+        return over_time({self.name: intervals}, self.content["data"].get("origin"))
+
+    def table(self) -> Table:
+        """The figures, with those of the references below."""
+        cost = self.content["cost"]
+        spent = f"{cost['prepare_s'] + cost['warm_up_s'] + cost['stream_s']:.0f} s"
+        events = f"{cost['reveals'] / max(cost['clicks'], 1):.2f}"
+        data = self.content["data"]
+        title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
+        table = Table(title, ["method", *METRICS.values(), "events/click", "time"])
+        table.rows.append([Text(self.name), *_figures(self.metrics), Text(events), Text(spent)])
+        for name, figures in self.content.get("references", {}).items():
+            table.rows.append([Text(f"({REFERENCES[name]})"), *_figures(figures), Text(""), Text("")])
+        table.notes += self.notes()
+        return table
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures has to know."""
+        data = self.content["data"]
+        lines = [f"warning: {self.advice}"] if self.content.get("advice") else []
+        lines += [
+            f"{name}: {count:,}"
+            for name, count in data["counts"].items()
+            if count and name.startswith(("dropped_", "not_scored", "not_judged"))
+        ]
+        lines += [f"note: {note}" for note in data["notes"]]
+        return [*lines, f"warm_labels={self.warm_labels}: {WARM_LABELS[self.warm_labels]}"]
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{title} {_figure(self.metrics.get(name))}" for name, title in METRICS.items())
+        return f"{self.name}: {figures}"
+
+    def _repr_html_(self) -> str:
+        return shown.page(shown.table(self.table()), self.plot().markup())
+
+    def _with_time(self, frame: pl.DataFrame, column: str) -> pl.DataFrame:
+        origin = self.content["data"].get("origin")
+        time = pl.col(column)
+        if origin is not None:
+            time = pl.from_epoch(time + origin).dt.replace_time_zone("UTC")
+        named = frame.with_columns(time.alias(column)).rename({column: "time"})
+        first = [name for name in ("click_id", "time") if name in named.columns]
+        return named.select(*first, pl.exclude(first))
+
+
+def replay(
+    log: Log,
+    method: str | Path | type[Method] = "trace",
+    *,
+    plugins: Sequence[str | Path | type[Plugin]] = (),
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    on_interval: OnInterval | None = None,
+    threads: int | None = None,
+    workers: int = 1,
+    engine: str = "local",
+    address: str | None = None,
+    checkpoint_every: float = 30.0,
+    options: Mapping[str, Any] | None = None,
+    **more_options: Any,
+) -> Result:
+    """Replay a log with one method: predict each interval of the stream, then learn from what it revealed.
+
+    Parameters
+    ----------
+    log
+        Made by `read` or `dataset`.
+    method
+        A name (`tracecvr methods` lists them), the Python file of a method of yours, or its class.
+    plugins
+        Names, files or classes of plugins, such as `completer`.
+    seed
+        Seed of everything random.
+    out
+        Directory of the result. Without it, files are temporary and go with the result.
+    resume
+        Continue a run in `out` that was stopped.
+    progress
+        Show progress.
+    on_interval
+        Called after each interval with an `Interval`: its number, time, clicks and metrics.
+    threads
+        Threads of each worker; all cores by default.
+    workers, engine, address
+        Several processes for one run, here (`local`) or on a Ray cluster; see docs/scale.md.
+    checkpoint_every
+        Seconds between checkpoints.
+    options, more_options
+        Options of the method, of the replay (`split`, `interval`, `warm_labels`, ...), of the stream
+        (`stream={"learning_rate": 1e-4}`) and of plugins (`completer={"weight": 0.2}`), as keywords or as a dictionary.
+
+    Examples
+    --------
+    >>> from tracecvr.api.logs import dataset
+    >>> result = replay(dataset("synthetic", clicks=2000), "vanilla", progress=False, hidden=[8], warm_epochs=1)
+    >>> sorted(result.metrics)[:2]
+    ['ap', 'auc']
+    """
+    if on_interval is not None and (workers > 1 or engine != "local"):
+        raise UserError("on_interval is called in this process: leave out workers and engine")
+    settings = config.settings_of({**(options or {}), **more_options})
+    each = threads or max(1, (os.cpu_count() or 1) // workers)
+    names = [name_of(plugin) for plugin in plugins]
+    spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, each, workers, log.flag)
+    spec = replace(spec, open_log=log.opened)
+    launch = _launch(engine, address, workers)
+    holds = TemporaryFolder() if out is None else None
+    folder = holds.path / "run" if holds is not None else Path(out or "")
+    with shown.progress(progress, f"{spec.method.name} · ") as watch:
+        content = run(spec, folder, resume, watch, checkpoint_every, launch=launch, on_interval=on_interval)
+    return Result(folder, content, holds)
+
+
+def load_result(path: str | Path) -> Result:
+    """The result of a finished run in a directory."""
+    folder = Path(path)
+    if not (folder / "result.json").is_file():
+        raise UserError(f"{folder} holds no finished run: give the directory that `replay` or `tracecvr run` wrote")
+    return Result(folder, read_json(folder / "result.json"))
+
+
+def _launch(engine: str, address: str | None, workers: int) -> Launch | None:
+    """Who starts the workers of a run; nobody if there is one, here."""
+    if engine == "ray":
+        from tracecvr.distributed.ray_train import ray_launcher
+
+        return ray_launcher(address)
+    if engine != "local":
+        raise UserError(f"--engine {engine}: give local or ray")
+    if address is not None:
+        raise UserError("--address is for --engine ray")
+    if workers == 1:
+        return None
+    from tracecvr.distributed.workers import run_workers
+
+    return run_workers
+
+
+def _figures(pooled: Mapping[str, float | None]) -> list[Text]:
+    return [Text(_figure(pooled.get(name), 3 if name == "pcoc" else 4)) for name in METRICS]  # no `ne` in old results
+
+
+def _figure(value: float | None, digits: int = 4) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"

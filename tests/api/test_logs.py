@@ -1,0 +1,164 @@
+"""`tc.read` and `tc.dataset`: the same log, whatever it is given as, and every planted defect counted."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import tracecvr as tc
+from shop import COPIES, ORPHANS, START, shop
+from tracecvr.base.config import DAY, HOUR
+
+ROLES: dict[str, Any] = {"id": "click", "click_time": "ts", "d_max": "2d", "progress": False}
+
+
+class Arrow:
+    """A table that speaks the protocol of Arrow and nothing else, as pyarrow's do."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.frame = frame
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.frame.__arrow_c_stream__(requested_schema)
+
+
+def pandas_of(frame: pl.DataFrame) -> Any:
+    """By columns: polars' own way needs pyarrow."""
+    made = pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
+    if "campaign" in made:
+        made["campaign"] = made["campaign"].astype("category")
+    return made
+
+
+def files_of(frame: pl.DataFrame, folder: Path, name: str, kind: str) -> Path:
+    path = folder / f"{name}.{kind}"
+    frame.write_parquet(path) if kind == "parquet" else frame.write_csv(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def log() -> tc.Log:
+    return tc.read(shop().clicks, shop().sales, **ROLES)
+
+
+def test_defects_are_counted_and_proposals_fit_the_log(log: tc.Log) -> None:
+    assert len(log) == 1500
+    assert log.defects["dropped_duplicate_click"] == COPIES
+    assert log.defects["dropped_conversion_without_click"] == ORPHANS
+    assert log.conversions == len(shop().sales) - ORPHANS
+    assert log.schema.d_max == 2 * DAY
+    assert log.schema.horizons[-1] == 2 * DAY
+    assert {feature.name for feature in log.schema.features} == {"campaign", "price"}
+    assert log.table.click_ts[0] < log.schema.split < log.table.click_ts[-1] - 2 * DAY
+    assert list(log.prepared.ids_of(0, 2)) == ["c-00000", "c-00001"]
+    assert "1,500" in repr(log)
+    assert "dropped_duplicate_click 7" in log._repr_html_()
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "dictionary", "lazy", "parquet", "csv"])
+def test_the_same_log_from_whatever_it_is_given_as(kind: str, log: tc.Log, tmp_path: Path) -> None:
+    given: list[Any] = []
+    for name, frame in (("a", shop().clicks), ("b", shop().sales)):
+        makers: dict[str, Any] = {
+            "pandas": lambda frame=frame: pandas_of(frame),
+            "arrow": lambda frame=frame: Arrow(frame),
+            "dictionary": lambda frame=frame: frame.to_dict(as_series=False),
+            "lazy": lambda frame=frame: frame.lazy(),
+            "parquet": lambda frame=frame, name=name: files_of(frame, tmp_path, name, "parquet"),
+            "csv": lambda frame=frame, name=name: str(files_of(frame, tmp_path, name, "csv")),
+        }
+        given.append(makers[kind]())
+    again = tc.read(*given, **ROLES)
+    assert (again.table.x == log.table.x).all()
+    assert (again.table.click_ts == log.table.click_ts).all()
+    assert (again.table.action_ts == log.table.action_ts).all()
+    assert again.defects == log.defects
+
+
+def test_one_wide_frame_with_refunds(log: tc.Log) -> None:
+    refunds = shop().refunds.rename({"ts": "back_at"})
+    wide = shop().wide.join(refunds, on="click", how="left", maintain_order="left")
+    again = tc.read(wide, conversion_time="sold_at", refunds="back_at", **ROLES)
+    assert again.defects["refund"] == 5
+    assert again.conversions == log.conversions - 5
+    apart = tc.read(shop().clicks, shop().sales, refunds=shop().refunds, **ROLES)
+    assert (apart.table.label == again.table.label).all()
+
+
+def test_other_actions_and_chosen_features() -> None:
+    carts = shop().clicks.head(300).select("click", pl.col("ts") + timedelta(minutes=5))
+    log = tc.read(shop().clicks, shop().sales, actions={"cart": carts}, features=["campaign"], **ROLES)
+    assert log.schema.actions == ("conversion", "cart")
+    assert [feature.name for feature in log.schema.features] == ["campaign"]
+    assert (log.table.action_ts[:300, 1] == log.table.click_ts[:300] + 300).all()
+
+
+def test_labels_that_are_given_win() -> None:
+    log = tc.read(
+        shop().clicks,
+        shop().sales,
+        **ROLES | {"d_max": timedelta(days=1)},
+        horizons=["1h", 6 * HOUR, "1d"],
+        split=datetime(2026, 1, 5),
+        interval="6h",
+        observed_until="2026-01-14",
+    )
+    schema = log.schema
+    assert (schema.d_max, schema.horizons) == (DAY, (HOUR, 6 * HOUR, DAY))
+    assert (schema.split, schema.interval, schema.observed_until) == (4 * DAY, 6 * HOUR, 13 * DAY)
+    assert log.prepared.origin == int(START.timestamp())
+
+
+def test_a_saved_log_is_the_same(log: tc.Log, tmp_path: Path) -> None:
+    saved = log.save(tmp_path / "table")
+    again = tc.read(tmp_path / "table")
+    assert again.table.fingerprint == saved.table.fingerprint == log.table.fingerprint
+    assert list(again.prepared.ids_of(5, 6)) == ["c-00005"]
+    with pytest.raises(tc.UserError, match="prepared already"):
+        tc.read(tmp_path / "table", d_max="1d")
+
+
+def test_whole_ids_that_pandas_made_floats_are_joined() -> None:
+    numbers = {name: n for n, name in enumerate(shop().clicks["click"].unique(maintain_order=True))}
+    clicks = shop().clicks.with_columns(pl.col("click").replace_strict(numbers, return_dtype=pl.Int64))
+    sales = shop().sales.with_columns(pl.col("click").replace_strict(numbers, default=None, return_dtype=pl.Float64))
+    log = tc.read(clicks, sales, **ROLES)
+    assert log.conversions == len(sales) - ORPHANS
+    assert np.array_equal(log.prepared.ids_of(0, 3), [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"click_time": "tss"}, "column 'tss' is missing.*did you mean 'ts'"),
+        ({"id": "campaign"}, "does not tell clicks apart|is missing"),
+        ({"features": ["campain"]}, "did you mean 'campaign'"),
+        ({"d_max": "300d"}, "the log spans"),
+        ({"d_max": "two days"}, "d_max two days: expected duration"),
+        ({"actions": {"a b": shop().sales}}, "give it a name"),
+    ],
+)
+def test_mistakes_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(tc.UserError, match=message):
+        tc.read(shop().clicks, shop().sales, **ROLES | change)
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(tc.UserError, match="expected a DataFrame"):
+        tc.read(3)
+
+
+def test_datasets_by_name() -> None:
+    log = tc.dataset("synthetic", clicks=500, horizons=["1h", "1d"], d_max=timedelta(days=1))
+    assert len(log) == 500
+    assert log.schema.horizons == (HOUR, DAY)
+    with pytest.raises(tc.UserError, match="did you mean 'clicks'"):
+        tc.dataset("synthetic", click=500)
+    with pytest.raises(tc.UserError, match="unknown dataset"):
+        tc.dataset("synthetik")
