@@ -191,6 +191,7 @@ def _command(bench: dict[str, Any]) -> str:
     words += [f"--methods {','.join(bench['methods'])}"] if bench["methods"] else []
     words += [f"--data-set {pair}" for pair in bench["data_settings"]]
     words += [f"--set {key}={value}" for key, value in bench["settings"].items()]
-    words += ["--source ..."] if bench["source"] else []
+    source = bench.get("source", bench["data"] != "synthetic")  # collected results do not say where the log was
+    words += ["--source ..."] if source else []
     words += ["--tuned ..."] if bench["tuned"] else []
     return " ".join([*words, "--out ..."])
