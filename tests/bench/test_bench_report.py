@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ElementTree
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,11 +18,15 @@ from markupsafe import escape
 import madeup
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.files import read_json, write_json
+from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.log_summary import measured
 from tracecvr.bench.report import svg
+from tracecvr.bench.report.elements import class_of, dash_of, marker
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
 from tracecvr.bench.report.figures import figures
+from tracecvr.bench.report.over_time import by_day, runs_over_time
+from tracecvr.bench.report.palette import THEMES
 from tracecvr.bench.report.sentences import summary
 from tracecvr.bench.tables import LAYOUTS, Outcome
 from tracecvr.checks.subject import small_log
@@ -56,11 +61,18 @@ def test_its_numbers_are_those_of_the_results(tmp_path: Path) -> None:
 
 
 def test_how_far_each_is_from_the_bound_comes_first(tmp_path: Path) -> None:
-    """Shortest distance first, and before all tables."""
+    """Shortest distance first, and before everything else, below the sentence that says what came out."""
     text = page(madeup.bench(tmp_path))
-    assert text.index('<section id="distance">') < text.index('<section id="tables">')
+    sections = re.findall(r'<section id="([\w-]+)">', text)
+    assert sections[:2] == ["distance", "summary"]
+    assert sections[-3:] == ["tables", "words", "setup"]
+    sentence = (
+        "TRACE comes closest to Oracle: its NLL is 0.0167 higher. The next is DEFER, 0.0333 higher; the lead is "
+        "statistically significant over 3 seeds."
+    )
+    assert text.index('id="distance"') < text.index(sentence) < text.index('class="wide panels"')
     made = next(figure for figure in figures(Outcome(tmp_path)) if figure.key == "distance")
-    assert [panel.title for panel in made.panels] == ["NLL", "AUC"]
+    assert [panel.title.split(":")[0] for panel in made.panels] == ["NLL", "AUC"]
     for panel in made.panels:
         assert isinstance(panel, Bars)
         values = [bar.value for bar in panel.bars if bar.value is not None]
@@ -110,7 +122,7 @@ def test_every_drawing_has_words_and_every_figure_a_table(tmp_path: Path) -> Non
     assert len(drawings) == 2 * sum(len(figure.panels) for figure in made)  # wide and narrow
     assert all('role="img"' in one and len(re.findall('aria-label="([^"]{20,})', one)) == 1 for one in drawings)
     assert text.count("Data of this figure") == len(made)
-    keys = "auc-over-time nll-over-time ece reliability posterior inside price cost delays days"
+    keys = "posterior auc-over-time nll-over-time pcoc-over-time ece reliability inside price cost delays days"
     assert [figure.key for figure in made] == keys.split()
 
 
@@ -135,6 +147,8 @@ def test_cells_need_not_be_kept(tmp_path: Path) -> None:
     for path in sorted((out / "cells").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     (out / "log.json").unlink()
+    facts = read_json(out / "bench.json")
+    write_json(out / "bench.json", {key: facts[key] for key in facts if key != "source"})  # as docs/collect.py does
     assert "over-time" not in page(out)
     assert row(page(out), "TRACE")[0] == "0.7967 ± 0.0153"
 
@@ -273,6 +287,7 @@ def test_open_clicks_are_told_by_age(tmp_path: Path) -> None:
 def test_over_time_is_weighted_by_clicks_and_skips_what_is_undefined(tmp_path: Path) -> None:
     out = madeup.bench(tmp_path, {"DEFER": (0.7,), "TRACE": (0.8,)})
     frame = pl.DataFrame({"start": [0, HOUR, DAY], "clicks": [10, 30, 5], "auc": [0.5, 0.9, None], "nll": [1.0, 2, 3]})
+    frame = frame.with_columns(conversions=1)
     for name in ("DEFER", "TRACE"):
         frame.write_parquet(out / "cells" / f"{name}~seed0" / "intervals.parquet")
     over_time = next(figure for figure in figures(Outcome(out)) if figure.key == "auc-over-time")
@@ -286,17 +301,65 @@ def test_over_time_is_weighted_by_clicks_and_skips_what_is_undefined(tmp_path: P
     assert gap.series[0].y == (0.0, 0.0)
 
 
-def test_at_most_eight_stand_out_and_ours_always_looks_the_same(tmp_path: Path) -> None:
-    many = {**madeup.AUC, **{f"x{n}": (0.6 + n / 100,) * 3 for n in range(12)}}
-    made = figures(Outcome(madeup.bench(tmp_path, many)))
-    for figure in made:
-        for panel in figure.panels:
-            if isinstance(panel, Chart) and figure.key.endswith("over-time"):
-                styles = {one.name: one.style for one in panel.series}
-                assert len([style for style in styles.values() if style is not None]) == 8 - (len(styles) < len(many))
-                assert styles["TRACE"] == 0
-                assert styles["Oracle"] == 1
-                assert styles["x0"] is None
+def test_a_partial_last_day_is_not_drawn() -> None:
+    starts = np.arange(3 * 24 + 5) * HOUR
+    frame = pl.DataFrame({"start": starts, "clicks": 10, "conversions": 2, "auc": 0.7}).with_columns(seed=0)
+    assert list(by_day(frame, "auc", DAY)) == [0.0, 1.0, 2.0]
+    assert list(by_day(frame.filter(pl.col("start") >= 20 * HOUR), "auc", DAY)) == [1.0, 2.0]
+
+
+def test_calibration_of_a_day_is_a_ratio_of_sums() -> None:
+    """Intervals without a conversion count: their PCOC is undefined, and their ECE is the mean prediction."""
+    rng = np.random.default_rng(0)
+    log_odds, label = rng.normal(-2.0, 0.5, (48, 20)), rng.random((48, 20)) < 0.08
+    rows = [
+        {"start": n * HOUR, "clicks": 20, "conversions": int(y.sum())} | as_dict(evaluate(s, y))
+        for n, (s, y) in enumerate(zip(log_odds, label, strict=True))
+    ]
+    assert any(row["pcoc"] is None for row in rows)
+    curve = by_day(pl.DataFrame(rows).with_columns(seed=0), "pcoc", DAY)
+    exact = [probability(log_odds[d : d + 24]).sum() / label[d : d + 24].sum() for d in (0, 24)]
+    assert list(curve.values()) == pytest.approx(exact)
+
+
+def test_every_line_is_named_and_has_a_look_of_its_own(tmp_path: Path) -> None:
+    many = {**madeup.AUC, **{f"x{n}": (0.6 + n / 100,) * 3 for n in range(18)}}
+    made = next(f for f in figures(Outcome(madeup.bench(tmp_path, many))) if f.key == "auc-over-time")
+    styles = made.names()
+    assert set(styles) == set(many)
+    assert (styles["TRACE"], styles["Oracle"]) == (0, 1)
+    looks = {
+        (class_of(style), dash_of(style), re.sub(r'"[\d.]+"', "", marker(style, 0, 0, 1))) for style in styles.values()
+    }
+    assert len(looks) == len(many) == 23
+    for width in (svg.WIDE, svg.NARROW):
+        drawing = svg.drawn(made.panels[0], width, svg.numbered(made)).content
+        assert set(re.findall(r'class="n">(.*?)</text>', drawing)) == set(many)
+
+
+def test_dates_stand_on_axes_where_the_log_has_a_calendar(tmp_path: Path) -> None:
+    out = madeup.bench(tmp_path)
+    assert {axis.label for axis in time_axes(out)} == {"day of the log"}
+    write_json(out / "log.json", read_json(out / "log.json") | {"origin": 1_511_539_200})  # 2017-11-24T16:00Z
+    axes = time_axes(out)
+    assert {axis.label for axis in axes} == {"date (UTC)"}
+    assert [text for _, text in axes[0].ticks(10.0, 19.0, 5)] == ["4 Dec", "6 Dec", "8 Dec", "10 Dec", "12 Dec"]
+    assert axes[0].shown(10.0) == "2017-12-04"
+    assert [text for _, text in axes[0].ticks(0.0, 0.5, 2)] == ["24 Nov 16:00", "24 Nov 22:00", "25 Nov 04:00"]
+
+
+def time_axes(out: Path) -> list[Axis]:
+    charts = [panel for figure in figures(Outcome(out)) for panel in figure.panels if isinstance(panel, Chart)]
+    return [chart.x for chart in charts if chart.x.unit == "day"]
+
+
+def test_words_are_explained_where_they_stand(tmp_path: Path) -> None:
+    text = page(madeup.bench(tmp_path))
+    assert '<abbr title="Predicted over observed' in page(madeup.bench(tmp_path / "p", metrics=["auc", "pcoc"]))
+    for word in ("AUC", "NLL", "ECE", "events per click", "d_max", "Oracle"):
+        assert f"<dt>{word}</dt>" in text[text.index('id="words"') :]
+    distance = text[text.index('id="distance"') : text.index('id="summary"')]
+    assert "Words: AUC, NLL, " in distance
 
 
 def test_rare_bins_are_left_out_of_reliability(tmp_path: Path) -> None:
@@ -312,7 +375,7 @@ def test_marks_fall_inside_their_drawing() -> None:
     lines = tuple(Series(f"line {n}", n, (0.0, 1.0, 2.0), (0.1 * n, 0.5, 1.0)) for n in range(8))
     for width in (160.0, 354.0, 1000.0):
         chart = Chart("", Axis("x"), Axis("y"), lines)
-        text = str(svg.drawn(chart, width, {one.name: n for n, one in enumerate(lines)}))
+        text = str(svg.drawn(chart, width, {one.name: n for n, one in enumerate(lines)}).svg())
         height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', text)[0])
         points = [tuple(map(float, p.split(","))) for line in re.findall('points="(.*?)"', text) for p in line.split()]
         assert len(points) == 24
@@ -324,7 +387,7 @@ def test_marks_fall_inside_their_drawing() -> None:
 
 def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.0), Bar("b", -2.0, sure=False), Bar("c", None)))
-    text = str(svg.drawn(bars, 400.0, {}))
+    text = str(svg.drawn(bars, 400.0, {}).svg())
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -332,6 +395,41 @@ def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
     assert b + wide_b == pytest.approx(a, abs=0.2)
     assert text.count('class="b hollow"') == 1
     assert "n/a" in text
+
+
+def test_bars_of_a_ratio_start_where_it_is_right() -> None:
+    bars = Bars("", Axis("x"), (Bar("a", 1.2), Bar("b", 0.9)), base=1.0)
+    text = str(svg.drawn(bars, 400.0, {}).svg())
+    (a, wide_a), (b, wide_b) = (
+        (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
+    )
+    assert b + wide_b == pytest.approx(a, abs=0.2)
+    assert wide_a == pytest.approx(2 * wide_b, abs=0.2)
+
+
+def test_a_level_is_drawn_even_if_all_values_are_on_one_side() -> None:
+    chart = Chart("", Axis("x"), Axis("PCOC"), (Series("a", 0, (0.0, 1.0), (1.4, 1.5)),), level=1.0)
+    assert 'class="level"' in svg.drawn(chart, 400.0, {"a": 0}).content
+
+
+def test_a_figure_stands_alone_as_svg(tmp_path: Path) -> None:
+    """Other programs than browsers know neither CSS variables nor the page's style sheet."""
+    for figure in figures(Outcome(madeup.bench(tmp_path))):
+        for theme in THEMES:
+            text = svg.document(figure, theme)
+            root = ElementTree.fromstring(text)
+            assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
+            assert "var(" not in text
+            assert THEMES[theme]["paper"] in text
+            texts = {one.text for one in root.iter("{http://www.w3.org/2000/svg}text")}
+            assert {figure.title, *figure.legend()} <= texts
+
+
+def test_a_run_can_be_drawn_over_time() -> None:
+    frame = pl.DataFrame({"start": np.arange(96) * HOUR, "clicks": 10, "conversions": 2, "auc": 0.7, "nll": 0.4})
+    made = runs_over_time({"trace": frame.with_columns(ece=0.1, pcoc=1.1)}, origin=0)
+    assert [panel.title for panel in made.panels] == ["AUC", "NLL", "PCOC; 1 is right"]
+    assert "1970-01-04 21:00: 1.1000" in svg.document(made)
 
 
 @pytest.mark.parametrize(
@@ -342,6 +440,7 @@ def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
         (Axis("", "count"), 0.0, 2000.0, ["0", "1,000", "2,000"]),
         (Axis("", "age"), 60.0, 7 * DAY, ["10 min", "6 h", "7 d"]),
         (Axis("", "places", places=("a", "b", "c", "d")), 0.0, 3.0, ["a", "c"]),
+        (Axis("", "day"), 3.0, 9.0, ["4", "6", "8"]),
         (Axis(""), -0.003, 0.003, ["-0.002", "0.000", "0.002"]),
     ],
 )
@@ -350,6 +449,21 @@ def test_ticks_are_round_and_few(axis: Axis, low: float, high: float, expected: 
 
 
 # The log.
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_rate_does_not_plunge_on_a_partial_last_day(tmp_path: Path, kept: bool) -> None:
+    """Of logs that say what they cover, and of older ones that do not."""
+    out = madeup.bench(tmp_path)
+    log = read_json(out / "log.json")
+    log["days"] = {"day": [0, 1, 2, 3], "clicks": [100, 110, 90, 4], "conversions": [20, 22, 18, 0]}
+    log["covers"] = [60, 3 * DAY + HOUR]
+    write_json(out / "log.json", log if kept else {key: log[key] for key in log if key != "covers"})
+    shown = next(figure for figure in figures(Outcome(out)) if figure.key == "days")
+    for panel in shown.panels:
+        assert isinstance(panel, Chart)
+        assert panel.series[0].x == (0.0, 1.0, 2.0)
+    assert "only a part of the day is not drawn" in shown.caption
 
 
 def test_the_delay_curve_is_a_count_of_final_clicks() -> None:

@@ -6,7 +6,6 @@ Chromium is found on PATH; `make browser` installs what is missing. With TRACECV
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from conftest import Call
 import madeup
 from browsing import Watched
 from tracecvr.bench import report
+from tracecvr.bench.report import image_files
 from tracecvr.bench.report.figures import figures
 from tracecvr.bench.tables import Outcome
 
@@ -117,9 +117,9 @@ def test_the_keyboard_does_what_the_mouse_does(browser: Any, out: Path) -> None:
     page.focus("#theme")
     assert page.query_selector("#auc-over-time .on") is None
 
-    page.focus("#ece details summary")
+    page.focus("#ece details.data summary")
     page.keyboard.press("Enter")
-    assert page.is_visible("#ece details table")
+    assert page.is_visible("#ece details.data table")
     assert opened.said == []
     opened.context.close()
 
@@ -143,45 +143,30 @@ def test_it_can_be_read_without_script(browser: Any, out: Path) -> None:
 
 
 def test_figures_as_files(tmp_path: Path, call: Call) -> None:
-    from tracecvr.bench.report import plots
-
     out = madeup.bench(tmp_path, layout="posterior")
     made = figures(Outcome(out))
-    for figure in made:
-        places = plots.drawn(figure).axes
-        assert [place.get_title(loc="left") for place in places] == [panel.title for panel in figure.panels]
-        assert all(place.lines or place.patches for place in places)
-    assert call("report", out, "--pdf", "--png") == 0
+    assert call("report", out, "--pdf", "--png", "--svg") == 0
     names = {path.name for path in (out / "figures").iterdir()}
-    assert names == {f"{figure.key}.{kind}" for figure in made for kind in ("pdf", "png")}
-    for kind, opening in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
+    assert names == {f"{figure.key}.{kind}" for figure in made for kind in ("pdf", "png", "svg")}
+    openings = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<svg"}
+    for kind, opening in openings.items():
         path = out / "figures" / f"{made[0].key}.{kind}"
         before = path.read_bytes()
         assert before.startswith(opening)
-        plots.save(made[:1], out / "figures", [kind])
-        assert path.read_bytes() == before
+        image_files.save(made[:1], out / "figures", [kind])
+        assert kind == "pdf" or path.read_bytes() == before
 
 
-@pytest.mark.parametrize("layout", ["changes", "posterior"])
-def test_figures_as_files_have_room_for_bars_and_texts(layout: str, tmp_path: Path) -> None:
-    import matplotlib as mpl
-
-    from tracecvr.bench.report import plots
-
-    long = "one more horizon, at the click, as another method has"
-    close = {
-        "TRACE": (0.7736, 0.7737, 0.7739),
-        "w/o Traj.": (0.7635, 0.7637, 0.7641),
-        long: (0.773, 0.7735, 0.774),
-    }
-    bases = dict.fromkeys(("w/o Traj.", long), "TRACE")
-    made = figures(Outcome(madeup.bench(tmp_path, close, bases, layout=layout)))
-    with mpl.rc_context(plots._FIXED):
-        for figure in made:
-            canvas = plots.drawn(figure)
-            canvas.draw_without_rendering()  # lays it out
-            for place in canvas.axes:
-                boxes = [label.get_window_extent() for label in place.get_xticklabels()]
-                assert boxes
-                assert place.get_window_extent().width > 0.15 * canvas.bbox.width, figure.key
-                assert all(one.x1 + 4 < other.x0 for one, other in pairwise(boxes)), figure.key
+def test_a_browser_reads_the_files(tmp_path: Path, browser: Any, call: Call) -> None:
+    """PNG at one and a half times the size of the SVG, and nothing of the latter outside its box."""
+    out = madeup.bench(tmp_path, {**madeup.AUC, LONG: (0.6, 0.65, 0.63)})
+    assert call("report", out, "--png", "--svg") == 0
+    for figure in figures(Outcome(out)):
+        page = report_in(browser, out / "figures" / f"{figure.key}.svg", 1440, "light").page
+        box = page.evaluate("(({width, height}) => [width, height])(document.documentElement.viewBox.baseVal)")
+        ends = page.evaluate("[...document.querySelectorAll('text')].map(t => t.getBoundingClientRect().right)")
+        assert max(ends) <= box[0], figure.key
+        page.goto((out / "figures" / f"{figure.key}.png").as_uri())
+        size = page.evaluate("[document.images[0].naturalWidth, document.images[0].naturalHeight]")
+        assert size == pytest.approx([1.5 * side for side in box], abs=1.5)
+        page.context.close()

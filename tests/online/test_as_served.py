@@ -17,7 +17,7 @@ from tracecvr.learn import checkpoint
 from tracecvr.online.archive import compact, erase
 from tracecvr.online.client import Client
 from tracecvr.online.learner import opened
-from tracecvr.online.status import status_of, ticks_of
+from tracecvr.online.status import status_of, ticks_of, versions_of
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.versions import Versions
 
@@ -42,11 +42,12 @@ def answered(store: Store, events: tuple[dict[str, Any], ...] = EVENTS, size: in
     log.close()
 
 
-def exact(store: Store, done: int, version: int | None = None) -> tuple[dict[str, Any], int]:
-    """The same figures by themselves, from the table; of one version only the last intervals count."""
+def exact(store: Store, done: int, version: int | None = None, lately: bool = False) -> tuple[dict[str, Any], int]:
+    """The same figures by themselves, from the table; of one version, or lately, only the last intervals count."""
     table, grid = store.base, store.grid
     end = grid.bounds(done)[0] - grid.d_max
-    start = grid.split if version is None else max(grid.split, end - 24 * grid.interval)
+    all_of_it = version is None and not lately
+    start = grid.split if all_of_it else max(grid.split, end - 24 * grid.interval)
     first, last = np.searchsorted(table.click_ts, (start, end))
     rows = [row for row in range(first, last) if (a := answer(int(table.click_id[row]))) and version in (None, a[1])]
     scores = np.array([(answer(int(table.click_id[row])) or (0.0,))[0] for row in rows], np.float32)
@@ -73,6 +74,24 @@ def test_figures_as_served_are_of_the_scores_that_were_answered(made: Made) -> N
     assert 0 < recent["as_served"]["clicks"] < recent["prequential"]["clicks"]
     assert recent["as_served"]["predicted"] > 1.2 * recent["prequential"]["predicted"]  # answers have odds of 1/e
     assert not (store.folder / "served.f32").exists()
+
+
+def test_figures_of_the_last_intervals_show_what_sums_hide(made: Made) -> None:
+    store = made("vanilla")
+    answered(store)
+    finish(store)
+    _, done = learnt(store)
+    told = status_of(store)
+    same(told["window"]["as_served"], exact(store, done, lately=True))
+    assert told["window"]["intervals"] == 24
+    assert told["window"]["as_served"]["clicks"] < told["mature"]["as_served"]["clicks"]
+    for tick in ticks_of(store, store.log(), 5):
+        assert tick["end"] == store.grid.bounds(tick["interval"])[1]
+        same(tick["window"]["as_served"], exact(store, tick["interval"] + 1, lately=True))
+    newest = versions_of(store, Versions(store.folder, store.settings.keep))[-1]
+    assert newest["version"] == done
+    assert newest["end"] == store.grid.bounds(done - 1)[1]
+    assert newest["window"] == told["window"]
 
 
 def test_after_a_roll_back_figures_are_of_the_version_that_serves(made: Made) -> None:
@@ -114,7 +133,7 @@ def stopped(store: Store) -> bool:
 def told_of(store: Store) -> dict[str, Any]:
     learnt(store)
     newest = Versions(store.folder, store.settings.keep).listed()[-1]
-    return {name: newest[name] for name in ("mature", "recent", "by_version", "vitals", "weights", "scored")}
+    return {name: newest[name] for name in ("mature", "window", "recent", "by_version", "vitals", "weights", "scored")}
 
 
 def test_an_older_store_goes_on(made: Made) -> None:
@@ -135,8 +154,10 @@ def test_an_older_store_goes_on(made: Made) -> None:
     before = whole["mature"]["as_served"]["clicks"]
     assert figures["as_served"]["clicks"] == everything[1] - before  # those whose labels were final before are not told
     same(by_version(store, 1), exact(store, later, 1))
-    first, *_, last = ticks_of(store.log(), 1000)
+    first, *_, last = ticks_of(store, store.log(), 1000)
     assert first["mature"]["as_served"] == {"clicks": 0}
+    assert first["window"] == {}
+    assert last["window"]["as_served"]["clicks"] > 0
     assert last["mature"]["prequential"]["clicks"] > last["mature"]["as_served"]["clicks"] > 0
 
 
@@ -147,7 +168,7 @@ def by_version(store: Store, version: int) -> dict[str, Any]:
 
 def make_older(store: Store, whole: dict[str, Any]) -> None:
     """The newest version and its tick as they were written before."""
-    older = {name: value for name, value in whole.items() if name not in ("by_version", "scored")}
+    older = {name: value for name, value in whole.items() if name not in ("by_version", "scored", "window")}
     older |= {"served": whole["scored"]} | {n: whole[n]["prequential"] for n in ("mature", "recent")}
     vitals = whole["vitals"]
     older["vitals"] = {"d_max": vitals["d_max"], "scores": vitals["prequential"], "delays": vitals["delays"]}
@@ -156,7 +177,8 @@ def make_older(store: Store, whole: dict[str, Any]) -> None:
     (store.folder / "prequential.f32").rename(store.folder / "served.f32")
     log = store.log()
     for number, content in log.ticks():
-        log.record(number, content | {n: content[n]["prequential"] for n in ("mature", "recent")})
+        older = {name: value for name, value in content.items() if name != "window"}
+        log.record(number, older | {n: content[n]["prequential"] for n in ("mature", "recent")})
     log.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def latencies(page: Any) -> list[list[str]]:
 
 
 def figures(page: Any) -> list[list[str]]:
-    """Clicks and metrics: as served, of the version that serves, prequential."""
+    """Clicks and metrics: as served and prequential, lately; of the version that serves; both so far."""
     return [row.locator("td.n").all_text_contents() for row in page.locator("#figures tr:has(td)").all()]
 
 
@@ -50,22 +51,49 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
         _, intervals = learnt(store)
         serves(page, intervals)
         assert page.text_content("#what") != before
-        assert len(page.query_selector_all("#charts svg")) == 8
-        for drawn in page.query_selector_all("#charts svg"):
+        assert len(page.query_selector_all("#charts svg")) == 7
+        assert len(page.query_selector_all("#work svg")) == 2
+        for drawn in page.query_selector_all(".charts svg"):
             assert drawn.get_attribute("aria-label")
             assert drawn.query_selector("path").bounding_box()["width"] > 50
+        calibration = page.locator("#charts figure", has_text="PCOC of").all()
+        assert [figure.locator("line.level").count() for figure in calibration] == [1, 1]
+        dates = calibration[0].locator("svg text[text-anchor=middle]").all_text_contents()
+        assert dates
+        assert all(re.fullmatch(r"\d+ [A-Z][a-z]{2,3}(, \d\d:\d\d)?", text) for text in dates)
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        served_by_nobody, of_serving, prequential = figures(page)
+        served_by_nobody, lately, of_serving, _, so_far = figures(page)
         assert served_by_nobody[0] == of_serving[0] == "0"  # they were ingested
         assert served_by_nobody[1] == NOTHING
-        assert int(prequential[0].replace(",", "")) > 500
-        assert 0 < float(prequential[1]) < 1
+        assert int(so_far[0].replace(",", "")) > int(lately[0].replace(",", "")) > 300
+        assert 0 < float(lately[1]) < 1
+        assert lately[1:] != so_far[1:]
         page.click(f"button[aria-label='let version {intervals - 1} serve']")
+        assert page.text_content("#asked") == f"Let version {intervals - 1} serve?"
+        page.click("#no")
+        page.wait_for_timeout(2500)  # a look later nothing has changed
+        serves(page, intervals)
+        page.click(f"button[aria-label='let version {intervals - 1} serve']")
+        if folder := os.environ.get("TRACECVR_SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / f"question-{width}-{scheme}.png")
+        page.click("#yes")
         serves(page, intervals - 1)
         page.click("#back")
+        assert page.text_content("#yes") == "Roll back"
+        page.click("#yes")
         serves(page, intervals - 2)
         page.click("#newest")
+        page.click("#yes")
         serves(page, intervals)
+        newest = page.locator("#versions tr:has(td)").first.locator("td").all_text_contents()
+        assert newest[0] == str(intervals)
+        assert re.fullmatch(r"\d+ [A-Z][a-z]{2,3}, \d\d:\d\d", newest[1])
+        assert 0 < float(newest[2]) < 1
+        explained = page.locator("#words dt").all_text_contents()
+        assert {"PCOC", "AUC", "NLL", "ECE", "CVR", "d_max", "prequential", "watermark"} <= set(explained)
+        for word in page.query_selector_all("a.word"):
+            assert len(word.get_attribute("title")) > 20
+            assert page.query_selector(word.get_attribute("href")) is not None
         assert latencies(page) == [["0", NOTHING, NOTHING]] * 3
         with Client(url) as client:
             for _ in range(20):

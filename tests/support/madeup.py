@@ -101,6 +101,7 @@ def _folder(folder: Path, cell: dict[str, Any]) -> None:
     start = np.arange(10 * DAY, 20 * DAY, HOUR)
     auc = cell["auc"] + rng.normal(0, 0.02, len(start))
     frame = pl.DataFrame({"start": start, "clicks": 10, "conversions": 2, "auc": auc, "nll": 1.2 - auc})
+    frame = frame.with_columns(ece=0.05, pcoc=pl.col("auc") + 0.3)
     frame = frame.with_columns(auc=pl.when(pl.col("start") % (7 * HOUR) == 0).then(None).otherwise(pl.col("auc")))
     frame.write_parquet(folder / "intervals.parquet")
     internals = {}

@@ -15,8 +15,8 @@ DIR/posterior.parquet posteriors of open clicks by age, if the suite asks for th
 DIR/segments.parquet  with --by FEATURE: one row per cell and segment
 DIR/table.md, table.tex
 DIR/log.json          delays and daily rates of the log, sums only: see `log_summary`
-DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png]` draws it again
-DIR/figures/          with --pdf or --png: each figure of the report as a file
+DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png] [--svg]` redraws it
+DIR/figures/          with --pdf, --png or --svg: each figure of the report as a file
 DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned; see `tuned`
 ```
 

@@ -1,6 +1,7 @@
 """What a report shows of a log itself: `log.json`, sums only, so that it can be redrawn where the log is not at hand.
 
 {"clicks", "conversions", "d_max", "horizons", "split", "actions", "notes", "counts",
+ "origin": Unix time of the log's second 0, null if unknown, "covers": [second of the first such click, of the last],
  "delays": {"age_s", "share": {action: share of its occurrences within d_max that came by that age}, "count"},
  "days": {"day", "clicks", "conversions"}}
 """
@@ -14,7 +15,7 @@ import numpy as np
 
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.files import write_json
-from tracecvr.data.table import NEVER, ClickTable
+from tracecvr.data.table import NEVER, ClickTable, read_manifest
 
 AGES = (0, 10, 30, *(n * MINUTE for n in (1, 2, 5, 10, 15, 30)), *(n * HOUR for n in (1, 2, 3, 6, 12)))
 _DAYS = (1, 2, 3, 5, 7, 10, 14, 21, 30, 45, 60, 90, 180, 365)
@@ -23,10 +24,10 @@ _DAYS = (1, 2, 3, 5, 7, 10, 14, 21, 30, 45, 60, 90, 180, 365)
 def write(out: Path, log: Path) -> None:
     """`out/log.json` of a prepared log, unless it is there already."""
     if not (out / "log.json").is_file():
-        write_json(out / "log.json", measured(ClickTable.load(log)))
+        write_json(out / "log.json", measured(ClickTable.load(log), read_manifest(log).get("origin")))
 
 
-def measured(table: ClickTable) -> dict[str, Any]:
+def measured(table: ClickTable, origin: int | None = None) -> dict[str, Any]:
     """Delays and daily rates of the clicks whose labels are final: of others, only early conversions are known."""
     schema = table.schema
     final = int(np.searchsorted(table.click_ts, schema.observed_until - schema.d_max, side="right"))
@@ -50,6 +51,8 @@ def measured(table: ClickTable) -> dict[str, Any]:
         "actions": list(schema.actions),
         "notes": list(schema.notes),
         "counts": table.counts,
+        "origin": origin,
+        "covers": [int(click_ts[0]), int(click_ts[-1])] if final else [0, 0],
         "delays": {"age_s": ages, "share": share, "count": count},
         "days": {
             "day": list(range(first, last + 1)),

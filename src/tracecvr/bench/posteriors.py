@@ -8,7 +8,7 @@ import polars as pl
 
 from tracecvr.base.durations import duration
 from tracecvr.bench import stats
-from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, difference_text, interval_notes, mean_text, numbers
+from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, difference_cell, interval_notes, mean_text, numbers
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.runs.open_clicks import ESTIMATES
 
@@ -99,7 +99,7 @@ def differences(outcome: Outcome) -> list[Table]:
         for metric in METRICS:
             each = [judged.difference(ours, theirs, age, metric) for age in judged.ages]
             over |= {one.over for one in each if one is not None and one.low is not None}
-            figures = [Text(difference_text(one), one is not None and one.clear) for one in each]
+            figures = [difference_cell(one) for one in each]
             named = WORDS[theirs.estimate] if theirs.line is ours.line else theirs.name
             made.rows.append([Text(ours.line.name), Text(named), Text(NAMES[metric] + ARROWS[metric]), *figures])
     made.notes += interval_notes(over)

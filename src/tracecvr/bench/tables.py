@@ -273,7 +273,8 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
         row = [Text(line.name)]
         for metric in outcome.metrics:
             spread = line.spread(column_of(metric, pooled))
-            row.append(Text(mean_text(spread), *(best[metric][i] == number for i in (0, 1))))
+            first, second = (place == number for place in best[metric])
+            row.append(Text(mean_text(spread), bold=first, underline=second))
         row += [Text(f"{line.mean('events_per_click') or 0:.2f}")]
         row += [Text(f"{1000 * (line.mean('steps_per_click') or 0):.3g}")]
         if theirs:
@@ -325,11 +326,7 @@ def _differences(outcome: Outcome, pooled: bool) -> Table:
             other = base or best.get(metric)
             difference = None if other is None else outcome.difference(line, other, metric, pooled)
             over |= {difference.over} if difference and difference.low is not None else set()
-            row.append(
-                Text("-", False)
-                if other is line
-                else Text(difference_text(difference), difference is not None and difference.clear)
-            )
+            row.append(Text("-") if other is line else difference_cell(difference))
         if base is not None or (against_best and line.facts["role"] != "upper"):
             table.rows.append([Text(line.name), Text("best baseline" if base is None else base.name), *row])
     if named := [f"{line.name} in {NAMES[m]}" for m, line in best.items() if line is not None]:
@@ -425,6 +422,14 @@ def mean_text(spread: stats.Spread | None) -> str:
     if spread is None:
         return "n/a"
     return f"{spread.mean:.4f}" if spread.sd is None else f"{spread.mean:.4f} ± {spread.sd:.4f}"
+
+
+def difference_cell(difference: stats.Difference | None) -> Text:
+    """A difference with its interval and p-value, bold if the interval excludes zero."""
+    if difference is None:
+        return Text("n/a")
+    mean, _, detail = difference_text(difference).partition(" ")
+    return Text(mean, bold=difference.clear, detail=detail)
 
 
 def difference_text(difference: stats.Difference | None) -> str:

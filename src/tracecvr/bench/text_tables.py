@@ -21,18 +21,23 @@ class Text:
     text: str
     bold: bool = False
     underline: bool = False
+    detail: str = ""
+    """What comes after the text, such as its interval; a page has it on a line of its own."""
 
     def markdown(self) -> str:
-        plain = self.text.replace("|", "\\|")
+        plain = self._whole().replace("|", "\\|")
         if self.bold:
             return f"**{plain}**"
         return f"<u>{plain}</u>" if self.underline else plain
 
     def latex(self) -> str:
-        plain = escaped(self.text)
+        plain = escaped(self._whole())
         if self.bold:
             return rf"\textbf{{{plain}}}"
         return rf"\underline{{{plain}}}" if self.underline else plain
+
+    def _whole(self) -> str:
+        return f"{self.text} {self.detail}" if self.detail else self.text
 
 
 @dataclass

@@ -245,11 +245,13 @@ def report(
     bench: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a bench, finished or not.")],
     pdf: Annotated[bool, typer.Option("--pdf", help="Each figure as DIR/figures/NAME.pdf, too.")] = False,
     png: Annotated[bool, typer.Option("--png", help="Each figure as DIR/figures/NAME.png, too.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Each figure as DIR/figures/NAME.svg, too.")] = False,
 ) -> None:
     """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
     from tracecvr.bench import report as reports
 
-    for path in reports.write(bench, [kind for kind, wanted in (("pdf", pdf), ("png", png)) if wanted]):
+    asked = {"pdf": pdf, "png": png, "svg": svg}
+    for path in reports.write(bench, [kind for kind, wanted in asked.items() if wanted]):
         typer.echo(f"written: {path}")
 
 

@@ -26,7 +26,7 @@ from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.online.archive import WholeLog
 from tracecvr.online.ledger import MATURE, Ledger, memory_of
-from tracecvr.online.live_metrics import LiveMetrics, by_version, recent_rates
+from tracecvr.online.live_metrics import LiveMetrics, by_version, recent_rates, windowed
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 from tracecvr.stream.reveal import After
@@ -203,12 +203,15 @@ class Learner:
             ),
         }
 
-    def _by_version(self) -> dict[str, Any]:
-        """Figures as served of each version, by its clicks whose labels became final in the last intervals."""
+    def _newest_mature(self) -> dict[str, Any]:
+        """Figures of the clicks whose labels became final in the last intervals: of all, and by version."""
         end = self.store.grid.bounds(self.ledger.done)[0]
         mature = end - self.store.grid.d_max
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
-        return by_version(*self.ledger.served(rows), self.ledger.converted(rows, end))
+        served, version = self.ledger.served(rows)
+        label = self.ledger.converted(rows, end)
+        all_versions = windowed(self.prequential.of(rows + self.ledger.first_row), served, label)
+        return {"window": {"intervals": MATURE} | all_versions, "by_version": by_version(served, version, label)}
 
     def _apply_erasures(self) -> None:
         """Forget what was erased since: it is in the ledger's memory, too."""
@@ -239,8 +242,9 @@ class Learner:
         }
         features = [column.raw for column in self.store.reader.encoder.columns]
         facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
-        facts["by_version"] = self._by_version()
-        self.versions.save(self.engine, number, summary | measured | facts)
+        newest = self._newest_mature()
+        summary["window"] = newest["window"]
+        self.versions.save(self.engine, number, summary | measured | facts | {"by_version": newest["by_version"]})
         if number:
             self.log.record(number - 1, summary | measured)
 

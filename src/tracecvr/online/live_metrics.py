@@ -49,6 +49,11 @@ class ScoreSums:
         self.happened += happened
         self.nll += float(nll(s, label).sum())
 
+    def add_scored(self, log_odds: npt.NDArray[np.floating[Any]], label: Labels) -> None:
+        """Add those that were scored; others have NaN."""
+        scored = ~np.isnan(log_odds)
+        self.add(log_odds[scored], label[scored])
+
     def summary(self) -> dict[str, float | None]:
         """AUC, NLL, ECE, PCOC and the rate; None where there is nothing to tell them from."""
         conversions, others = self.positive.sum(), self.negative.sum()
@@ -101,8 +106,7 @@ class LiveMetrics:
     ) -> None:
         """Clicks whose labels have become final; those that were not scored have NaN as their score."""
         for sums, log_odds in ((self.prequential, prequential), (self.as_served, as_served)):
-            scored = ~np.isnan(log_odds)
-            sums.add(log_odds[scored], label[scored])
+            sums.add_scored(log_odds, label)
         self.delays += np.searchsorted(np.sort(delay[label]), ages(self.d_max), side="right")
 
     def known_by(self, age: npt.NDArray[np.int64]) -> Floats | None:
@@ -137,6 +141,17 @@ class LiveMetrics:
 
     def _curve(self) -> Floats:
         return np.concatenate([[0.0], self.delays / self.delays[-1]])
+
+
+def windowed(
+    prequential: npt.NDArray[np.floating[Any]], as_served: npt.NDArray[np.floating[Any]], label: Labels
+) -> dict[str, Any]:
+    """Both figures of the clicks whose labels became final in the last intervals alone: these show drift, which sums
+    over all of the past hide."""
+    sums = {"as_served": ScoreSums(), "prequential": ScoreSums()}
+    sums["as_served"].add_scored(as_served, label)
+    sums["prequential"].add_scored(prequential, label)
+    return {name: one.summary() for name, one in sums.items()}
 
 
 def by_version(

@@ -45,6 +45,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         status["bad_values"] = bad_values(newest["counts"])
         status["mature"] = figures_of(newest, versions.serving())
         status["recent"] = named(newest.get("recent", {}))
+        status["window"] = newest.get("window", {})
         status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
     return status
 
@@ -54,11 +55,31 @@ def bad_values(counts: Mapping[str, int]) -> dict[str, int]:
     return {name.removeprefix(BAD_VALUES): n for name, n in counts.items() if name.startswith(BAD_VALUES)}
 
 
-def ticks_of(log: EventLog, last: int) -> list[dict[str, Any]]:
-    """What came of the last ticks, oldest first."""
+def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
+    """What came of the last ticks, oldest first; `end` is the second of the log at which the interval was over."""
     return [
-        {"interval": number, **told, "mature": named(told["mature"]), "recent": named(told.get("recent", {}))}
-        for number, told in log.ticks(last)
+        {"interval": number, "end": store.grid.bounds(number)[1], "window": {}}
+        | tick
+        | {"mature": named(tick["mature"]), "recent": named(tick.get("recent", {}))}
+        for number, tick in log.ticks(last)
+    ]
+
+
+def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
+    """Each version with the second of the log up to which it has learnt, and with figures: of the newest mature clicks
+    when it was made (`window`), and as served by it, as far as is known by now."""
+    listed = versions.listed()
+    served = listed[-1].get("by_version", {}) if listed else {}
+    return [
+        {
+            "version": manifest["intervals"],
+            "published": manifest["published"],
+            "undone": manifest["undone"],
+            "end": store.grid.bounds(manifest["intervals"])[0],
+            "window": manifest.get("window", {}),
+            "as_served": served.get(str(manifest["intervals"]), {"clicks": 0}),
+        }
+        for manifest in listed
     ]
 
 

@@ -1,9 +1,13 @@
 """`report.html`: what a bench found, in one file that opens without a network.
 
+The figure that decides stands first, with one sentence that says what came out; then the other figures, then tables.
 Figures are SVG, drawn here: small, printable, light or dark with the page, and readable without the script, which adds
-nothing but a switch of the theme and highlighting. A chart library's script alone would be ten times the page.
+nothing but a switch of the theme and highlighting. A chart library's script alone would be ten times the page. The same
+SVG, with its colours filled in, becomes files (`--png`, `--pdf`, `--svg`) and pictures in notebooks (`svg.document`).
 
-Rooms: `figure` (what a figure is), `figures` (a bench to figures), `sentences` (a bench to sentences), `svg`, `plots`.
+Rooms: a bench becomes sentences (`sentences`) and figures (`figures`, with `comparisons`, `over_time`, `log_figures`
+and what they share, `scene`). A figure is data (`figure`). It is drawn by `charts` and `bars` out of `elements` with
+the colours of `palette`; `svg` puts panels together, `image_files` writes files.
 """
 
 from __future__ import annotations
@@ -21,17 +25,15 @@ from markupsafe import Markup
 from tracecvr.base.durations import log_day
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_atomically
+from tracecvr.base.glossary import TERMS, Term, meaning_of, terms_in
 from tracecvr.bench import results, segments
-from tracecvr.bench.report import svg
+from tracecvr.bench.report import image_files, palette, svg
 from tracecvr.bench.report.figure import Figure
-from tracecvr.bench.report.figures import HEADLINE, figures
-from tracecvr.bench.report.sentences import summary
+from tracecvr.bench.report.figures import figures
+from tracecvr.bench.report.sentences import headline, summary
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.bench.tables import Outcome, of_layout
 from tracecvr.bench.text_tables import Table
-
-WIDE, NARROW, GAP = 1000.0, 354.0, 24.0
-"""Widths that panels are drawn for: the text column on a large screen and on a phone, and what is between panels."""
 
 
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
@@ -41,11 +43,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     page = _page(outcome, made)
     write_atomically(out / "report.html", lambda draft: _write(draft, page))
     written = [out / "report.html"]
-    if kinds:
-        from tracecvr.bench.report.plots import save
-
-        written += save(made, out / "figures", kinds)
-    return written
+    return written + (image_files.save(made, out / "figures", kinds) if kinds else [])
 
 
 def opened(out: Path) -> Outcome:
@@ -72,23 +70,26 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A figure with its drawings."""
+    """A figure with its drawings, its data as tables and the words that it uses."""
 
     figure: Figure
     wide: list[Markup]
     narrow: list[Markup]
     legend: list[tuple[int, str, Markup]]
     tables: list[Table]
+    terms: list[Term]
 
 
 def _page(outcome: Outcome, made: list[Figure]) -> str:
     room = resources.files(__name__)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    ours = outcome.of_role("ours")
+    environment.filters["meaning"] = meaning_of
+    ours, tables = outcome.of_role("ours"), _tables(outcome)
     template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
+    css = palette.variables() + svg.style_sheet() + (room / "page.css").read_text(encoding="utf-8")
     return (
         template.render(
-            css=Markup((room / "page.css").read_text(encoding="utf-8")),
+            css=Markup(css),
             js=Markup((room / "page.js").read_text(encoding="utf-8")),
             bench=outcome.bench,
             suite=outcome.suite,
@@ -96,11 +97,12 @@ def _page(outcome: Outcome, made: list[Figure]) -> str:
             conversions=max(outcome.results["conversions"], default=0),
             cells=len(outcome.results),
             ours="" if ours is None else ours.name,
+            headline=headline(outcome),
             sentences=summary(outcome),
             unfinished=_unfinished(outcome),
-            tables=_tables(outcome),
+            tables=tables,
             drawn=[_drawn(figure) for figure in made],
-            headline=HEADLINE,
+            glossary=_glossary(made, tables),
             facts=_facts(outcome),
             command=_command(outcome.bench),
         )
@@ -109,13 +111,26 @@ def _page(outcome: Outcome, made: list[Figure]) -> str:
 
 
 def _drawn(figure: Figure) -> _Drawn:
-    keys = {name: number for number, name in enumerate(figure.names())}
-    wide, narrow = (
-        [svg.drawn(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
-        for width, columns in ((WIDE, min(figure.columns, len(figure.panels))), (NARROW, figure.narrow_columns))
-    )
+    wide = svg.panels(figure, svg.WIDE, min(figure.columns, len(figure.panels)))
+    narrow = svg.panels(figure, svg.NARROW, figure.narrow_columns)
+    keys = svg.numbered(figure)
     legend = [(keys[name], name, svg.swatch(style)) for name, style in figure.legend().items()]
-    return _Drawn(figure, wide, narrow, legend, [panel.table() for panel in figure.panels])
+    tables = [panel.table() for panel in figure.panels]
+    return _Drawn(figure, [d.svg() for d in wide], [d.svg() for d in narrow], legend, tables, _terms(figure))
+
+
+def _terms(figure: Figure) -> list[Term]:
+    """The words of a figure that need an explanation, and methods whose name is such a word."""
+    names = {term.name for term in terms_in("\n".join(figure.texts()))} | figure.rows()
+    return [term for term in TERMS if term.name in names]
+
+
+def _glossary(made: list[Figure], tables: list[Table]) -> list[Term]:
+    """All words that figures and tables use."""
+    used = {term.name for figure in made for term in _terms(figure)}
+    texts = [text for table in tables for text in (table.title, *table.headings, *table.notes)]
+    used |= {term.name for term in terms_in("\n".join(texts))}
+    return [term for term in TERMS if term.name in used]
 
 
 def _tables(outcome: Outcome) -> list[Table]:
@@ -176,6 +191,7 @@ def _command(bench: dict[str, Any]) -> str:
     words += [f"--methods {','.join(bench['methods'])}"] if bench["methods"] else []
     words += [f"--data-set {pair}" for pair in bench["data_settings"]]
     words += [f"--set {key}={value}" for key, value in bench["settings"].items()]
-    words += ["--source ..."] if bench["source"] else []
+    source = bench.get("source", bench["data"] != "synthetic")  # collected results do not say where the log was
+    words += ["--source ..."] if source else []
     words += ["--tuned ..."] if bench["tuned"] else []
     return " ".join([*words, "--out ..."])

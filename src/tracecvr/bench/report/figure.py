@@ -1,24 +1,24 @@
-"""Figures as data: what is drawn, said in words and put into a table, whether as SVG in a page or as PDF."""
+"""Figures as data: what is drawn, said in words and put into a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import ceil, floor, log10
 
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.durations import duration
 from tracecvr.bench.text_tables import Table, Text
 
-STYLES = 8
-"""So many methods stand out, by colour, dash and marker; what a style looks like is up to who draws it."""
-
 _AGES = (1, 10, *(n * MINUTE for n in (1, 10)), HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY)
+_DAY_STEPS = (*(n * HOUR / DAY for n in (1, 3, 6, 12)), 1, 2, 5, 7, 14, 30, 90, 365)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`unit` is number, percent, count, age (seconds, on a log scale), or places: ticks with a text each."""
+    """`unit` is number, percent, count, age (seconds, on a log scale), day (of the log) or places: ticks with a text
+    each."""
 
     label: str
     unit: str = "number"
@@ -26,6 +26,8 @@ class Axis:
     high: float | None = None
     places: tuple[str, ...] = ()
     """Of places alone: the text at 0, 1, 2, ..."""
+    origin: int | None = None
+    """Of days alone: the Unix time of day 0. With it, days are shown as dates."""
 
     def shown(self, value: float | None, step: float | None = None) -> str:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
@@ -35,6 +37,8 @@ class Axis:
             return self.places[round(value)]
         if self.unit == "age":
             return duration(value) if value >= 1 else "0 s"
+        if self.unit == "day":
+            return self._day(value, step)
         if self.unit == "percent":
             return f"{value:.{_digits(step * 100) if step else 1}%}"
         if self.unit == "count":
@@ -50,11 +54,24 @@ class Axis:
             inside = [age for age in _AGES if low <= age <= high]
             every = ceil(len(inside) / max(most, 1))
             return [(age, self.shown(age)) for age in inside[::-1][::every][::-1]]
-        step = _step((high - low) / max(most, 1))
+        least = (high - low) / max(most, 1)
+        if self.unit == "day":
+            step = next((step for step in _DAY_STEPS if step >= least), _step(least))
+        else:
+            step = _step(least)
         if self.unit == "count":
             step = max(step, 1.0) if high - low > 1 else step
         values = [n * step for n in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
         return [(value, self.shown(value + 0.0, step)) for value in values]
+
+    def _day(self, value: float, step: float | None) -> str:
+        """A date, or a day of the log where dates are unknown; a tick of whole days has no hour."""
+        if self.origin is None:
+            return f"{'' if step else 'day '}{round(value, 2):g}"
+        moment = datetime.fromtimestamp(self.origin + round(value * DAY), UTC)
+        if step is None:
+            return moment.strftime("%Y-%m-%d" if value == round(value) else "%Y-%m-%d %H:%M")
+        return f"{moment.day} {moment:%b}" + ("" if step >= 1 else f" {moment:%H:%M}")
 
 
 def _step(least: float) -> float:
@@ -75,10 +92,11 @@ def _digits(step: float) -> int:
 
 @dataclass(frozen=True)
 class Series:
-    """A line, or only its points. `style` is one of STYLES, or None for one of the many in the background."""
+    """A line, or only its points. `style` is a number: each has a colour, a dash and a marker; 0 is ours, and the
+    lines of those from 8 on are thinner."""
 
     name: str
-    style: int | None
+    style: int
     x: tuple[float, ...]
     y: tuple[float, ...]
     area: tuple[float, ...] = ()
@@ -95,11 +113,14 @@ class Chart:
     series: tuple[Series, ...]
     rules: tuple[tuple[float, str], ...] = ()
     level: float | None = None
-    """A horizontal line that values are to be held against."""
+    """A horizontal line that values are to be compared with; the axis reaches it."""
     diagonal: bool = False
     scatter: bool = False
     labels: bool = True
     """Whether names stand beside the lines' ends."""
+
+    def axes(self) -> tuple[Axis, ...]:
+        return self.x, self.y
 
     def table(self) -> Table:
         """All that is drawn, as figures."""
@@ -120,11 +141,10 @@ class Chart:
         kind = "Points" if self.scatter else "Lines"
         sentences = [f"{kind} of {self.y.label} by {self.x.label}{f', {self.title}' if self.title else ''}."]
         for one in self.series:
-            if one.style is not None and one.x:
+            if one.x:
                 first, last = (f"{self.y.shown(one.y[n])} at {self.x.shown(one.x[n])}" for n in (0, -1))
                 sentences.append(f"{one.name}: {first}." if len(one.x) == 1 else f"{one.name}: {first}, {last}.")
-        others = sum(one.style is None for one in self.series)
-        return " ".join([*sentences, f"{others} more in grey."] if others else sentences)
+        return " ".join(sentences)
 
 
 @dataclass(frozen=True)
@@ -143,15 +163,18 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from zero, one below the other."""
+    """Horizontal bars, one below the other."""
 
     title: str
     axis: Axis
     bars: tuple[Bar, ...]
     interval: str = ""
     """What low and high are."""
-    target: float | None = None
-    """Where a bar should end."""
+    base: float = 0.0
+    """Where bars begin: zero, or the value that is right."""
+
+    def axes(self) -> tuple[Axis, ...]:
+        return (self.axis,)
 
     def table(self) -> Table:
         """All that is drawn, as figures."""
@@ -183,14 +206,24 @@ class Figure:
     """Panels side by side on a wide screen."""
     narrow_columns: int = 1
 
-    def names(self) -> dict[str, int | None]:
+    def names(self) -> dict[str, int]:
         """Series of all panels, each once, with their style."""
         return {one.name: one.style for chart in self._charts() for one in chart.series}
 
-    def legend(self) -> dict[str, int | None]:
+    def legend(self) -> dict[str, int]:
         """Those of them that a legend has to list: there is more than one in a panel."""
         several = {one.name for chart in self._charts() if len(chart.series) > 1 for one in chart.series}
         return {name: style for name, style in self.names().items() if name in several}
+
+    def texts(self) -> list[str]:
+        """What a reader has to understand: title, caption, and the titles and axes of panels."""
+        axes = [axis.label for panel in self.panels for axis in panel.axes()]
+        return [self.title, self.caption, *(panel.title for panel in self.panels), *axes]
+
+    def rows(self) -> set[str]:
+        """Names of all series and bars."""
+        bars = {bar.name for panel in self.panels if isinstance(panel, Bars) for bar in panel.bars}
+        return bars | set(self.names())
 
     def _charts(self) -> Iterator[Chart]:
         return (panel for panel in self.panels if isinstance(panel, Chart))

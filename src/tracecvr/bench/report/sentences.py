@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.posteriors import Judge, Judged
+from tracecvr.bench.report.comparisons import against_best, distances_to
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
 
 _MOST_ROWS = 6
@@ -32,6 +33,41 @@ def summary(outcome: Outcome) -> list[Sentence]:
         "tune": _tuned,
     }[outcome.suite["layout"]](outcome)
     return sentences + _caveats(outcome)
+
+
+def headline(outcome: Outcome) -> str:
+    """What came out, for a reader who reads one thing: it stands above the figure that decides."""
+    bound = outcome.of_role("upper")
+    metric = next((metric for metric in ("nll", "auc") if metric in outcome.metrics), None)
+    if bound is None or metric is None or not against_best(outcome):
+        return summary(outcome)[0].text if outcome.lines else "No run is finished yet."
+    ranked = [(line, gap) for line, gap in distances_to(outcome, bound, metric) if line.facts["role"] != "upper"]
+    if not ranked:
+        return f"No method is finished together with {bound.name}."
+    (best, nearest), *others = ranked
+    sentences = [f"{best.name} comes closest to {bound.name}: its {NAMES[metric]} is {_apart(nearest)}."]
+    if others:
+        second, gap = others[0]
+        verdict = _verdict_on_lead(outcome, best, second, metric)
+        sentences.append(f"The next is {second.name}, {_apart(gap)}; {verdict}.")
+    ours = outcome.of_role("ours")
+    place = next((n for n, (line, _) in enumerate(ranked, start=1) if line is ours), 0)
+    if ours is not None and place > 2:
+        sentences.append(f"{ours.name} is {_ordinal(place)} of {len(ranked)}, {_apart(ranked[place - 1][1])}.")
+    return " ".join(sentences)
+
+
+def _apart(gap: stats.Difference) -> str:
+    """How far a figure is from the bound's."""
+    return f"{abs(gap.mean):.4f} {'higher' if gap.mean > 0 else 'lower'}"
+
+
+def _verdict_on_lead(outcome: Outcome, best: Line, second: Line, metric: str) -> str:
+    lead = outcome.difference(best, second, metric, pooled=False)
+    if lead is None or lead.low is None:
+        return "with one seed it is not known whether that is more than chance"
+    over = f"{len(outcome.bench['seeds'])} seeds" if lead.over == "seeds" else f"{lead.n} days of one seed"
+    return f"the lead is {'' if lead.clear else 'not '}statistically significant over {over}"
 
 
 def _caveats(outcome: Outcome) -> list[Sentence]:

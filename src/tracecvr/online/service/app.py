@@ -31,7 +31,7 @@ from tracecvr.online.event_log import Accepted, Receipt
 from tracecvr.online.events import CLICK, Event, click_key
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
-from tracecvr.online.service.front import LOOPBACK, Front, page_policy
+from tracecvr.online.service.front import LOOPBACK, Front, page_policy, page_text
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.learner_process import LearnerState
@@ -48,7 +48,7 @@ from tracecvr.online.service.limits import (
     refuse,
 )
 from tracecvr.online.service.scorer import LiveScorer, NotReadyError
-from tracecvr.online.status import bad_values, figures_of, newest_time, status_of, ticks_of
+from tracecvr.online.status import bad_values, figures_of, newest_time, status_of, ticks_of, versions_of
 from tracecvr.online.store import Store
 
 _log = logging.getLogger("tracecvr.service")
@@ -255,7 +255,7 @@ def _routes(app: FastAPI, service: Service) -> None:
         """For Prometheus."""
         return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
 
-    shown = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    shown = page_text()
     policy = {"Content-Security-Policy": page_policy(shown)}
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -317,17 +317,13 @@ _WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def _status(service: Service) -> dict[str, Any]:
-    versions = [
-        {"version": m["intervals"], "published": m["published"], "undone": m["undone"]}
-        for m in service.scorer.versions.listed()
-    ]
     return status_of(service.store, service.scorer.versions) | {
         "learner": asdict(service.learner()),
         "serving": service.scorer.model.version if service.scorer.model else None,
         "interval_s": service.store.grid.interval,
         "latency": service.latency.summary(),
-        "ticks": ticks_of(service.log, 200),
-        "all_versions": versions,
+        "ticks": ticks_of(service.store, service.log, 200),
+        "all_versions": versions_of(service.store, service.scorer.versions),
     }
 
 

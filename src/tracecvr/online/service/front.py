@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
+from tracecvr.base.glossary import TERMS
 from tracecvr.online.service.limits import ALWAYS, App, Message, Receive, Scope, Send, refuse
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -66,6 +69,13 @@ def name_of(host: str) -> str:
     """The name in a Host header, without a port."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.lower().removesuffix(".")
+
+
+def page_text() -> str:
+    """The page that watches a model, with the glossary that explains its words."""
+    text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    words = json.dumps({term.name: term.meaning for term in TERMS})
+    return text.replace("/*glossary*/{}", words.replace("<", "\\u003c"))
 
 
 def page_policy(page: str) -> str:

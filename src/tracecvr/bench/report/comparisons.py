@@ -1,0 +1,93 @@
+"""The figures that decide: how far each method is from the upper bound, and what each change does."""
+
+from __future__ import annotations
+
+from tracecvr.bench import stats
+from tracecvr.bench.report.figure import Axis, Bar, Bars, Figure
+from tracecvr.bench.report.scene import Scene
+from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of
+
+_INTERVAL = "95\u00a0% interval"
+_TITLES = {"nll": "NLL: penalty for wrong probabilities", "auc": "AUC: are clicks in the right order?"}
+
+
+def distances(scene: Scene) -> Figure | None:
+    """How far each method of a comparison is from the upper bound, the nearest first."""
+    outcome, bound = scene.outcome, scene.outcome.of_role("upper")
+    if bound is None or not against_best(outcome):
+        return None
+    metrics = [metric for metric in ("nll", "auc") if metric in outcome.metrics]
+    panels = [panel for metric in metrics if (panel := _distance_bars(scene, bound, metric)).bars]
+    if not panels:
+        return None
+    caption = (
+        f"How far each method is from {bound.name}, which learns every label at the click. Shorter is better. "
+        f"Whiskers: {_INTERVAL} of the paired difference, over {_paired_over(outcome)}. Hollow: not statistically "
+        "significant, or no interval."
+    )
+    return Figure("distance", f"Distance to {bound.name}", caption, tuple(panels), columns=2)
+
+
+def distances_to(outcome: Outcome, bound: Line, metric: str) -> list[tuple[Line, stats.Difference]]:
+    """Each other line with its difference to the bound, the nearest first."""
+    sign = -1 if metric in stats.HIGHER_IS_BETTER else 1
+    pairs = [(line, outcome.difference(line, bound, metric, pooled=False)) for line in outcome.lines]
+    known = [(line, gap) for line, gap in pairs if line is not bound and gap is not None]
+    return sorted(known, key=lambda one: sign * one[1].mean)
+
+
+def _distance_bars(scene: Scene, bound: Line, metric: str) -> Bars:
+    sign = -1 if metric in stats.HIGHER_IS_BETTER else 1
+    bars = []
+    for line, gap in distances_to(scene.outcome, bound, metric):
+        ends = [None if end is None else sign * end for end in (gap.low, gap.high)]
+        low, high = ends if sign > 0 else ends[::-1]
+        value = sign * gap.mean
+        bars.append(Bar(line.name, value, scene.style(line), low, high, gap.clear, f"{value:.4f}"))
+    name = NAMES[metric]
+    axis = Axis(f"{name} {'below' if sign < 0 else 'above'} that of {bound.name}")
+    return Bars(_TITLES.get(metric, name), axis, tuple(bars), _INTERVAL)
+
+
+def differences(scene: Scene) -> Figure | None:
+    """Bars of paired differences, as in the table of that name."""
+    outcome = scene.outcome
+    if outcome.suite["layout"] not in ("comparison", "changes", "pairs"):
+        return None
+    metrics = [metric for metric in outcome.metrics if metric in ARROWS][:4]
+    panels = [panel for metric in metrics if (panel := _difference_bars(scene, metric)).bars]
+    if not panels:
+        return None
+    against = "the best baseline" if against_best(outcome) else "the row that it is a variant of"
+    caption = (
+        f"Each row minus {against}, paired. Whiskers: {_INTERVAL} over {_paired_over(outcome)}. Solid: the interval "
+        "excludes zero. Hollow: not statistically significant, or no interval."
+    )
+    title = "What the addition does" if outcome.suite["layout"] == "pairs" else "What each change does"
+    title = "Against the best baseline" if against_best(outcome) else title
+    return Figure("differences", title, caption, tuple(panels), columns=2)
+
+
+def against_best(outcome: Outcome) -> bool:
+    """A comparison in which some rows are forms of others shows what the forms do."""
+    return outcome.suite["layout"] == "comparison" and not any(map(outcome.base_of, outcome.lines))
+
+
+def _paired_over(outcome: Outcome) -> str:
+    return "judged days, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
+
+
+def _difference_bars(scene: Scene, metric: str) -> Bars:
+    outcome, bars = scene.outcome, []
+    comparing = against_best(outcome)
+    best = outcome.best_baseline(metric, column_of(metric, pooled=False)) if comparing else None
+    for line in outcome.lines:
+        other = outcome.base_of(line) or best
+        if other is None or other is line or (comparing and line.facts["role"] == "upper"):
+            continue
+        gap = outcome.difference(line, other, metric, pooled=False)
+        if gap is not None:
+            bars.append(Bar(line.name, gap.mean, scene.style(line), gap.low, gap.high, gap.clear, f"{gap.mean:+.4f}"))
+    better = "right" if metric in stats.HIGHER_IS_BETTER else "left"
+    title = f"{NAMES[metric]}{f' against {best.name}' if best else ''}"
+    return Bars(title, Axis(f"difference in {NAMES[metric]}; {better} is better"), tuple(bars), _INTERVAL)
