@@ -65,7 +65,9 @@ def test_it_shows_itself(result: tc.Result, tmp_path: Path) -> None:
     assert "<svg" in page
     assert "warm_labels=censored: labels of the warm-up part are those known at the split" in page
     assert repr(result).startswith("trace: AUC 0.")
-    assert "<svg" in result.plot().save(tmp_path / "plot.html").read_text()
+    assert "<svg" in result.plot().save(tmp_path / "plot.svg").read_text()
+    with pytest.raises(tc.UserError, match="saved as"):
+        result.plot().save(tmp_path / "plot.html")
 
 
 def test_the_model_predicts_from_frames_and_from_dictionaries(result: tc.Result) -> None:

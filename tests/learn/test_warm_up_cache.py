@@ -255,7 +255,7 @@ def test_reads_of_a_later_training_are_known_to_the_next(tmp_path: Path) -> None
     shared = Counting(tmp_path, HISTORY)
     for _ in range(2):
         for uses, late in ((False, 1.0), (False, 2.0), (True, 2.0), (True, 3.0)):
-            options = {"uses_late": uses, "late": late}
+            options: dict[str, Any] = {"uses_late": uses, "late": late}
             alone = warmed(engine(Sometimes(**SMALL, **options))).fingerprint()
             assert warmed(engine(Sometimes(**SMALL, **options)), shared).fingerprint() == alone
     assert shared.trained == 4  # the helper once, the served net for each of three different readings

@@ -18,22 +18,22 @@ from tracecvr.base.files import write_atomically
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.figure import Figure
 
+KINDS = ("pdf", "png", "svg")
 _SCALE = 1.5
 """Pixels of a PNG for each pixel of the drawing."""
 
 
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
     """One file per figure and kind: `pdf`, `png` or `svg`."""
-    converters = {kind: _converter(kind) for kind in kinds}
     folder.mkdir(exist_ok=True)
-    written = []
-    for figure in figures:
-        document = svg.document(figure)
-        for kind, convert in converters.items():
-            path = folder / f"{figure.key}.{kind}"
-            write_atomically(path, partial(_write, content=convert(document)))
-            written.append(path)
-    return written
+    return [save_one(figure, folder / f"{figure.key}.{kind}", kind) for figure in figures for kind in kinds]
+
+
+def save_one(figure: Figure, path: Path, kind: str) -> Path:
+    """A figure as a file of one kind; returns its path."""
+    content = _converter(kind)(svg.document(figure))
+    write_atomically(path, partial(_write, content=content))
+    return path
 
 
 def _write(path: Path, content: bytes) -> None:
