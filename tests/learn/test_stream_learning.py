@@ -33,11 +33,16 @@ FORMS = {
     "adagrad": StreamLearning(optimiser="adagrad", embedding_learning_rate=0.02),
     "two rates": StreamLearning(embedding_learning_rate=1e-3, average=None),
     "moments": StreamLearning(carry_moments=True, batch_size=64),
+    "lazy adam": StreamLearning(optimiser="lazy_adam", batch_size=64),
+    "lazy moments": StreamLearning(optimiser="lazy_adam", warm_optimiser="lazy_adam", carry_moments=True),
+    "row adagrad": StreamLearning(
+        optimiser="row_adagrad", warm_optimiser="row_adagrad", embedding_learning_rate=0.02, average_clicks=500
+    ),
 }
 
 
 def warmed(stream: StreamLearning, share: WarmUpCache | None = None, **more: Any) -> Engine:
-    engine = Engine(Vanilla(hidden=(16, 8), batch_size=256), TABLE.schema, seed=1, stream=stream, **more)
+    engine = Engine(Vanilla(hidden=(16, 8), batch_size=256, warm_epochs=1), TABLE.schema, seed=1, stream=stream, **more)
     history = TableSource(TABLE).history(PLAN.split, PLAN.warm_labels)
     engine.warm_up(history, share=share) if share else engine.warm_up(history)
     return engine
@@ -117,7 +122,9 @@ def test_a_restored_engine_goes_on_to_the_same_bytes(form: str, lag: int, tmp_pa
         tick(engine, number)
         if number == 1:
             engine.snapshot(tmp_path / "state")
-    again = Engine(Vanilla(hidden=(16, 8), batch_size=256), TABLE.schema, 1, publish_lag=lag, stream=FORMS[form])
+    again = Engine(
+        Vanilla(hidden=(16, 8), batch_size=256, warm_epochs=1), TABLE.schema, 1, publish_lag=lag, stream=FORMS[form]
+    )
     again.restore(tmp_path / "state")
     for number in (2, 3):
         tick(again, number)
@@ -157,7 +164,9 @@ def test_a_third_partys_optimiser_is_used_by_name(monkeypatch: pytest.MonkeyPatc
             return {"sgd": torch.optim.SGD(net.parameters(), lr=rates.dense)}
 
     usual = registry.available
-    monkeypatch.setattr(registry, "available", lambda kind: {"sgd": Plain} if kind == "optimiser" else usual(kind))
+    monkeypatch.setattr(
+        registry, "available", lambda kind: usual(kind) | ({"sgd": Plain} if kind == "optimiser" else {})
+    )
     engine = warmed(StreamLearning(optimiser="sgd", learning_rate=0.5))
     before = weights(engine)["layers.0.weight"]
     tick(engine, 0)

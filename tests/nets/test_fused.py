@@ -64,7 +64,12 @@ def test_lookup_sums_rows_and_hands_back_their_gradients(values: int, batch: int
     grad = torch.randn(batch, 3, dtype=torch.float64, generator=rng)
     fast, slow = lookup(table, ids), table[ids].sum(1)
     torch.testing.assert_close(fast, slow)
-    torch.testing.assert_close(*(torch.autograd.grad(out, table, grad)[0] for out in (fast, slow)))
+    dense, expected = (torch.autograd.grad(out, table, grad)[0] for out in (fast, slow))
+    torch.testing.assert_close(dense, expected)
+    rows = torch.autograd.grad(lookup(table, ids, sparse=True), table, grad)[0]
+    assert rows.is_sparse
+    assert rows._indices()[0].tolist() == ids.unique().tolist()
+    torch.testing.assert_close(rows.to_dense(), expected)
 
 
 def test_projection_is_the_product_of_each_block_with_tables_shared() -> None:
@@ -156,8 +161,14 @@ def test_embeddings_through_a_layer_whatever_is_projected(batch: int) -> None:
     fast, slow = embedding.linear(x, layer, beside), plain_linear(embedding, x, layer, beside)
     torch.testing.assert_close(fast, slow)
     torch.testing.assert_close(embedding(x), plain_embedding(embedding, x))
-    for ours, theirs in zip(*(torch.autograd.grad(out, inputs, grad) for out in (fast, slow)), strict=True):
+    expected = torch.autograd.grad(slow, inputs, grad)
+    for ours, theirs in zip(torch.autograd.grad(fast, inputs, grad), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+    embedding.table.sparse = True
+    for ours, theirs in zip(
+        torch.autograd.grad(embedding.linear(x, layer, beside), inputs, grad), expected, strict=True
+    ):
+        torch.testing.assert_close(ours.to_dense(), theirs)
 
 
 def test_a_perceptron_without_hidden_layers_is_one_layer() -> None:

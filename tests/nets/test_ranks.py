@@ -39,6 +39,7 @@ FOUR: list[Case] = [
     ("trace", ()),
     *((name, plugins) for name in ("es_dfm", "defuse", "gdfm") for plugins in ((), ("completer",))),
 ]
+BY_ROWS = ("lazy_adam", "row_adagrad")
 BACKBONES: list[str] = sorted(set(registry.available("backbone")) - {"mlp"})
 
 
@@ -46,6 +47,7 @@ def jobs(two: bool) -> dict[Any, Any]:
     """What is computed by one process and by several: by two everything, by three what shows rows that are left over:
     of batches of 4 and of 2, the third has none."""
     by_name: dict[Any, Any] = {"odd nets": ranked.odd_nets, "refused": ranked.refused}
+    by_name |= {name: partial(ranked.by_rows, name) for name in BY_ROWS}
     for size, case in [*product([4], FOUR), (2, FOUR[0])]:
         by_name[size, case] = partial(ranked.gradients, case, torch.float64, hourly=1, batch_size=size)
     if two:
@@ -142,6 +144,18 @@ def test_weights_stay_together_for_a_hundred_steps(
     for rank in two:
         assert distance(rank["trained", case], theirs, ".net.") < 1e-9
     assert two[0]["trained", case].fingerprint == two[1]["trained", case].fingerprint
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize("optimiser", BY_ROWS)
+def test_gradients_of_some_rows_are_those_of_one_process(
+    optimiser: str, alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]
+) -> None:
+    for several in (two, three):
+        for rank in several:
+            assert distance(rank[optimiser], alone[optimiser], f"{optimiser}.embedding") < 1e-9
+            assert distance(rank[optimiser], alone[optimiser]) < 1e-9
+        assert len({rank[optimiser].fingerprint for rank in several}) == 1
 
 
 @pytest.mark.scale

@@ -22,6 +22,7 @@ from tracecvr.base.progress import Progress
 from tracecvr.data.table import ClickTable
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.nets import ranks
 from tracecvr.runs.run import Spec, work
 from tracecvr.stream.source import TableSource
@@ -31,6 +32,7 @@ Floats = npt.NDArray[Any]
 Step = list[Tensor | None]
 
 SPLIT = DAY
+FEW: Case = ("es_dfm", ())
 SIZES: dict[str, Any] = {"hidden": (16, 8), "embedding_dim": 4, "batch_size": 31}
 """Halves of a batch are 16 and 15 rows: one is worth folding a normalisation of 16 columns, the other is not."""
 
@@ -44,11 +46,14 @@ def table(hourly: int) -> ClickTable:
     ).prepare(None)[0]
 
 
-def engine_of(case: Case, log: ClickTable, **options: Any) -> tuple[Engine, TableSource]:
+def engine_of(
+    case: Case, log: ClickTable, stream: StreamLearning = AS_WARM_UP, **options: Any
+) -> tuple[Engine, TableSource]:
     """An engine of small nets after its warm-up, and what it learns from."""
     method, plugins = case
     made = registry.get("method", method)(**SIZES | options)
-    engine, source = Engine(made, log.schema, 0, tuple(_plugin(name) for name in plugins)), TableSource(log)
+    parts = tuple(_plugin(name) for name in plugins)
+    engine, source = Engine(made, log.schema, 0, parts, stream=stream), TableSource(log)
     engine.warm_up(source.history(SPLIT, "mature"))
     return engine, source
 
@@ -103,6 +108,16 @@ def trained(case: Case, dtype: torch.dtype) -> Taken:
             engine.tick(source, SPLIT + hour * HOUR, SPLIT + (hour + 1) * HOUR)
             hour += 1
         return taken(engine, source, steps)
+
+
+def by_rows(optimiser: str) -> Taken:
+    """The state after some ticks with an optimiser that touches rows alone, in warm-up, too."""
+    with precision(torch.float64):
+        stream = StreamLearning(optimiser=optimiser, warm_optimiser=optimiser, batch_size=31)
+        engine, source = engine_of(FEW, table(4), stream)
+        for hour in range(16):
+            engine.tick(source, SPLIT + hour * HOUR, SPLIT + (hour + 1) * HOUR)
+        return taken(engine, source, [])
 
 
 def taken(engine: Engine, source: TableSource, steps: list[Step]) -> Taken:

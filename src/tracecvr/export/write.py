@@ -65,7 +65,7 @@ def _written(question: ModelOutput, model: Model, kind: Format, path: Path) -> d
     engine = model.engine
     expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
     try:
-        with engine.serving():
+        with engine.exporting():
             kind.write(traced(question.module, question.batches[-1]), path)
         with quiet():
             answer = kind.loaded(path)

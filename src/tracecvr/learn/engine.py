@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,9 +31,11 @@ from tracecvr.data.table import Schema
 from tracecvr.families.method import Method, Plugin
 from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
+from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
-from tracecvr.learn.stream_learning import AS_WARM_UP, AveragedNet, StreamLearning, load_moments, moments
+from tracecvr.learn.row_optimisers import RowOptimiser
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
 from tracecvr.nets import ranks
 from tracecvr.nets.backbones import freeze, start_at, thaw
 from tracecvr.stream.reveal import Again, LabelledReveals, Reveals, repeated
@@ -164,6 +166,8 @@ class Engine:
                 fit = replace(fit, epochs=fit.usual)
             facts = adam | {"title": fit.title, "epochs": fit.epochs, "usual": fit.usual}
             facts |= {"batch_size": size, "seed": self.seed, "moments": self._carries(fit)}
+            facts |= self.stream.warm_up_facts
+            self._warm_up_optimisers(fit.net)  # the kind of gradient that its tables give is part of a net's form
             train = partial(self._fit, history=history, size=size, progress=progress)
             outcomes.append((fit, share(fit, facts, train)))
             if fit.net is not self._main:
@@ -242,6 +246,12 @@ class Engine:
             if newest is not None:
                 served.load_state_dict(newest)
 
+    @contextmanager
+    def exporting(self) -> Iterator[None]:
+        """The same, with every weight of the served net in its place: for who reads the weights themselves."""
+        with self.serving(), nullcontext() if self._average is None else self._average.settled():
+            yield
+
     def forget(self) -> None:
         """Drop remembered outputs of nets. For whoever changes weights from outside."""
         self._calls.forget()
@@ -256,7 +266,7 @@ class Engine:
             tensors |= {f"{owner}.count.{name}": value for name, value in part.counts.items()}
         tensors |= moments(self._optimisers, self._main)
         if self._average is not None:
-            tensors |= {f"average.{name}": value for name, value in self._average.net.state_dict().items()}
+            tensors |= {f"average.{name}": value for name, value in self._average.state().items()}
         for age, served in enumerate(self._published):
             tensors |= {f"published.{age}.{name}": value for name, value in served.items()}
         return tensors | {f"logged.{name}": value for name, value in self._logs.state().items()}
@@ -271,7 +281,7 @@ class Engine:
         self.forget()
         self._start_stream(state)
         if self._average is not None:
-            self._average.net.load_state_dict(_under(state, "average."))
+            self._average.load_state(_under(state, "average."))
         self._published.clear()
         while served := _under(state, f"published.{len(self._published)}."):
             self._published.append(served)
@@ -361,12 +371,8 @@ class Engine:
             if names.count(name) > 1:
                 raise UserError(f"plugin {name!r} is given twice: keep one")
 
-    def _adam(self, net: nn.Module) -> torch.optim.Adam:
-        # Small nets may have no parameter at all; an optimiser refuses an empty list but not an empty group.
-        group = {"params": list(net.parameters())}
-        return torch.optim.Adam(
-            [group], lr=self.method.learning_rate, weight_decay=self.method.weight_decay, fused=True
-        )
+    def _warm_up_optimisers(self, net: nn.Module) -> dict[str, torch.optim.Optimizer]:
+        return self.stream.warm_up_optimisers(net, self.method.learning_rate, self.method.weight_decay)
 
     def _stream_optimisers(self) -> dict[str, torch.optim.Optimizer]:
         return self.stream.optimisers(self._main, self.method.learning_rate, self.method.weight_decay)
@@ -428,23 +434,23 @@ class Engine:
     def _fit(self, fit: Fit, history: History, size: int, progress: Progress = no_progress) -> Fitted:
         """Train a net on history. The number of passes is chosen on held-back clicks unless it is set."""
         epochs = self._passes(fit, history, size) if fit.epochs is None else fit.epochs
-        optimiser, total = self._adam(fit.net), epochs * len(history)
+        optimisers, total = self._warm_up_optimisers(fit.net), epochs * len(history)
         for epoch in range(epochs):
             done = epoch * len(history)
-            for learnt in self._pass(fit, epoch, optimiser, history, size):
+            for learnt in self._pass(fit, epoch, optimisers.values(), history, size):
                 progress(f"warm-up: {fit.title}", done + learnt, total)
         fit.net.eval()
-        return Fitted(epochs, moments({"adam": optimiser}, fit.net) if self._carries(fit) else {})
+        return Fitted(epochs, moments(optimisers, fit.net) if self._carries(fit) else {})
 
     def _pass(
-        self, fit: Fit, epoch: int, optimiser: torch.optim.Optimizer, history: History, size: int
+        self, fit: Fit, epoch: int, optimisers: Collection[torch.optim.Optimizer], history: History, size: int
     ) -> Iterator[int]:
         """Learn from every click of history once, and say after each step how many are done."""
         fit.net.train()
         learnt = 0
         for b in history.batches(size, generator(self.seed, "warm up", fit.title, epoch)):
             if len(b) > 1:
-                self._step([optimiser], fit.loss(b), f"warm-up of {fit.title}")
+                self._step(optimisers, fit.loss(b), f"warm-up of {fit.title}")
             learnt += len(b)
             yield learnt
 
@@ -454,10 +460,10 @@ class Engine:
         if not len(earlier) or not len(held_back):
             return fit.usual
         start, counts = {key: value.clone() for key, value in fit.net.state_dict().items()}, dict(fit.part.counts)
-        optimiser = self._adam(fit.net)
+        optimisers = self._warm_up_optimisers(fit.net).values()
 
         def one_pass(epoch: int) -> None:
-            for _ in self._pass(fit, epoch, optimiser, earlier, size):
+            for _ in self._pass(fit, epoch, optimisers, earlier, size):
                 pass
 
         best = warm_up_passes.best(one_pass, lambda: self._held_back_loss(fit, held_back), fit.usual)
@@ -496,8 +502,9 @@ class Engine:
             optimiser.zero_grad(set_to_none=True)
         loss.backward()
         if (shared := ranks.current()) is not None:
-            groups = [group for optimiser in optimisers for group in optimiser.param_groups]
-            shared.mean_gradients([parameter for group in groups for parameter in group["params"]])
+            rowwise = [optimiser for optimiser in optimisers if isinstance(optimiser, RowOptimiser)]
+            shared.mean_gradients(_parameters(optimiser for optimiser in optimisers if optimiser not in rowwise))
+            shared.mean_row_gradients(_parameters(rowwise))
         for optimiser in optimisers:
             optimiser.step()
         self.forget()
@@ -510,7 +517,9 @@ class Engine:
         self._main.eval()
         self._optimisers = self._stream_optimisers()
         load_moments(self._optimisers, self._main, carried)
-        self._average = AveragedNet(self._main) if self.stream.averages else None
+        # A published copy of the average is of whole tables anyway.
+        lazily = () if self.publish_lag else self._optimisers.values()
+        self._average = AveragedNet(self._main, lazily) if self.stream.averages else None
         self._calls.forget_clicks()
 
     def _answer(self, ask: Callable[[Tensor], Tensor], rows: Tensor) -> npt.NDArray[np.float32]:
@@ -536,6 +545,11 @@ def _resolved_options(part: Part) -> dict[str, Any]:
     if "main" in known:
         resolved |= {"warm_epochs": known["main"]["passes"], "warm_batch_size": known["main"]["batch_size"]}
     return resolved
+
+
+def _parameters(optimisers: Iterable[torch.optim.Optimizer]) -> list[nn.Parameter]:
+    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
-"""Optimisers of the stream, by name: here, or in the entry-point group `tracecvr.optimisers`.
+"""Optimisers of stream and warm-up, by name: here, or in the entry-point group `tracecvr.optimisers`.
 
 One is a class with a `name` and a static method `make`, which returns torch optimisers that together cover all
-parameters of a net. Their state is saved under the names of their keys.
+parameters of a net. Their state is saved under the names of their keys. An `nn.Embedding` whose `sparse` is set has a
+gradient of only the rows of a batch: it is set for optimisers that can take it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from tracecvr.base import registry
+from tracecvr.learn.row_optimisers import AdagradRows, LazyAdamRows, RowOptimiser
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,47 @@ class Adagrad:
         return {"adam": _adam([{"params": dense}], rates), "adagrad": adagrad}
 
 
+class LazyAdam:
+    """Adam, for embedding tables only in the rows of a batch, with the decay of moments that a row missed: a step does
+    not take longer if a table has more rows."""
+
+    name = "lazy_adam"
+
+    @staticmethod
+    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+        return _by_rows("lazy_adam", LazyAdamRows, net, rates)
+
+
+class RowAdagrad:
+    """Row-wise Adagrad for embedding tables, in the rows of a batch, and Adam for all other parameters. It keeps one
+    number per row, where Adam keeps two per weight."""
+
+    name = "row_adagrad"
+
+    @staticmethod
+    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+        return _by_rows("row_adagrad", AdagradRows, net, rates)
+
+
+def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+    """The optimisers of a name for a net, whose tables give the gradients that these take."""
+    _set_sparse(net, False)
+    optimisers: dict[str, torch.optim.Optimizer] = registry.get("optimiser", name).make(net, rates)  # type: ignore[attr-defined]
+    return optimisers
+
+
+def _by_rows(key: str, kind: type[RowOptimiser], net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+    _set_sparse(net, True)
+    adam = _adam([{"params": _dense(net)}], rates)
+    return {"adam": adam, key: kind(_tables(net), rates.embedding, rates.weight_decay)}
+
+
+def _set_sparse(net: nn.Module, on: bool) -> None:
+    for module in net.modules():
+        if isinstance(module, nn.Embedding):
+            module.sparse = on
+
+
 def _adam(groups: list[dict[str, Any]], rates: Rates) -> torch.optim.Adam:
     return torch.optim.Adam(groups, lr=rates.dense, weight_decay=rates.weight_decay, fused=True)
 
@@ -57,7 +102,7 @@ def _groups(net: nn.Module, rates: Rates) -> list[dict[str, Any]]:
     return [{"params": _tables(net), "lr": rates.embedding}, {"params": _dense(net)}]
 
 
-def _tables(net: nn.Module) -> list[torch.Tensor]:
+def _tables(net: nn.Module) -> list[nn.Parameter]:
     return [module.weight for module in net.modules() if isinstance(module, nn.Embedding)]
 
 

@@ -7,17 +7,15 @@ comparison gives every method the same ones, or tunes them for every method alik
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tracecvr.base import registry
 from tracecvr.base.config import DAY, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.learn.optimisers import Rates
+from tracecvr.learn.optimisers import Rates, made
 
 _LARGEST = 65_536
 """Events of one optimiser step at most, so that a huge interval does not exhaust the memory."""
@@ -37,7 +35,10 @@ class StreamLearning:
     batch_size: int | None = option(
         0, "events per optimiser step in the stream; 0 for one step per interval, none for that of warm-up", low=0
     )
-    optimiser: str = option("adam", "optimiser of the stream, by name: adam, adagrad or one of an entry point")
+    optimiser: str = option(
+        "adam", "optimiser of the stream, by name: adam, adagrad, lazy_adam, row_adagrad or one of an entry point"
+    )
+    warm_optimiser: str = option("adam", "optimiser of warm-up, by name")
     embedding_learning_rate: float | None = option(
         None, "step size of embedding tables; none for that of all parameters", above=0
     )
@@ -51,8 +52,11 @@ class StreamLearning:
     average_clicks: int | None = option(None, "in place of `average`: a number of clicks", above=0)
 
     def __post_init__(self) -> None:
-        if self.carry_moments and self.optimiser != "adam":
-            raise UserError(f"stream.carry_moments: warm-up uses adam, the stream {self.optimiser!r}; leave it out")
+        if self.carry_moments and self.optimiser != self.warm_optimiser:
+            raise UserError(
+                f"stream.carry_moments: warm-up uses {self.warm_optimiser}, the stream {self.optimiser!r}; leave it "
+                "out, or choose one optimiser for both (stream.warm_optimiser)"
+            )
         if self.batch_size == 1:
             raise UserError(
                 "stream.batch_size = 1: batch normalisation needs 2 events or more, or 0 for a whole interval"
@@ -66,9 +70,21 @@ class StreamLearning:
     def optimisers(self, net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
         """The stream's optimisers by the name under which their state is kept; `learning_rate` is that of warm-up."""
         dense = self.learning_rate or learning_rate
-        rates = Rates(dense, self.embedding_learning_rate or dense, weight_decay)
-        made: dict[str, torch.optim.Optimizer] = registry.get("optimiser", self.optimiser).make(net, rates)  # type: ignore[attr-defined]
-        return made
+        return made(self.optimiser, net, Rates(dense, self.embedding_learning_rate or dense, weight_decay))
+
+    def warm_up_optimisers(
+        self, net: nn.Module, learning_rate: float, weight_decay: float
+    ) -> dict[str, torch.optim.Optimizer]:
+        """The same for warm-up. Its Adam has one step size for all parameters."""
+        own = None if self.warm_optimiser == "adam" else self.embedding_learning_rate
+        return made(self.warm_optimiser, net, Rates(learning_rate, own or learning_rate, weight_decay))
+
+    @property
+    def warm_up_facts(self) -> dict[str, Any]:
+        """What a warm-up depends on beside step size and decay; nothing, if it uses Adam."""
+        if self.warm_optimiser == "adam":
+            return {}
+        return {"optimiser": self.warm_optimiser, "embedding_learning_rate": self.embedding_learning_rate}
 
     def batches(self, events: int, batch_size: int) -> list[slice]:
         """How the events of an interval are cut into optimiser steps; `batch_size` is that of warm-up."""
@@ -90,23 +106,6 @@ def _whole(events: int) -> int:
     """All events in one batch, or in as few batches of equal size as the memory allows."""
     batches = -(-events // _LARGEST)
     return -(-events // batches) if batches else 1
-
-
-class AveragedNet:
-    """The moving average of a net's weights and batch statistics: a net of its own, to be served."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.net = deepcopy(net).eval().requires_grad_(False)
-        self.net.zero_grad(set_to_none=True)
-
-    def update(self, newest: nn.Module, decay: float) -> None:
-        """Move towards the newest weights; counters are taken over."""
-        averaged = self.net.state_dict()
-        for name, value in newest.state_dict().items():
-            if value.is_floating_point():
-                averaged[name].lerp_(value, 1 - decay)
-            else:
-                averaged[name].copy_(value)
 
 
 def moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module) -> dict[str, Tensor]:

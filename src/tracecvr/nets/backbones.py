@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tracecvr.base.config import DAY, MINUTE
 from tracecvr.data.table import Schema
 from tracecvr.nets.fused import Group, exporting, lookup, normed_linear, project
+from tracecvr.nets.lag import Lag
 
 
 class Embedding(nn.Module):
@@ -29,6 +30,7 @@ class Embedding(nn.Module):
         nn.init.normal_(self.table.weight, std=0.01)
         self._groups: dict[tuple[int, ...], tuple[list[Group], list[int]]] = {}
         self.projected: dict[tuple[nn.Linear, tuple[int, ...]], Tensor] | None = None  # of a frozen net: see `freeze`
+        self.lag: Lag | None = None  # of an averaged net: see `averaged_net`
         self.starts = list(accumulate(self.sizes, initial=0))[:-1]
         self.tables = [list(schema.tables).index(schema.features[j].table) for j in self.embedded]
 
@@ -41,7 +43,7 @@ class Embedding(nn.Module):
         A feature with few values for the size of the batch goes through its block of the layer value by value; each
         row of the batch then only looks up and adds. Criteo's 17 tables have 3,488 rows, a batch 17 x 4,096 ids.
         """
-        at_most = 0 if exporting() else len(x) // 2
+        at_most = 0 if exporting() or self.lag is not None else len(x) // 2
         few = [i for i, t in enumerate(self.tables) if self.sizes[t] <= at_most]
         if not few:
             return F.linear(torch.cat([self(x), *beside], dim=1), layer.weight, layer.bias)
@@ -64,7 +66,7 @@ class Embedding(nn.Module):
 
     def _projection(self, layer: nn.Linear, chosen: tuple[int, ...], groups: list[Group]) -> Tensor:
         if self.projected is None:
-            return project(self.table.weight, layer.weight, layer.bias, groups)
+            return project(self.table.weight, layer.weight, layer.bias, groups, self.table.sparse)
         if (layer, chosen) not in self.projected:
             self.projected[layer, chosen] = project(self.table.weight, layer.weight, layer.bias, groups)
         return self.projected[layer, chosen]
@@ -90,8 +92,13 @@ class Embedding(nn.Module):
         parts = [F.one_hot(x[:, j].long(), size).to(self.table.weight.dtype) for j, size in self.one_hot]
         if chosen:
             ids = self._ids(x, chosen, [self.starts[self.tables[i]] for i in chosen])
-            parts.insert(0, lookup(self.table.weight, ids.reshape(-1, 1)).view(x.shape[0], len(chosen) * self.dim))
+            parts.insert(0, self._rows(ids.reshape(-1, 1)).view(x.shape[0], len(chosen) * self.dim))
         return parts
+
+    def _rows(self, ids: Tensor) -> Tensor:  # (n, 1) -> (n, dim)
+        if self.lag is not None:
+            return self.lag.rows(ids[:, 0])
+        return lookup(self.table.weight, ids, self.table.sparse)
 
 
 def freeze(net: nn.Module) -> nn.Module:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tracecvr.nets import ranks
+from tracecvr.nets.row_gradients import row_gradient, sum_by_row
 
 
 def exporting() -> bool:
@@ -35,13 +36,14 @@ class Group:
         return torch.cat([torch.arange(start, start + self.size) for start in self.starts])
 
 
-def lookup(table: Tensor, ids: Tensor) -> Tensor:
-    """Sums of table rows: (V, D) and ids (B, n) to (B, D)."""
+def lookup(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
+    """Sums of table rows: (V, D) and ids (B, n) to (B, D). With `sparse`, the gradient holds only the rows of `ids`:
+    to compute it takes no longer if the table has more rows."""
     if exporting():
         return F.embedding(ids, table).sum(1)
     if not (table.requires_grad and torch.is_grad_enabled()):
         return F.embedding_bag(ids, table, mode="sum")
-    sums: Tensor = _Lookup.apply(table, ids)  # type: ignore[no-untyped-call]
+    sums: Tensor = _Lookup.apply(table, ids, sparse)  # type: ignore[no-untyped-call]
     return sums
 
 
@@ -50,24 +52,26 @@ class _Lookup(torch.autograd.Function):
     the gradient. Some eight times faster than torch's own, sort included; the sort is stable to fix the summation."""
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, ids: Tensor) -> Tensor:
+    def forward(ctx: Any, table: Tensor, ids: Tensor, sparse: bool) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.rows = len(table)
+        ctx.table, ctx.sparse = tuple(table.shape), sparse
         return F.embedding_bag(ids, table, mode="sum")
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (ids,) = ctx.saved_tensors
-        flat = ids.flatten()
-        rows = torch.sort(flat, stable=True).indices.div_(ids.shape[1], rounding_mode="floor")
-        ends = torch.bincount(flat, minlength=ctx.rows).cumsum(0)
-        return F.embedding_bag(rows, grad.contiguous(), F.pad(ends[:-1], (1, 0)), mode="sum"), None
+        flat, each = ids.flatten(), ids.shape[1]
+        if ctx.sparse:
+            return row_gradient(*sum_by_row(flat, grad, each), ctx.table, distinct=True), None, None
+        rows = torch.sort(flat, stable=True).indices.div_(each, rounding_mode="floor")
+        ends = torch.bincount(flat, minlength=ctx.table[0]).cumsum(0)
+        return F.embedding_bag(rows, grad.contiguous(), F.pad(ends[:-1], (1, 0)), mode="sum"), None, None
 
 
-def project(table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group]) -> Tensor:
+def project(table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group], sparse: bool = False) -> Tensor:
     """Every feature's table rows times its columns of a layer, features one below the other as in `groups`; the first
-    feature's plus `bias`."""
-    products: Tensor = _Projection.apply(table, weight, bias, groups)  # type: ignore[no-untyped-call]
+    feature's plus `bias`. `sparse` as in `lookup`."""
+    products: Tensor = _Projection.apply(table, weight, bias, groups, sparse)  # type: ignore[no-untyped-call]
     return products
 
 
@@ -76,10 +80,10 @@ class _Projection(torch.autograd.Function):
     so small that calling them takes longer than they do."""
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group]) -> Tensor:
+    def forward(ctx: Any, table: Tensor, weight: Tensor, bias: Tensor, groups: list[Group], sparse: bool) -> Tensor:
         gathered = [_of_group(g, table, weight) for g in groups]
         ctx.save_for_backward(table, weight, *(tensor for pair in gathered for tensor in pair))
-        ctx.groups = groups
+        ctx.groups, ctx.sparse = groups, sparse
         out = table.new_empty(sum(len(g.rows) for g in groups), len(weight))
         parts = out.split([len(g.rows) for g in groups])
         for g, (rows, columns), part in zip(groups, gathered, parts, strict=True):
@@ -88,18 +92,32 @@ class _Projection(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         table, weight, *gathered = ctx.saved_tensors
-        of_table, of_weight = torch.zeros_like(table), torch.zeros_like(weight)
-        by_feature = _by_feature(of_weight, table.shape[1])
+        of_weight = torch.zeros_like(weight)
+        by_feature, of_tables = _by_feature(of_weight, table.shape[1]), []
         parts = grad.split([len(g.rows) for g in ctx.groups])
         for g, rows, columns, part in zip(ctx.groups, gathered[::2], gathered[1::2], parts, strict=True):
             of_values = part.view(len(rows), g.size, -1)
-            of_rows = torch.bmm(of_values, columns.transpose(1, 2))
-            for start, of_feature in zip(g.starts, of_rows, strict=True):
-                of_table[start : start + g.size] += of_feature  # added, since features may share a table
+            of_tables.append(torch.bmm(of_values, columns.transpose(1, 2)))
             by_feature[:, g.features] = torch.bmm(of_values.transpose(1, 2), rows).transpose(0, 1)
-        return of_table, of_weight, grad[: ctx.groups[0].size].sum(0), None
+        of_table = (_sparse if ctx.sparse else _dense)(ctx.groups, of_tables, table)
+        return of_table, of_weight, grad[: ctx.groups[0].size].sum(0), None, None
+
+
+def _dense(groups: list[Group], of_tables: list[Tensor], table: Tensor) -> Tensor:
+    """The gradient of a whole table, from those of groups of features, each (n, size, dim)."""
+    of_table = torch.zeros_like(table)
+    for g, of_rows in zip(groups, of_tables, strict=True):
+        for start, of_feature in zip(g.starts, of_rows, strict=True):
+            of_table[start : start + g.size] += of_feature  # added, since features may share a table
+    return of_table
+
+
+def _sparse(groups: list[Group], of_tables: list[Tensor], table: Tensor) -> Tensor:
+    """The same of their rows alone, once for each feature that shares a table."""
+    rows, values = torch.cat([g.rows for g in groups]), torch.cat([part.flatten(0, 1) for part in of_tables])
+    return row_gradient(rows, values, tuple(table.shape), distinct=False)
 
 
 def _of_group(g: Group, table: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from tracecvr.base.errors import UserError
+from tracecvr.nets.row_gradients import row_gradient, rows_of
 
 Call = Callable[..., Any]
 Net = TypeVar("Net", bound=nn.Module)
@@ -96,6 +98,20 @@ class Ranks:
         *means, has = flat.split([*sizes, len(having)])
         for p, mean, some in zip(having, means, has.tolist(), strict=True):
             p.grad = mean.view_as(p) if some else None
+
+    def mean_row_gradients(self, tables: Iterable[nn.Parameter]) -> None:
+        """The same of gradients that hold only some rows of their tables: the rows of all ranks, in the order of ranks.
+        All ranks have a gradient of a table, or none has."""
+        for table in tables:
+            if table.grad is None:
+                continue
+            rows, values = rows_of(table.grad)
+            counts = self.gathered(torch.tensor(len(rows)))
+            most = int(counts.max())
+            present = torch.arange(most) < counts[:, None]  # (ranks, rows)
+            rows = self.gathered(F.pad(rows, (0, most - len(rows))))[present]
+            values = self.gathered(F.pad(values, (0, 0, 0, most - len(values))))[present]
+            table.grad = row_gradient(rows, values / self.size, tuple(table.shape), distinct=False)
 
 
 _joined: Ranks | None = None

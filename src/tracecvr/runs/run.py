@@ -224,8 +224,9 @@ def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], Stre
 
 
 def _with_stream(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded options; those of records that are older than the stream's settings added."""
-    return {"stream": values(AS_WARM_UP)} | dict(options)
+    """Recorded options; those of records that are older than the stream's settings, or some of these, added."""
+    stream = options.get("stream", values(AS_WARM_UP))
+    return dict(options) | {"stream": {"warm_optimiser": "adam"} | stream}
 
 
 class _Run:

@@ -1,0 +1,83 @@
+"""AveragedNet: the moving average of a net's weights, which is what is served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from tracecvr.learn.row_optimisers import RowOptimiser
+from tracecvr.nets.backbones import Embedding
+from tracecvr.nets.lag import Lag
+
+_LAG = "lag."
+"""What the names of the state of lags begin with."""
+
+
+class AveragedNet:
+    """The moving average of a net's weights and batch statistics: a net of its own, to be served.
+
+    Tables that a row optimiser learns are averaged row by row, when a row is about to change, and brought up to date
+    where they are read: the same average, without a pass over all rows in each interval.
+    """
+
+    def __init__(self, net: nn.Module, optimisers: Collection[torch.optim.Optimizer] = ()) -> None:
+        self.net = deepcopy(net).eval().requires_grad_(False)
+        self.net.zero_grad(set_to_none=True)
+        self._lags: dict[str, Lag] = {}
+        rowwise = [optimiser for optimiser in optimisers if isinstance(optimiser, RowOptimiser)]
+        tables = {id(table) for optimiser in rowwise for group in optimiser.param_groups for table in group["params"]}
+        for (name, averaged), newest in zip(self.net.named_modules(), net.modules(), strict=True):
+            if isinstance(newest, Embedding) and id(newest.table.weight) in tables:
+                assert isinstance(averaged, Embedding)
+                averaged.lag = Lag(averaged.table.weight, newest.table.weight)
+                self._lags[f"{name}.table.weight"] = averaged.lag
+        for optimiser in rowwise:
+            optimiser.before_change.append(self._before_change)
+
+    def update(self, newest: nn.Module, decay: float) -> None:
+        """Move towards the newest weights; counters are taken over."""
+        averaged = self.net.state_dict()
+        for name, value in newest.state_dict().items():
+            if name in self._lags:
+                self._lags[name].clock += math.log(max(decay, 1e-300))
+            elif value.is_floating_point():
+                averaged[name].lerp_(value, 1 - decay)
+            else:
+                averaged[name].copy_(value)
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor of it, by name."""
+        lags = {f"{_LAG}{name}": lag for name, lag in self._lags.items()}
+        beside = {f"{name}.{key}": getattr(lag, key) for name, lag in lags.items() for key in ("since", "clock")}
+        return self.net.state_dict() | beside
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Become the average that `state` was taken from."""
+        self.net.load_state_dict({name: value for name, value in state.items() if not name.startswith(_LAG)})
+        for name, lag in self._lags.items():
+            lag.since = state[f"{_LAG}{name}.since"].clone()
+            lag.clock = state[f"{_LAG}{name}.clock"].clone()
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """While it lasts, the net is an ordinary one, whose tables are up to date: to be exported."""
+        late = [module for module in self.net.modules() if isinstance(module, Embedding) and module.lag is not None]
+        before = [(module, module.lag, module.table.weight.data) for module in late]
+        try:
+            for module, lag, _ in before:
+                assert lag is not None
+                module.lag, module.table.weight.data = None, lag.settled()
+            yield
+        finally:
+            for module, lag, average in before:
+                module.lag, module.table.weight.data = lag, average
+
+    def _before_change(self, table: nn.Parameter, rows: Tensor) -> None:
+        for lag in self._lags.values():
+            if lag.newest is table:
+                lag.catch_up(rows)

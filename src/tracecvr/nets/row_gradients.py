@@ -1,0 +1,36 @@
+"""Gradients of tables that hold only the rows of a batch: torch's sparse tensors, made and read here."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def row_gradient(rows: Tensor, values: Tensor, shape: tuple[int, ...], distinct: bool) -> Tensor:
+    """A gradient of a table of this shape that is 0 except in some rows. `distinct` says that these are in rising order
+    and that none stands there twice."""
+    return torch.sparse_coo_tensor(rows[None], values, shape, is_coalesced=distinct, check_invariants=False)
+
+
+def sum_by_row(rows: Tensor, values: Tensor, each: int = 1) -> tuple[Tensor, Tensor]:
+    """Distinct rows, in rising order, and the sum of the values of each. A value belongs to `each` rows that stand
+    together. The sort is stable to fix the order of summation."""
+    order = torch.sort(rows, stable=True)
+    index = order.indices if each == 1 else order.indices.div_(each, rounding_mode="floor")
+    distinct, counts = torch.unique_consecutive(order.values, return_counts=True)
+    return distinct.long(), F.embedding_bag(index, values.contiguous(), counts.cumsum(0) - counts, mode="sum")
+
+
+def rows_of(grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that a gradient of either form holds, a row perhaps more than once, and their values."""
+    return (grad._indices()[0], grad._values()) if grad.is_sparse else (torch.arange(len(grad)), grad)
+
+
+def touched_rows(grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows whose gradient is not 0, in rising order, and their gradients."""
+    rows, values = rows_of(grad)
+    if grad.is_sparse and not grad.is_coalesced():
+        rows, values = sum_by_row(rows, values)
+    touched = (values != 0).any(1)
+    return (rows, values) if bool(touched.all()) else (rows[touched], values[touched])
