@@ -6,8 +6,8 @@
 
 A step is the forward pass, the backward pass and the optimisers of the paper's perceptron on 17 columns, as many as
 Criteo has. One column has ten thousand ids or ten million, the others 200 each. Ids are spread evenly over all rows,
-which is the worst case: real traffic has favourites that stay in the cache. Steps of both sizes take turns, so that other
-work on the machine slows both. Exit code 1 if a row optimiser's ratio is above 1.3.
+which is the worst case: real traffic has favourites that stay in the cache. Steps of both sizes take turns, so that
+other work on the machine slows both. Exit code 1 if a row optimiser's ratio is above 1.3.
 
 It also tells what is done once per interval and not per step: averaging, and the state that a checkpoint writes.
 """
