@@ -152,7 +152,7 @@ class _Preparation:
 
     def __init__(self, dataset: Dataset, where: str, scratch: Scratch) -> None:
         self.dataset, self.where, self.scratch = dataset, where, scratch
-        self.encoder = Encoder(dataset.columns())
+        self.encoder = Encoder.of(dataset.columns())
         self.actions = dataset.table_schema(self.encoder).actions  # what cannot be is refused before anything is read
         scratch.row_bytes = 4 * len(self.encoder.columns) + 8 * (2 + len(self.actions))
         self.log = RawLog(pl.DataFrame(), rows=0)

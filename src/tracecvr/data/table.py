@@ -56,13 +56,28 @@ fields, and must be learnt from as before. No log is to be added here: a dataset
 
 
 @dataclass(frozen=True)
+class Growth:
+    """How a column grows. A value has a row of its own once it was seen in `after` clicks, until it was not seen for
+    `forget` seconds. There are at most `most` rows, of which one is for all other values."""
+
+    after: int
+    forget: int
+    most: int
+
+
+@dataclass(frozen=True)
 class Feature:
-    """An encoded column: ids in [0, size). Features of one `table` share an embedding; a one-hot one has none."""
+    """An encoded column: ids in [0, size). Features of one `table` share an embedding; a one-hot one has none.
+
+    A column that grows is two features, one after the other: the low and the high 31 bits of what values are known by.
+    """
 
     name: str
     size: int
     table: str
     one_hot: bool = False
+    growth: Growth | None = None
+    high: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,12 +143,17 @@ class Schema:
 
     @property
     def tables(self) -> dict[str, int]:
-        """Embedding tables and their number of rows, in order of first use."""
+        """Embedding tables of fixed size and their number of rows, in order of first use."""
         sizes: dict[str, int] = {}
         for f in self.features:
-            if not f.one_hot:
+            if not f.one_hot and f.growth is None:
                 sizes[f.table] = max(f.size, sizes.get(f.table, 0))
         return sizes
+
+    @property
+    def growths(self) -> dict[str, Growth]:
+        """Embedding tables that grow, in order of first use."""
+        return {f.table: f.growth for f in self.features if f.growth is not None}
 
     @property
     def text(self) -> str:
@@ -145,14 +165,22 @@ class Schema:
         content = asdict(self)
         if self.negatives_kept == 1:  # said only where it matters: other tables keep their fingerprints
             del content["negatives_kept"]
+        for feature in content["features"]:
+            if feature["growth"] is None:
+                del feature["growth"], feature["high"]
         return content
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
         old = _BEFORE_PREFERENCES.get(content["dataset"], {})
         fields: dict[str, Any] = old | {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
-        fields["features"] = tuple(Feature(**f) for f in content["features"])
+        fields["features"] = tuple(_feature(f) for f in content["features"])
         return cls(**fields)
+
+
+def _feature(content: dict[str, Any]) -> Feature:
+    growth = content.get("growth")
+    return Feature(**content | ({} if growth is None else {"growth": Growth(**growth)}))
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ class ModelOutput:
 def model_outputs(engine: Engine) -> list[ModelOutput]:
     """What a model can be asked: the score of a click, and the posterior of an open one if that is more."""
     method, schema = engine.method, engine.schema
-    batches: list[Inputs] = [probes(schema, method.ends, size) for size in BATCHES]
+    batches: list[Inputs] = [_with_known_values(engine, probes(schema, method.ends, size)) for size in BATCHES]
 
     def score(inputs: Inputs) -> npt.NDArray[np.float32]:
         return engine.score(torch.from_numpy(inputs[0]))
@@ -51,6 +51,23 @@ def model_outputs(engine: Engine) -> list[ModelOutput]:
     if type(method).posterior is not Method.posterior:
         outputs.append(ModelOutput("posterior", ("ids", "elapsed", "age"), Posterior(engine), posterior, batches))
     return outputs
+
+
+def _with_known_values(engine: Engine, inputs: Inputs) -> Inputs:
+    """The same clicks, most of them with values of growing columns that have rows of their own."""
+    ids, schema = inputs[0].copy(), engine.schema
+    for j, feature in enumerate(schema.features):
+        if feature.growth is not None and not feature.high and len(key := engine.growing.maps[feature.table].key):
+            rng = generator(0, "export", feature.name)
+            value = key.numpy()[rng.integers(0, len(key), len(ids))]
+            pair = np.stack([value & (1 << 31) - 1, value >> 31], axis=1)
+            ids[:, j : j + 2] = np.where(rng.random((len(ids), 1)) < 0.9, pair, ids[:, j : j + 2])
+    return ids, *inputs[1:]
+
+
+def as_exported(engine: Engine, inputs: Inputs) -> Inputs:
+    """Inputs as an exported module takes them: of a growing column it is given rows."""
+    return engine.growing.as_rows(torch.from_numpy(inputs[0])).numpy(), *inputs[1:]
 
 
 class ServedModule(nn.Module):

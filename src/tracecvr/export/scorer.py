@@ -19,6 +19,9 @@ class Scorer:
         for name, digest in self.manifest["files"].items():
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
                 raise SystemExit(f"{name} is not the file that manifest.json names: export the model again")
+        for column in self.manifest["features"]:
+            if "rows" in column:
+                column["row_of"] = dict(zip(*np.load(folder / column["rows"]).tolist(), strict=True))
         self.models = {name: loaded(folder / model["file"]) for name, model in self.manifest["models"].items()}
 
     def ids(self, clicks: list[dict[str, Any]]) -> Any:
@@ -41,10 +44,13 @@ class Scorer:
 
 
 def identified(column: dict[str, Any], value: Any) -> int:
-    if column["kind"] == "hashed":
+    if column["kind"] in ("hashed", "growing"):
         import xxhash
 
-        return int(xxhash.xxh3_64_intdigest(text(value).encode()) % column["size"])
+        hashed = xxhash.xxh3_64_intdigest(text(value).encode())
+        if column["kind"] == "growing":
+            return int(column["row_of"].get(hashed % 2**62, 0)) if "row_of" in column else 0
+        return int(hashed % column["size"])
     if column["kind"] == "vocabulary":
         return int(column["ids"].get(text(value), 1))
     value = number(value)

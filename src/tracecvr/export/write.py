@@ -14,13 +14,13 @@ import torch
 from tracecvr.base.config import chosen
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Hashed, Vocabulary
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Growing, Hashed, Vocabulary
 from tracecvr.data.table import NEVER, atomic_directory
 from tracecvr.export import scorer
 from tracecvr.export.bin_edges import edges
 from tracecvr.export.formats import FORMATS, Format, quiet, traced
 from tracecvr.export.model import Model
-from tracecvr.export.outputs import BATCHES, ModelOutput, model_outputs
+from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs
 
 TOLERANCE = 1e-4
 """How far log-odds of an export may be from torch's."""
@@ -52,10 +52,11 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
     kind.check()
     with atomic_directory(out) as folder:
         models = {q.name: _written(q, model, kind, folder / f"{q.name}.{name}") for q in model_outputs(model.engine)}
+        features = [described(column) | _rows(model, column, folder) for column in model.encoder.columns]
         write_text(folder / "scorer.py", _scorer(kind))
         write_text(folder / "README.txt", _readme(model, name, "posterior" in models))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        manifest = _manifest(model, kind, name) | {"models": models, "files": files}
+        manifest = _manifest(model, kind, name, features) | {"models": models, "files": files}
         write_json(folder / "manifest.json", manifest)
         return manifest
 
@@ -63,13 +64,14 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
 def _written(question: ModelOutput, model: Model, kind: Format, path: Path) -> dict[str, Any]:
     """Write what answers a question, and hold its answers against the engine's."""
     engine = model.engine
+    given = [as_exported(engine, batch) for batch in question.batches]
     expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
     try:
         with engine.exporting():
-            kind.write(traced(question.module, question.batches[-1]), path)
+            kind.write(traced(question.module, given[-1]), path)
         with quiet():
             answer = kind.loaded(path)
-        answers = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in question.batches]
+        answers = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in given]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
@@ -111,7 +113,18 @@ def _scorer(kind: Format) -> str:
     return getsource(scorer).replace(getsource(scorer.loaded), getsource(kind.loaded))
 
 
-def _manifest(model: Model, kind: Format, name: str) -> dict[str, Any]:
+def _rows(model: Model, column: Column, folder: Path) -> dict[str, Any]:
+    """Write which values of a growing column have which rows: what a value is known by, and its row."""
+    if not isinstance(column, Growing) or column.high:
+        return {}
+    file = f"rows_{[c.raw for c in model.encoder.columns].index(column.raw)}.npy"
+    known = model.engine.growing.maps[column.feature.table]
+    own = known.row > 0
+    np.save(folder / file, np.stack([known.key[own].numpy(), known.row[own].numpy()]))
+    return {"rows": file}
+
+
+def _manifest(model: Model, kind: Format, name: str, features: list[dict[str, Any]]) -> dict[str, Any]:
     engine, schema = model.engine, model.engine.schema
     return {
         "format": 1,
@@ -120,7 +133,7 @@ def _manifest(model: Model, kind: Format, name: str) -> dict[str, Any]:
         "method": engine.method.name,
         "options": engine.resolved_options(),
         "dataset": schema.dataset,
-        "features": [described(column) for column in model.encoder.columns],
+        "features": features,
         "hashing": _HASHING,
         "actions": list(schema.actions),
         "horizons": list(engine.method.ends),

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.learn.row_optimisers import RowOptimiser
-from tracecvr.nets.backbones import Embedding
-from tracecvr.nets.lag import Lag
+from tracecvr.nets.rows import Lag, Rows
 
 _LAG = "lag."
 """What the names of the state of lags begin with."""
@@ -32,10 +31,8 @@ class AveragedNet:
         rowwise = [optimiser for optimiser in optimisers if isinstance(optimiser, RowOptimiser)]
         tables = {id(table) for optimiser in rowwise for group in optimiser.param_groups for table in group["params"]}
         for (name, averaged), newest in zip(self.net.named_modules(), net.modules(), strict=True):
-            if isinstance(newest, Embedding) and id(newest.table.weight) in tables:
-                assert isinstance(averaged, Embedding)
-                averaged.lag = Lag(averaged.table.weight, newest.table.weight)
-                self._lags[f"{name}.table.weight"] = averaged.lag
+            if isinstance(averaged, Rows) and isinstance(newest, Rows) and id(newest.weight) in tables:
+                averaged.lag = self._lags[f"{name}.weight"] = Lag(averaged.weight, newest.weight)
         for optimiser in rowwise:
             optimiser.before_change.append(self._before_change)
 
@@ -66,16 +63,16 @@ class AveragedNet:
     @contextmanager
     def settled(self) -> Iterator[None]:
         """While it lasts, the net is an ordinary one, whose tables are up to date: to be exported."""
-        late = [module for module in self.net.modules() if isinstance(module, Embedding) and module.lag is not None]
-        before = [(module, module.lag, module.table.weight.data) for module in late]
+        late = [module for module in self.net.modules() if isinstance(module, Rows) and module.lag is not None]
+        before = [(module, module.lag, module.weight.data) for module in late]
         try:
             for module, lag, _ in before:
                 assert lag is not None
-                module.lag, module.table.weight.data = None, lag.settled()
+                module.lag, module.weight.data = None, lag.settled()
             yield
         finally:
             for module, lag, average in before:
-                module.lag, module.table.weight.data = lag, average
+                module.lag, module.weight.data = lag, average
 
     def _before_change(self, table: nn.Parameter, rows: Tensor) -> None:
         for lag in self._lags.values():

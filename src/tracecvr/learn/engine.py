@@ -32,6 +32,7 @@ from tracecvr.families.method import Method, Plugin
 from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.averaged_net import AveragedNet
+from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.row_optimisers import RowOptimiser
@@ -52,6 +53,9 @@ class Fitted:
 
 _WARM = "warm_up."
 """Before a net's name: where `counts` has the passes and the batch size of its warm-up."""
+
+_HISTORY_BLOCK = 1 << 18
+"""Clicks of history whose values are counted at once."""
 
 _TRIED = 32
 """Rows on which it is tried which biases are a net's outputs'."""
@@ -132,6 +136,9 @@ class Engine:
         # To the method a repeated event is the one that it repeats.
         self._first = torch.tensor([*range(len(own)), *(position for position, _ in repeats)], dtype=torch.int64)
         self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
+        self.growing = GrowingColumns(schema)
+        self.growing.check(self._memory, schema.interval)
+        self.growing.join(self._nets)
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = RecordedOutputs()
@@ -155,6 +162,7 @@ class Engine:
 
         `share` may take a net over from another run instead of training it.
         """
+        self._admit(history)
         self._look_through(history)
         size = self._batch_size(history)
         large = warm_up_passes.is_large(len(history), self.method.batch_size)
@@ -183,6 +191,7 @@ class Engine:
         self._record(source, start, end)
         if self.publish_lag:
             self._published.append({name: value.clone() for name, value in self._served.state_dict().items()})
+        self._grow(source, start, end)
         self._refresh(source, start, end)
         events = self._logs.with_recorded(self.events(source, start, end))
         if not len(events):
@@ -265,6 +274,7 @@ class Engine:
             tensors |= {f"{owner}.net.{name}": value for name, value in part.nets.state_dict().items()}
             tensors |= {f"{owner}.count.{name}": value for name, value in part.counts.items()}
         tensors |= moments(self._optimisers, self._main)
+        tensors |= {f"map.{name}": value for name, value in self.growing.state().items()}
         if self._average is not None:
             tensors |= {f"average.{name}": value for name, value in self._average.state().items()}
         for age, served in enumerate(self._published):
@@ -274,8 +284,10 @@ class Engine:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become the engine that `state` was taken from."""
         self.reveals, self.steps, self.skipped = state["counters"].tolist()
+        self.growing.load_state(_under(state, "map."))
         for owner, part in self._parts.items():
             part.after_warm_up()
+            self.growing.join(part.nets.values())
             part.nets.load_state_dict(_under(state, f"{owner}.net."))
             part.counts = _under(state, f"{owner}.count.")
         self.forget()
@@ -355,6 +367,11 @@ class Engine:
         return self._main if self._average is None else self._average.net
 
     @property
+    def _nets(self) -> list[nn.Module]:
+        """All nets of the method and its plugins."""
+        return [net for part in self._parts.values() for net in part.nets.values()]
+
+    @property
     def _parts(self) -> dict[str, Part]:
         return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
 
@@ -404,6 +421,26 @@ class Engine:
                 recorded = in_blocks(self.method.record)(clicks.x)
             self._logs.add(clicks.row, recorded, end + self._memory)
             self._logs.drop(start)
+
+    def _admit(self, history: History) -> None:
+        """Give rows to the values that history shows often enough."""
+        if self.growing:
+            for b in history.batches(_HISTORY_BLOCK, None):
+                self.growing.see(b.x, b.arrival)
+            start_rows(self._nets, self.growing.settle())
+
+    def _grow(self, source: Source, start: int, end: int) -> None:
+        """Count the values of an interval's clicks, and give rows and take them back as of its end. An interval without
+        clicks changes nothing: a live model may pass over it."""
+        if not self.growing or not len(clicks := source.clicks(start, end)):
+            return
+        self.growing.check(self._memory, end - start)
+        self.growing.see(clicks.x, torch.full((len(clicks),), end))
+        settled = self.growing.settle(end)
+        start_rows([*self._nets, *([] if self._average is None else [self._average.net])], settled)
+        start_moments(self._optimisers.values(), self._main, settled)
+        for published in self._published:
+            start_published(published, self._main, settled)
 
     def _look_through(self, history: History) -> None:
         """Let all parts observe history once, and start the outputs of nets at the rates that it has."""

@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from tracecvr.base.config import DAY, MINUTE
 from tracecvr.data.table import Schema
 from tracecvr.nets.fused import Group, exporting, lookup, normed_linear, project
-from tracecvr.nets.lag import Lag
+from tracecvr.nets.growing import GrowingMap, keys
+from tracecvr.nets.rows import Rows
+
+_START = 0.01
+"""Deviation of the first weights of tables."""
 
 
 class Embedding(nn.Module):
@@ -21,18 +25,31 @@ class Embedding(nn.Module):
     def __init__(self, schema: Schema, dim: int) -> None:
         super().__init__()
         self.dim, self.sizes = dim, list(schema.tables.values())
-        self.embedded = [j for j, f in enumerate(schema.features) if not f.one_hot]
+        self.embedded = [j for j, f in enumerate(schema.features) if not f.one_hot and f.growth is None]
         self.one_hot = [(j, f.size) for j, f in enumerate(schema.features) if f.one_hot]
-        self.width = dim * len(self.embedded) + sum(size for _, size in self.one_hot)
-        self.table = nn.Embedding(sum(self.sizes), dim)
+        self.table = Rows(sum(self.sizes), dim)
         # Small, because ids that appear after warm-up are served untrained: torch's N(0, 1) would be loud noise
         # (Oracle on criteo_search: AUC .775 and NLL .278 with it, .788 and .272 with this).
-        nn.init.normal_(self.table.weight, std=0.01)
+        nn.init.normal_(self.table.weight, std=_START)
         self._groups: dict[tuple[int, ...], tuple[list[Group], list[int]]] = {}
         self.projected: dict[tuple[nn.Linear, tuple[int, ...]], Tensor] | None = None  # of a frozen net: see `freeze`
-        self.lag: Lag | None = None  # of an averaged net: see `averaged_net`
         self.starts = list(accumulate(self.sizes, initial=0))[:-1]
         self.tables = [list(schema.tables).index(schema.features[j].table) for j in self.embedded]
+        self._add_growing(schema)
+        self.fields = len(self.embedded) + len(self.grown)
+        self.width = dim * self.fields + sum(size for _, size in self.one_hot)
+
+    def _add_growing(self, schema: Schema) -> None:
+        """A table of its own for each growing one. The engine replaces the maps by those that all nets share."""
+        self.schema, self.maps = schema, [GrowingMap(growth) for growth in schema.growths.values()]
+        low = [j for j, f in enumerate(schema.features) if f.growth is not None and not f.high]
+        self.grown = [(j, list(schema.growths).index(schema.features[j].table)) for j in low]
+        if self.maps:
+            self.growing = nn.ModuleList(Rows(one.capacity, self.dim) for one in self.maps)
+        for table in self.growing if self.maps else ():
+            assert isinstance(table, Rows)
+            nn.init.normal_(table.weight[:1], std=_START)
+            table.weight.data[1:] = table.weight.data[:1]
 
     def forward(self, x: Tensor) -> Tensor:  # (B, F) -> (B, width)
         return torch.cat(self._dense(x, list(range(len(self.tables)))), dim=1)
@@ -43,7 +60,7 @@ class Embedding(nn.Module):
         A feature with few values for the size of the batch goes through its block of the layer value by value; each
         row of the batch then only looks up and adds. Criteo's 17 tables have 3,488 rows, a batch 17 x 4,096 ids.
         """
-        at_most = 0 if exporting() or self.lag is not None else len(x) // 2
+        at_most = 0 if exporting() or self.table.lag is not None else len(x) // 2
         few = [i for i, t in enumerate(self.tables) if self.sizes[t] <= at_most]
         if not few:
             return F.linear(torch.cat([self(x), *beside], dim=1), layer.weight, layer.bias)
@@ -88,17 +105,25 @@ class Embedding(nn.Module):
         return picked + torch.tensor(starts, dtype=x.dtype)
 
     def _dense(self, x: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Embeddings of the chosen features side by side, and every one-hot feature."""
-        parts = [F.one_hot(x[:, j].long(), size).to(self.table.weight.dtype) for j, size in self.one_hot]
+        """Embeddings of the chosen features side by side, those of all growing ones, and every one-hot feature."""
+        one_hot = [F.one_hot(x[:, j].long(), size).to(self.table.weight.dtype) for j, size in self.one_hot]
+        parts = self._grown(x) + one_hot
         if chosen:
             ids = self._ids(x, chosen, [self.starts[self.tables[i]] for i in chosen])
-            parts.insert(0, self._rows(ids.reshape(-1, 1)).view(x.shape[0], len(chosen) * self.dim))
+            parts.insert(0, self.table.of(ids.reshape(-1)).view(x.shape[0], len(chosen) * self.dim))
         return parts
 
-    def _rows(self, ids: Tensor) -> Tensor:  # (n, 1) -> (n, dim)
-        if self.lag is not None:
-            return self.lag.rows(ids[:, 0])
-        return lookup(self.table.weight, ids, self.table.sparse)
+    def _grown(self, x: Tensor) -> list[Tensor]:
+        """Embeddings of growing columns. An export is given rows, in the place of low bits."""
+        if exporting():
+            return [self._growing(number).of(x[:, j]) for j, number in self.grown]
+        rows = [(number, key) for (_, number), (_, key) in zip(self.grown, keys(self.schema, x), strict=True)]
+        return [self._growing(number).of(self.maps[number].rows(key)) for number, key in rows]
+
+    def _growing(self, number: int) -> Rows:
+        table = self.growing[number]
+        assert isinstance(table, Rows)
+        return table
 
 
 def freeze(net: nn.Module) -> nn.Module:
@@ -255,7 +280,7 @@ class DeepFM(Backbone):
         self.first = nn.Linear(self.embedding.width, outputs)
         self.second = nn.Linear(dim, outputs, bias=False)
         self.deep = Perceptron(self.embedding.width, hidden, outputs)
-        self.dim, self.fields = dim, len(self.embedding.embedded)
+        self.dim, self.fields = dim, self.embedding.fields
 
     def top(self, embedded: Tensor) -> Tensor:
         fields = embedded[:, : self.fields * self.dim].view(-1, self.fields, self.dim)

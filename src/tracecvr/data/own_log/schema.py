@@ -35,6 +35,7 @@ observed_until = "40d"
 device = {kind = "vocabulary"}         # an id for each value of the warm-up part, one for others, one for none
 campaign = {kind = "hashed", size = 64}
 price = {kind = "binned", size = 32, scale = "log"}
+product = {kind = "growing", after = 5, forget = "60d"}  # a row for each value, as they come
 [[file]]                             # in place of `files`, where files differ
 path = "sales.parquet"
 event = "purchase"                   # what all of its rows are; or `type`, the column that says so
@@ -50,10 +51,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import Seconds, filled, nearest, option
+from tracecvr.base.config import DAY, Seconds, filled, nearest, option
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing, read_toml
-from tracecvr.data.encoder import Binned, Column, Hashed, Vocabulary
+from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
 
 SHAPES = ("clicks", "events")
 NUMBERS = ("s", "ms", "us", "ns")
@@ -148,6 +149,13 @@ class File:
 
 
 @dataclass(frozen=True)
+class _Growth:
+    after: int = option(5, "clicks after which a value gets a row of its own", low=1)
+    forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
+    size: int = option(2**31, "rows at most", low=2, high=2**31)
+
+
+@dataclass(frozen=True)
 class _Head:
     shape: str = option("", "clicks or events", choices=SHAPES)
     files: tuple[str, ...] = option((), "files, folders or patterns, beside the schema")
@@ -238,14 +246,23 @@ def _check_kinds(path: Path, tables: Mapping[str, Any]) -> None:
             raise UserError(f"{path}: {name!r} is {table!r}: expected a table, written {heading}")
 
 
+def _growing(name: str, rule: dict[str, Any], where: str) -> Column:
+    if set(rule) - {"kind", "after", "forget", "size"}:
+        raise UserError(f'{where}: expected {{kind = "growing", after = 5, forget = "60d"}}, found {rule!r}')
+    growth = filled(_Growth, {key: value for key, value in rule.items() if key != "kind"}, where)
+    return Growing(name, growth.size, after=growth.after, forget=growth.forget)
+
+
 _FEATURE_KEYS = {"vocabulary": {"kind"}, "hashed": {"kind", "size"}, "binned": {"kind", "size", "scale"}}
 
 
 def _column(name: str, rule: Any, where: str) -> Column:
     kind = rule.get("kind") if isinstance(rule, dict) else None
+    if kind == "growing":
+        return _growing(name, rule, where)
     if kind not in _FEATURE_KEYS or set(rule) - _FEATURE_KEYS[kind]:
         raise UserError(
-            f'{where}: expected {{kind = "vocabulary"}}, {{kind = "hashed", size = 64}} or '
+            f'{where}: expected {{kind = "vocabulary"}}, {{kind = "growing"}}, {{kind = "hashed", size = 64}} or '
             f'{{kind = "binned", size = 32, scale = "linear" or "log"}}, found {rule!r}'
         )
     if kind == "vocabulary":

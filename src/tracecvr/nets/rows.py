@@ -1,0 +1,76 @@
+"""Rows: a table of embeddings that is looked up by our fast forms; and Lag, for tables of averaged nets."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tracecvr.nets.fused import lookup
+
+
+class Rows(nn.Embedding):
+    """An embedding table. `lag` is set in an averaged net whose rows are brought up to date when they are read."""
+
+    def __init__(self, rows: int, dim: int) -> None:
+        super().__init__(rows, dim)
+        self.lag: Lag | None = None
+
+    def of(self, ids: Tensor) -> Tensor:  # (n,) -> (n, dim)
+        if self.lag is not None:
+            return self.lag.rows(ids)
+        return lookup(self.weight, ids[:, None], self.sparse)
+
+    @torch.no_grad()
+    def start(self, fresh: Tensor, capacity: int) -> None:
+        """Grow to so many rows, and make fresh ones copies of row 0, which stood for their values until now."""
+        shared = self.of(torch.zeros(1, dtype=torch.int64))
+        if len(self.weight) != capacity:
+            self.resize(capacity)
+        self.weight.data[fresh] = shared
+        if self.lag is not None:
+            self.lag.start(fresh)
+
+    def resize(self, capacity: int) -> None:
+        """Keep so many rows, or add some that nobody has been given yet."""
+        self.weight.data = resized(self.weight.data, capacity)
+        self.num_embeddings = capacity
+
+
+class Lag:
+    """How far each row of an averaged table is behind.
+
+    Averaging is `average = d * average + (1 - d) * newest` in each interval. While the newest row does not change, many
+    intervals are like one whose d is the product of theirs. So a row has to be written only before the newest one
+    changes. Whoever reads it meanwhile makes up for the intervals in between. `clock` is the sum of log(d) over all
+    intervals, `since` what it was when each row was written.
+    """
+
+    def __init__(self, average: nn.Parameter, newest: nn.Parameter) -> None:
+        self.average, self.newest = average, newest
+        self.since = torch.zeros(len(newest), dtype=torch.float64)
+        self.clock = torch.zeros((), dtype=torch.float64)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Averaged rows as of now: (n,) to (n, dim)."""
+        share = torch.exp(self.clock - self.since[ids]).to(self.average.dtype)[:, None]
+        return torch.lerp(self.newest.detach()[ids], self.average[ids], share)
+
+    def catch_up(self, ids: Tensor) -> None:
+        """Write rows as of now, because the newest ones are about to change."""
+        self.average[ids] = self.rows(ids)
+        self.since[ids] = self.clock
+
+    def start(self, ids: Tensor) -> None:
+        """Rows that were written now."""
+        self.since = resized(self.since, len(self.average))
+        self.since[ids] = self.clock
+
+    def settled(self) -> Tensor:
+        """The whole averaged table as of now."""
+        return self.rows(torch.arange(len(self.average)))
+
+
+def resized(rows: Tensor, count: int) -> Tensor:
+    """The first so many rows; missing ones are 0."""
+    more = rows.new_zeros(max(count - len(rows), 0), *rows.shape[1:])
+    return torch.cat([rows[:count], more])
