@@ -62,7 +62,7 @@ class Learnt:
         """What a checkpoint writes."""
         tensors = [*self.net.state_dict().values(), *moments(self.optimisers, self.net).values()]
         tensors += self.average.state().values()
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / 1e6
+        return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors)) / 1e6
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def tables(engine: Engine) -> Iterator[Tensor]:
     for part in engine._parts.values():
         for module in part.nets.modules():
             if isinstance(module, Embedding):
-                yield module.growing[0].weight  # type: ignore[misc]
+                yield module.grown_tables[0].weight
 
 
 def test_a_column_is_two_features_of_62_bits_and_one_embedding() -> None:
@@ -80,7 +80,7 @@ def test_rows_that_are_given_back_start_anew_in_optimisers_and_average() -> None
         if state:
             assert state["last"][rows].tolist() == [int(state["step"])] * len(rows)
         assert engine._average is not None
-        averaged = next(m for m in engine._average.net.modules() if isinstance(m, Embedding)).growing[0]
+        averaged = next(m for m in engine._average.net.modules() if isinstance(m, Embedding)).grown_tables[0]
         torch.testing.assert_close(averaged.of(torch.tensor(rows).long()), averaged.of(torch.zeros(len(rows)).long()))
         engine.tick(source, start, end)
     assert passed > 20

@@ -39,9 +39,9 @@ class Admission(RuleBasedStateMachine):
         self.fresh = self.map.settle(self.now).tolist()
         self.before = {value: Value(v.count, v.seen, v.row) for value, v in self.plain.items()}
         for click in clicks:
-            value = self.plain.setdefault(click, Value())
-            value.count += 1
-            value.seen = self.now
+            one = self.plain.setdefault(click, Value())
+            one.count += 1
+            one.seen = self.now
         self.plain = {value: v for value, v in self.plain.items() if self.now - v.seen < GROWTH.forget}
         waiting = [value for value, v in self.plain.items() if not v.row and v.count >= GROWTH.after]
         for value in sorted(waiting, key=lambda value: (-self.plain[value].count, value)):

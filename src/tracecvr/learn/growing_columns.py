@@ -11,7 +11,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
 from tracecvr.nets.backbones import Embedding
 from tracecvr.nets.growing import GrowingMap, keys
-from tracecvr.nets.rows import Rows, resized
+from tracecvr.nets.rows import resized
 
 
 class GrowingColumns:
@@ -38,8 +38,7 @@ class GrowingColumns:
         """Have nets read these maps, with tables of the size that they need."""
         for embedding in embeddings(nets) if self else ():
             embedding.maps = list(self.maps.values())
-            for rows, one in zip(embedding.growing, embedding.maps, strict=True):
-                assert isinstance(rows, Rows)
+            for rows, one in zip(embedding.grown_tables, embedding.maps, strict=True):
                 rows.resize(one.capacity)
 
     def see(self, x: Tensor, at: Tensor) -> None:
@@ -84,8 +83,7 @@ def embeddings(nets: Iterable[nn.Module]) -> list[Embedding]:
 def start_rows(nets: Iterable[nn.Module], settled: list[tuple[Tensor, int]]) -> None:
     """Give nets the rows that are fresh."""
     for embedding in embeddings(nets):
-        for rows, (fresh, capacity) in zip(embedding.growing, settled, strict=True):
-            assert isinstance(rows, Rows)
+        for rows, (fresh, capacity) in zip(embedding.grown_tables, settled, strict=True):
             rows.start(fresh, capacity)
 
 
@@ -94,9 +92,9 @@ def start_moments(
 ) -> None:
     """Forget what optimisers know of rows that have passed to another value."""
     for embedding in embeddings([net]):
-        for rows, (fresh, capacity) in zip(embedding.growing, settled, strict=True):
+        for rows, (fresh, capacity) in zip(embedding.grown_tables, settled, strict=True):
             for optimiser in optimisers:
-                state = optimiser.state.get(rows.weight, {})  # type: ignore[call-overload]
+                state = optimiser.state.get(rows.weight, {})
                 for name, value in list(state.items()):
                     if value.dim():
                         state[name] = resized(value, capacity)

@@ -102,7 +102,7 @@ def _groups(net: nn.Module, rates: Rates) -> list[dict[str, Any]]:
     return [{"params": _tables(net), "lr": rates.embedding}, {"params": _dense(net)}]
 
 
-def _tables(net: nn.Module) -> list[nn.Parameter]:
+def _tables(net: nn.Module) -> list[torch.Tensor]:
     return [module.weight for module in net.modules() if isinstance(module, nn.Embedding)]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tracecvr.nets.row_gradients import touched_rows
 
@@ -24,9 +24,9 @@ from tracecvr.nets.row_gradients import touched_rows
 class RowOptimiser(torch.optim.Optimizer):
     """Base of both. Subclasses say what state a row has, and by how much a gradient moves it."""
 
-    def __init__(self, tables: list[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(self, tables: list[Tensor], lr: float, weight_decay: float) -> None:
         super().__init__([{"params": tables}], {"lr": lr, "weight_decay": weight_decay})
-        self.before_change: list[Callable[[nn.Parameter, Tensor], None]] = []
+        self.before_change: list[Callable[[Tensor, Tensor], None]] = []
         """Called with a table and the rows of it that are about to change."""
 
     def fresh(self, table: Tensor) -> dict[str, Tensor]:
@@ -43,16 +43,16 @@ class RowOptimiser(torch.optim.Optimizer):
         for group in self.param_groups:
             for table in group["params"]:
                 if table.grad is not None:
-                    self._step(table, group["lr"], group["weight_decay"])
+                    self._step(table, table.grad, group["lr"], group["weight_decay"])
 
-    def _step(self, table: nn.Parameter, lr: float, weight_decay: float) -> None:
+    def _step(self, table: Tensor, of_table: Tensor, lr: float, weight_decay: float) -> None:
         state = self.state[table]
         if not state:
             state |= {"step": torch.zeros((), dtype=torch.int64), "last": torch.zeros(len(table), dtype=torch.int64)}
             state |= self.fresh(table)
         state["step"] += 1
         step = int(state["step"])
-        touched, grad = touched_rows(table.grad)
+        touched, grad = touched_rows(of_table)
         if not len(touched):
             return
         for notice in self.before_change:

@@ -46,8 +46,7 @@ class Embedding(nn.Module):
         self.grown = [(j, list(schema.growths).index(schema.features[j].table)) for j in low]
         if self.maps:
             self.growing = nn.ModuleList(Rows(one.capacity, self.dim) for one in self.maps)
-        for table in self.growing if self.maps else ():
-            assert isinstance(table, Rows)
+        for table in self.grown_tables:
             nn.init.normal_(table.weight[:1], std=_START)
             table.weight.data[1:] = table.weight.data[:1]
 
@@ -116,14 +115,14 @@ class Embedding(nn.Module):
     def _grown(self, x: Tensor) -> list[Tensor]:
         """Embeddings of growing columns. An export is given rows, in the place of low bits."""
         if exporting():
-            return [self._growing(number).of(x[:, j]) for j, number in self.grown]
+            return [self.grown_tables[number].of(x[:, j]) for j, number in self.grown]
         rows = [(number, key) for (_, number), (_, key) in zip(self.grown, keys(self.schema, x), strict=True)]
-        return [self._growing(number).of(self.maps[number].rows(key)) for number, key in rows]
+        return [self.grown_tables[number].of(self.maps[number].rows(key)) for number, key in rows]
 
-    def _growing(self, number: int) -> Rows:
-        table = self.growing[number]
-        assert isinstance(table, Rows)
-        return table
+    @property
+    def grown_tables(self) -> list[Rows]:
+        """The tables that grow, in the order of maps."""
+        return [table for table in self.growing if isinstance(table, Rows)] if self.maps else []
 
 
 def freeze(net: nn.Module) -> nn.Module:

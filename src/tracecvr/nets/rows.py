@@ -45,7 +45,7 @@ class Lag:
     intervals, `since` what it was when each row was written.
     """
 
-    def __init__(self, average: nn.Parameter, newest: nn.Parameter) -> None:
+    def __init__(self, average: Tensor, newest: Tensor) -> None:
         self.average, self.newest = average, newest
         self.since = torch.zeros(len(newest), dtype=torch.float64)
         self.clock = torch.zeros((), dtype=torch.float64)
