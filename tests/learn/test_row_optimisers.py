@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.data.table import Feature, Schema
-from tracecvr.families.method import Part
 from tracecvr.learn.averaged_net import AveragedNet
-from tracecvr.learn.engine import Engine, Fitted
+from tracecvr.learn.engine import Engine, Fit, Fitted
 from tracecvr.learn.optimisers import Rates, made
 from tracecvr.learn.row_optimisers import AdagradRows, LazyAdamRows, RowOptimiser
 from tracecvr.learn.stream_learning import StreamLearning
@@ -215,9 +214,9 @@ def test_warm_up_is_shared_by_runs_that_differ_in_the_streams_optimiser() -> Non
     for name in ("adam", "lazy_adam"):
         asked = shared[name] = []
 
-        def share(part: Part, net: str, facts: dict[str, Any], fit: Callable[[], Fitted], seen: Any = asked) -> Fitted:
-            seen.append((repr(part.nets[net]), facts))
-            return fit()
+        def share(fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted], seen: list[Any] = asked) -> Fitted:
+            seen.append((repr(fit.net), facts))
+            return train(fit)
 
         engine = Engine(Vanilla(hidden=(16, 8), warm_epochs=1), table.schema, stream=StreamLearning(optimiser=name))
         engine.warm_up(TableSource(table).history(table.schema.split, "mature"), share=share)
