@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracecvr.data.encoder import Column, Hashed
+from tracecvr.data.encoder import Column, Growing, Hashed
 
 MOST_VALUES = 2_000_000
 """Values of a column that are counted: of a column with more, the first so many that are met."""
@@ -38,7 +38,7 @@ class SharedIds:
         return {column.raw: self._count(self.hashes[column.raw], column.size) for column in self._hashed()}
 
     def _hashed(self) -> list[Hashed]:
-        return [column for column in self.columns if isinstance(column, Hashed)]
+        return [column for column in self.columns if isinstance(column, Hashed) and not isinstance(column, Growing)]
 
     def _count(self, hashes: _Hashes, size: int) -> tuple[int, int]:
         _, each = np.unique(hashes % np.uint64(size), return_counts=True)
