@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-scale browser lint install clean
+.PHONY: demo test test-slow test-scale browser docs lint install clean
 
 demo: install  ## every method on the embedded synthetic log, and a report to look at
 	$(BIN)/tracecvr bench quick --data synthetic --out runs/demo
@@ -25,6 +25,10 @@ browser: install  ## the report in a real browser: chromium from PATH, or Debian
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[browser,figures]"
 	$(BIN)/pytest -m browser
 
+docs: install  ## the site, in site/: without a network, and without a warning or a broken link
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python docs/site.py
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,4 +44,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs site build .mypy_cache .pytest_cache .ruff_cache .hypothesis

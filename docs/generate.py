@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tracecvr import checks
 from tracecvr.base import config, registry
@@ -21,7 +24,11 @@ from tracecvr.datasets.criteo import HORIZONS
 from tracecvr.families.method import Method
 from tracecvr.stream.reveal import Again, On, Trigger
 
-FOLDER = Path(__file__).parent / "methods"
+DOCS = Path(__file__).parent
+FOLDER = DOCS / "methods"
+GALLERY: dict[str, Any] = tomllib.loads((DOCS / "gallery.toml").read_text(encoding="utf-8"))
+RESULTS = ("table1", "one_seed/table1", "one_seed/quick")
+"""Where the row of a method is looked for, the best evidence first."""
 CRITEO = Schema(
     dataset="criteo",
     features=(Feature("field", 2, "field"),),
@@ -80,6 +87,7 @@ def bound(cls: type) -> Method:
 def page(cls: type, counts: str) -> str:
     """One method, whole."""
     method = bound(cls)
+    entry = GALLERY["method"][method.name]
     text, _, example = (inspect.getdoc(cls) or "").partition("\n>>>")
     file = Path(inspect.getfile(cls))
     events = [f"{i + 1}. {event(t)}" for i, t in enumerate(method.schedule())] or ["never"]
@@ -90,18 +98,31 @@ def page(cls: type, counts: str) -> str:
     ]
     options = ["| option | type | default | what it is |", "|---|---|---|---|", *rows] if rows else ["None of its own."]
     helpers = ", ".join(f"`{name}`" for name in method.helpers()) or "none"
+    lines = len(file.read_text(encoding="utf-8").splitlines())
     return "\n".join(
         [
             f"# {method.name}",
             "",
             text.strip(),
             "",
+            "## Loss",
+            "",
+            *(f"$$\n{equation}\n$$\n" for equation in entry["formula"].strip().splitlines()),
+            "Symbols are explained in [the overview](README.md#symbols).",
+            "",
+            "## When to use it",
+            "",
+            entry["when"],
+            "",
+            *result(method),
+            "## Facts",
+            "",
             f"- Reference: {method.reference}",
             f"- Status: {method.status}",
             f"- Serves: {method.serves}",
             f"- Helper nets: {helpers}",
             f"- Events per click: {events_per_click(method)}",
-            f"- Source: `src/tracecvr/methods/{file.name}`, {len(file.read_text(encoding='utf-8').splitlines())} lines",
+            f"- Source: [`{file.name}`](../../src/tracecvr/methods/{file.name}), {lines} lines",
             f"- Checks, alone and with each plugin: {counts}",
             "",
             "## When it learns from a click (with Criteo's windows)",
@@ -122,6 +143,52 @@ def page(cls: type, counts: str) -> str:
     )
 
 
+def result(method: Method) -> list[str]:
+    """The row of a method in the results on a real log, and the command that gives it again; nothing if it has none."""
+    for folder in RESULTS:
+        lines = (DOCS / "results" / folder / "table.md").read_text(encoding="utf-8").splitlines()
+        header = next(i for i, line in enumerate(lines) if line.startswith("| method |"))
+        row = next((line for line in lines[header:] if line.startswith(f"| {method.title} |")), None)
+        if row is not None:
+            break
+    else:
+        return []
+    bench = json.loads((DOCS / "results" / folder / "bench.json").read_text(encoding="utf-8"))
+    seeds = [str(seed) for seed in bench["seeds"]]
+    command = (
+        f"tracecvr bench {bench['suite']['name']} --data {bench['data']} --source data --tuned tune/tuned.toml "
+        f"--seeds {','.join(seeds)} --methods {method.name} --out again"
+    )
+    return [
+        "## Result on a real log",
+        "",
+        lines[header],
+        lines[header + 1],
+        row,
+        "",
+        f"Criteo Sponsored Search, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}: "
+        f"[table](../results/{folder}/table.md), [what was done](../results/README.md). "
+        "The command that gives this row:",
+        "",
+        f"```console\n{command}\n```",
+        "",
+    ]
+
+
+def gallery() -> list[str]:
+    """The groups of methods, and when to use which."""
+    lines = []
+    for group in GALLERY["group"]:
+        lines += [f"### {group['title']}", "", group["about"], "", "| method | when to use it |", "|---|---|"]
+        lines += [f"| [{title(name)}]({name}.md) | {GALLERY['method'][name]['when']} |" for name in group["methods"]]
+        lines.append("")
+    return lines
+
+
+def title(name: str) -> str:
+    return bound(registry.available("method")[name]).title
+
+
 def shown(value: object) -> str:
     return ", ".join(str(v) for v in value) if isinstance(value, tuple) else str(value)
 
@@ -139,8 +206,17 @@ def overview() -> str:
         [
             "# Methods",
             "",
-            "Which copies of a click each method trains on, and when (with Criteo's windows). In events per click, p",
-            "is the conversion rate and P(...) the mass of conversions with such a delay.",
+            GALLERY["about"],
+            "## When to use which",
+            "",
+            *gallery(),
+            "## Symbols",
+            "",
+            GALLERY["symbols"],
+            "## Schedules",
+            "",
+            "When each method shows a click, with Criteo's windows. In events per click, p is the conversion rate and",
+            "P(...) is the share of clicks whose conversion has such a delay.",
             "",
             "| method | a click is shown | events per click | helper nets | serves | status |",
             "|---|---|---|---|---|---|",

@@ -2,76 +2,102 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import tomllib
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Call
 
+import documents
 import log_kinds
 import madeup
-import tracecvr as tc
 from tracecvr import checks
 from tracecvr.base import registry
 from tracecvr.base.files import read_json
 from tracecvr.bench import tables
 from tracecvr.checks.subject import Subject
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED
+from tracecvr.online.status import status_of
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
-ROOT = Path(__file__).parents[2]
+ROOT = documents.ROOT
 
 
-def blocks(document: str, language: str, heading: str | None = None) -> list[str]:
-    """Blocks of code of a document, or of its section with that heading."""
-    text = (ROOT / document).read_text()
-    if heading is not None:
-        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for each other beside other tests crawl."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def test_the_readme_runs(
+def assert_good(result: dict[str, Any]) -> None:
+    """A model that is worth having: better than a logistic regression, and calibrated."""
+    model, logistic = result["metrics"]["pooled"], result["references"]["logistic"]
+    assert model["auc"] > logistic["auc"]
+    assert model["nll"] < logistic["nll"]
+    assert model["ne"] < 1
+    assert 0.9 < model["pcoc"] < 1.1
+
+
+def test_the_readme_runs_and_ends_with_a_good_model(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,), (code,) = documents.blocks("README.md", "sh"), documents.blocks("README.md", "python")
+    documents.run_commands(call, commands)
+    assert_good(read_json(tmp_path / "result" / "result.json"))
+    left = documents.run_code(code, "README.md")
+    assert_good(left["result"].content)
+    assert 0.05 < left["rates"][0] < 0.5
+
+
+def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # threads that wait for each other beside other tests crawl
-    (commands,), (code,) = blocks("README.md", "sh"), blocks("README.md", "python")
-    for line in commands.splitlines():
-        assert call(*shlex.split(line)[1:]) == 0, line
-    assert (tmp_path / "result" / "result.json").exists()
+    make, ask, compare, client = documents.blocks("docs/tutorial.md", "python")
+    inspect, replay = documents.blocks("docs/tutorial.md", "sh")
+    (live,) = documents.blocks("docs/tutorial.md", "bash")
+    documents.run_code(make, "docs/tutorial.md")
+    documents.run_commands(call, inspect)
+    documents.run_commands(call, replay)
+    assert_good(read_json(tmp_path / "result" / "result.json"))
+    left = documents.run_code(ask, "docs/tutorial.md")
+    at_click, later = (
+        left["model"].predict([left["click"]])[0],
+        left["model"].posterior([left["click"]], age="12h", actions={})[0],
+    )
+    assert 0 < later < at_click < 0.5
+    board = documents.run_code(compare, "docs/tutorial.md", left)["board"]
+    auc = dict(zip(board.frame["method"], board.frame["auc"], strict=True))
+    assert auc["Telescoped"] > auc["Vanilla"]
+    make_store, serve = live.splitlines()
+    documents.run_commands(call, make_store)
     capsys.readouterr()
-    exec(compile(code, "README.md", "exec"), {})
-    assert len(capsys.readouterr().out.splitlines()) == 2
-    result = tc.load_result("result")
-    logistic, ours = result.references["logistic"], result.metrics
-    assert ours["auc"] > logistic["auc"]  # type: ignore[operator]
-    assert ours["nll"] < logistic["nll"]  # type: ignore[operator]
-    assert 0.9 <= ours["pcoc"] <= 1.1  # type: ignore[operator]
+    with documents.served(serve) as port:
+        answer = documents.run_code(client.replace("8000", port), "docs/tutorial.md")["answer"]
+    assert answer["scores"][0]["probability"] == pytest.approx(at_click, rel=1e-4)
+    assert "'actions': {'purchase': 1800}" in capsys.readouterr().out
 
 
 def test_the_guide_to_python_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
     names: dict[str, Any] = {}
-    for code in blocks("docs/python.md", "python"):
-        exec(compile(code, "docs/python.md", "exec"), names)
+    for code in documents.blocks("docs/python.md", "python"):
+        documents.run_code(code, "docs/python.md", names)
     assert len(capsys.readouterr().out.splitlines()) == 3
     assert names["again"].predict(names["clicks"]) == pytest.approx(names["model"].predict(names["clicks"]))
-    for code in blocks("docs/python.md", "py"):
+    for code in documents.blocks("docs/python.md", "py"):
         compile(code, "docs/python.md", "exec")
 
 
@@ -91,9 +117,8 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
     log_kinds.plain_clicks(tmp_path, 8000)
-    (commands,) = blocks("docs/own_log.md", "sh")
+    (commands,) = documents.blocks("docs/own_log.md", "sh")
     carried_out(commands, tmp_path, call, capsys)
     result = read_json(tmp_path / "result" / "result.json")
     ours, logistic = result["metrics"]["pooled"], result["references"]["logistic"]
@@ -106,28 +131,26 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     assert newest["intervals"] > 0
 
 
+def live_metrics_of(store: Path) -> dict[str, float]:
+    """What `status` says of clicks that are still open."""
+    recent: dict[str, float] = status_of(Store.open(store))["recent"]["prequential"]
+    return recent
+
+
 def test_the_guide_to_the_live_learner_runs(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (commands,) = blocks("docs/online.md", "sh")
+    (commands,) = documents.blocks("docs/online.md", "sh")
     output = carried_out(commands, tmp_path, call, capsys)
     assert "versions are identical" in output
-    (events,) = blocks("docs/online.md", "json")
+    recent = live_metrics_of(tmp_path / "store")
+    assert 0.8 < recent["predicted"] / recent["projected"] < 1.25
+    (events,) = documents.blocks("docs/online.md", "json")
     store = Store.open(tmp_path / "store")
-    (command,), (code,) = blocks("docs/online.md", "bash"), blocks("docs/online.md", "python")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    words = [sys.executable, "-m", "tracecvr.cli", *shlex.split(command.replace("8000", port))[1:]]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as service:
-        try:
-            for _ in range(600):
-                with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
-                    break
-                time.sleep(0.1)
-            exec(compile(code.replace("8000", port), "docs/online.md", "exec"), {})
-        finally:
-            service.terminate()
+    (command,), (code,) = documents.blocks("docs/online.md", "bash"), documents.blocks("docs/online.md", "python")
+    with documents.served(command) as port:
+        documents.run_code(code.replace("8000", port), "docs/online.md")
     output = capsys.readouterr().out
     assert "'accepted': 1" in output
     assert "'actions': {'cart': 600}" in output
@@ -136,22 +159,24 @@ def test_the_guide_to_the_live_learner_runs(
 
 def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (commands,), (clicks,), (code,) = (blocks("docs/export.md", language) for language in ("sh", "json", "python"))
+    (commands,), (clicks,), (code,) = (
+        documents.blocks("docs/export.md", language) for language in ("sh", "json", "python")
+    )
     *ours, theirs = commands.splitlines()
     for line in ours:
         assert call(*shlex.split(line)[1:]) == 0, line
     assert theirs == "python model/scorer.py < clicks.jsonl"
 
-    def told(*words: str) -> list[str]:
+    def printed(*words: str) -> list[str]:
         command = [sys.executable, *words]
         return subprocess.run(
             command, cwd="model", input=clicks, capture_output=True, text=True, check=True
         ).stdout.splitlines()
 
-    rates = [float(line) for line in told("scorer.py")]
+    rates = [float(line) for line in printed("scorer.py")]
     assert len(rates) == 2
     assert all(0 < rate < 1 for rate in rates)
-    assert len(told("-c", code)) == 2
+    assert len(printed("-c", code)) == 2
 
 
 @pytest.mark.parametrize("language", ["sh", pytest.param("bash", marks=pytest.mark.scale)])
@@ -159,8 +184,8 @@ def test_the_guide_to_data_parallel_runs_runs(
     language: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    (command,) = blocks("docs/scale.md", language, "Data-parallel runs")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (command,) = documents.blocks("docs/scale.md", language, "Data-parallel runs")
     assert call(*shlex.split(command)[1:]) == 0
     assert [json.loads(path.read_text())["workers"] for path in tmp_path.glob("*/result.json")] == [2]
 
@@ -180,7 +205,7 @@ def test_the_readme_names_the_two_commands() -> None:
 
 
 def test_the_example_method_of_the_guide_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = blocks("CONTRIBUTING.md", "python")
+    (code,) = documents.blocks("CONTRIBUTING.md", "python")
     room: dict[str, Any] = {"__name__": "example"}
     monkeypatch.setitem(sys.modules, "example", sys.modules[__name__])
     exec(compile(code, "CONTRIBUTING.md", "exec"), room)
@@ -202,18 +227,8 @@ def test_every_room_is_in_the_architecture() -> None:
     assert {name.removeprefix("tracecvr.") for line in layers for name in line.split(" | ")} == rooms
 
 
-def script(name: str) -> Any:
-    """A program of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_pages_of_the_methods_are_up_to_date() -> None:
-    generate = script("generate")
+    generate = documents.script("generate")
     for name, text in generate.pages(generate.kept()).items():
         assert (generate.FOLDER / name).read_text() == text, f"{name}: run python docs/generate.py"
         assert "not run" not in text, f"{name}: run python docs/generate.py"
@@ -242,7 +257,7 @@ def test_a_page_of_results_quotes_its_tables(page: Path) -> None:
     known = {line for folder in folders for line in (folder / "table.md").read_text().splitlines()}
     quoted = [line for line in text.splitlines() if line.startswith("|")]
     assert [line for line in quoted if line not in known] == []
-    collect = script("collect")
+    collect = documents.script("collect")
     for folder in folders:
         assert f"{folder.name}/report.html" in text
         shown = collect.shown(page, folder.name)
@@ -254,7 +269,7 @@ def test_results_are_taken_without_cells_and_paths(tmp_path: Path) -> None:
     bench = madeup.bench(tmp_path / "bench")
     tables.write(bench)
     (tmp_path / "README.md").write_text("")
-    out = script("collect").collect(bench, tmp_path)
+    out = documents.script("collect").collect(bench, tmp_path)
     assert {path.name for path in out.iterdir()} >= {"bench.json", "table.md", "results.parquet", "report.html"}
     assert not (out / "cells").exists()
     assert "source" not in read_json(out / "bench.json")
