@@ -239,4 +239,4 @@ def test_the_example_in_the_schema_is_one(tmp_path: Path) -> None:
     assert schemas.__doc__ is not None
     text = schemas.__doc__.split("```toml")[1].split("```")[0]
     schema = schemas.parsed(tmp_path / "s.toml", tomllib.loads(text))
-    assert (schema.names, schema.labels.d_max, len(schema.features)) == (("purchase",), 7 * DAY, 3)
+    assert (schema.names, schema.labels.d_max, len(schema.features)) == (("purchase",), 7 * DAY, 4)

@@ -117,7 +117,7 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    log_kinds.plain_clicks(tmp_path, 8000)
+    log_kinds.plain_clicks(tmp_path, 12000)
     (commands,) = documents.blocks("docs/own_log.md", "sh")
     carried_out(commands, tmp_path, call, capsys)
     result = read_json(tmp_path / "result" / "result.json")

@@ -123,7 +123,7 @@ class Engine:
         stream: StreamLearning = AS_WARM_UP,
     ) -> None:
         self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
-        self.stream = validated(stream)
+        self.stream = validated(stream).fitted_to(schema.interval)
         method.bind(schema, seed)
         self.plugins = method.plugins() + plugins
         self._refuse_doubles(plugins)

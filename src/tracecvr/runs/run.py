@@ -180,8 +180,9 @@ def load(out: Path) -> Engine:
         raise UserError(f"{out} holds no checkpoint: give the directory of a run")
     made = manifest["run"]
     method, plugins, stream = parts(made)
-    lag = made["config"]["plan"]["publish_lag"]
-    engine = Engine(method, Schema.from_json(manifest["schema"]), made["seed"], plugins, lag, stream)
+    plan, schema = made["config"]["plan"], Schema.from_json(manifest["schema"])
+    stream = stream.fitted_to(plan.get("interval") or schema.interval)
+    engine = Engine(method, schema, made["seed"], plugins, plan["publish_lag"], stream)
     checkpoints.restore(engine, manifest)
     return engine
 
@@ -241,9 +242,8 @@ class _Run:
         self.table, self.encoder = self.log.table, self.log.encoder
         self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
         self.source, self.plan = TableSource(self.table), spec.plan.resolved(self.table)
-        self.engine = Engine(
-            spec.method, self.table.schema, spec.seed, spec.plugins, self.plan.publish_lag, spec.stream
-        )
+        stream, lag = spec.stream.fitted_to(self.plan.interval), self.plan.publish_lag
+        self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.ranks = ranks.current()
         self.writes = self.ranks is None or self.ranks.rank == 0
