@@ -37,8 +37,8 @@ class StreamLearning:
 
     learning_rate: float | None = option(
         0.0,
-        "step size in the stream; 0 for one that fits the interval: 3e-4 for an hour, in proportion for others, between "
-        "1e-4 and 6e-4; none for that of warm-up",
+        "step size in the stream; 0 for one that fits the interval: 3e-4 for an hour, in proportion for others, "
+        "between 1e-4 and 6e-4; none for that of warm-up",
         low=0,
     )
     batch_size: int | None = option(
