@@ -208,11 +208,10 @@ def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOve
         raise UserError("the store has no version yet: `tracecvr tick` makes one; or start with --warm history")
     try:
         versions.load(engine, newest)
-    except (KeyError, RuntimeError, UserError) as error:
-        reason = str(error).splitlines()[0]
+    except (KeyError, RuntimeError, UserError):
         raise UserError(
-            f"{name!r} cannot go on from the store's model: its nets or its optimiser are others ({reason}); start it "
-            "with --warm history"
+            f"{name!r} cannot go on from the store's model: its nets or its optimiser are others; start it with "
+            "--warm history"
         ) from None
     taken = TakenOver(newest["intervals"], newest["rows"], newest["counts"], newest["sha256"])
     return versions.checkpoints.state(newest), taken

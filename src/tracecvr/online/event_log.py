@@ -200,7 +200,7 @@ class Receipt:
     """Of the accepted: `clicks`, `actions`, and `late` and `out_of_window` ones. Of the duplicates: `conflicts`. Of the
     others: `future`, set aside; and of those that are set aside, `not_kept`."""
     answers: dict[str, tuple[float, int, str | None]] = field(default_factory=dict)
-    """Of clicks that were there before, by event: the score that they were answered with then, its version and model."""
+    """Of clicks that were there before, by event: the score that they were answered with, its version and model."""
     limit: int = _UNBOUNDED
     """The latest time that was believed."""
 
@@ -548,13 +548,19 @@ class EventLog:
     # Reading.
 
     def ticks(self, last: int = -1, model: str | None = None) -> list[tuple[int, dict[str, Any]]]:
-        """What came of learning the last intervals, oldest first; of all by default. Of a challenger, if one is given."""
+        """What came of learning the last intervals, oldest first; of all by default. Of a challenger if one is named."""
         if model is None:
             rows = self._rows("SELECT number, content FROM ticks ORDER BY number DESC LIMIT ?", (last,))
         else:
             query = "SELECT number, content FROM challenger_ticks WHERE model = ? ORDER BY number DESC LIMIT ?"
             rows = self._rows(query, (model, last))
         return [(number, json.loads(content)) for number, content in reversed(rows)]
+
+    def tick(self, number: int) -> dict[str, Any] | None:
+        """What came of learning an interval by the store's own model."""
+        rows = self._rows("SELECT content FROM ticks WHERE number = ?", (number,))
+        tick: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        return tick
 
     def closed(self) -> int:
         """How many intervals are closed."""
@@ -728,9 +734,7 @@ def _event(row: Accepted) -> Event:
     return Event(row.event, row.kind, row.click, row.ts, row.user, row.body, row.score, row.version, row.model)
 
 
-def answers_for(
-    model: str | None, rows: Sequence[tuple[int, float, int, str | None]]
-) -> list[tuple[int, float, int]]:
+def answers_for(model: str | None, rows: Sequence[tuple[int, float, int, str | None]]) -> list[tuple[int, float, int]]:
     """Answers as they count for a model. For the store's own, all that clicks were answered with; the versions of
     challengers are not its own. For a challenger, its own answers."""
     ours = [row for row in rows if model is None or row[3] == model]

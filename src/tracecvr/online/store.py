@@ -294,7 +294,9 @@ class Store:
         """Put an engine in that state."""
         state = self.home / START
         if self.start_sha256 is None or not state.is_file() or sha256(state) != self.start_sha256:
-            raise UserError(f"{state}: not the state that this model started from; copy it from where the store is whole")
+            raise UserError(
+                f"{state}: not the state that this model started from; copy it from where the store is whole"
+            )
         engine.restore(state)
 
     def log(self, clock: Callable[[], float] = time.time) -> EventLog:

@@ -54,6 +54,19 @@ class Traffic:
             chosen.append(next((n for n, end in zip(names, ends, strict=True) if place < end), self.model))
         return chosen
 
+    def with_share(self, name: str, share: float, column: str | None = None) -> Traffic:
+        """The same with a share of the clicks for a challenger, or an error that says why it cannot have it."""
+        if not 0 <= share <= 1:
+            raise UserError(f"share {share:g}: give a number from 0 to 1")
+        if share and self.model == name:
+            raise UserError(f"{name!r} answers everything already: it needs no share")
+        others = {n: s for n, s in self.shares.items() if n != name}
+        if (taken := math.fsum(others.values())) + share > 1 + 1e-9:
+            raise UserError(f"share {share:g}: other challengers have {taken:g}, and that is more than 1 together")
+        if others and column not in (None, self.column):
+            raise UserError(f"--by {column}: other challengers have shares by {self.column!r}; take them back first")
+        return replace(self, shares=others | ({name: share} if share else {}), column=column or self.column)
+
 
 def current(folder: Path) -> Traffic:
     """As a store's directory says now."""
@@ -66,14 +79,20 @@ def current(folder: Path) -> Traffic:
 
 
 def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
-    """Let a model answer everything that no share is given of. By a rule, at most once."""
+    """Let a model answer everything that no share is given of. What somebody has moved away from is not promoted by a
+    rule again."""
 
     def promoted(traffic: Traffic) -> Traffic:
         if traffic.model == model or (rule and model in traffic.refused):
             return traffic
-        shares = {name: share for name, share in traffic.shares.items() if name != model}
-        before = (*traffic.before, traffic.model)[-_REMEMBERED:]
-        return replace(traffic, model=model, shares=shares, before=before)
+        left = () if rule or traffic.model is None else (traffic.model,)
+        return replace(
+            traffic,
+            model=model,
+            shares={name: share for name, share in traffic.shares.items() if name != model},
+            before=(*traffic.before, traffic.model)[-_REMEMBERED:],
+            refused=tuple(sorted({*traffic.refused, *left} - {model or ""})),
+        )
 
     return _changed(folder, promoted)
 
@@ -93,20 +112,7 @@ def rollback(folder: Path) -> Traffic | None:
 
 def give_share(folder: Path, name: str, share: float, column: str | None = None) -> Traffic:
     """Let a challenger answer a share of the clicks, chosen by a hash of a column; 0 takes it back."""
-    if not 0 <= share <= 1:
-        raise UserError(f"share {share:g}: give a number from 0 to 1")
-
-    def shared(traffic: Traffic) -> Traffic:
-        if share and traffic.model == name:
-            raise UserError(f"{name!r} answers everything already: it needs no share")
-        shares = {n: s for n, s in traffic.shares.items() if n != name} | ({name: share} if share else {})
-        if math.fsum(shares.values()) > 1 + 1e-9:
-            raise UserError(f"share {share:g}: with those of other challengers that is more than 1 ({shares})")
-        if column is not None and column != traffic.column and set(shares) - {name}:
-            raise UserError(f"--by {column}: other challengers have shares by {traffic.column!r}; take them back first")
-        return replace(traffic, shares=shares, column=traffic.column if column is None else column)
-
-    return _changed(folder, shared)
+    return _changed(folder, lambda traffic: traffic.with_share(name, share, column))
 
 
 def set_rule(folder: Path, name: str, on: bool) -> Traffic:

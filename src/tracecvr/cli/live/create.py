@@ -72,7 +72,7 @@ def init(
     if data is None:
         raise UserError("--data is missing: name the dataset of a log, or give a finished run as --model")
     for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
-        _refuse_file(kind, name)
+        refuse_file(kind, name)
     opened_store = Store.from_log(
         store,
         Given(data),
@@ -94,7 +94,7 @@ def init(
     _say_made(opened_store)
 
 
-def _refuse_file(kind: str, name: str) -> None:
+def refuse_file(kind: str, name: str) -> None:
     """Whoever opens a store later names no file, and a store must not name one for him."""
     from tracecvr.base.registry import as_entry_point
 

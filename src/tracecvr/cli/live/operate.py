@@ -89,11 +89,12 @@ def learn(
 
 def _say(done: Tick, model: str | None) -> None:
     word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
-    whose = "" if model is None else f"{model}: "
     which = f"interval {done.number}"
     if done.intervals > 1:
         which = f"intervals {done.number - done.intervals + 1} to {done.number}"
-    typer.echo(f"{whose}{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
+    if model is not None:
+        which = f"{model}: {which}"
+    typer.echo(f"{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
 
 
 @contextmanager

@@ -26,9 +26,11 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.table import NEVER
+from tracecvr.online.challenger_status import challengers_of, comparisons
 from tracecvr.online.committer import Committer
 from tracecvr.online.event_log import Accepted, Receipt
 from tracecvr.online.events import CLICK, Event, click_key
+from tracecvr.online.promotion import leave_challenger, promote_challenger, promote_own
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy
@@ -47,7 +49,8 @@ from tracecvr.online.service.limits import (
     Send,
     refuse,
 )
-from tracecvr.online.service.scorer import LiveScorer, NotReadyError
+from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.status import bad_values, figures_of, newest_time, status_of, ticks_of
 from tracecvr.online.store import Store
 
@@ -63,7 +66,7 @@ class Service:
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
         self.store, self.tokens, self.limits, self.learner = store, tokens, limits, learner
-        self.scorer, self.gauges, self.pace = LiveScorer(store), Gauges(), RateLimiter(limits.rate)
+        self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
         self.latency = Latency(self.gauges.seconds)
         self.committer = Committer(store.log)
         self.log = store.inbox()
@@ -116,9 +119,10 @@ class Service:
             self.gauges.version.set(model.version)
             for newest in self.scorer.versions.listed()[-1:]:
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
-                self.gauges.judge(figures_of(newest, model.version))
+                self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
                 for column, count in bad_values(newest["counts"]).items():
                     self.gauges.bad_values.labels(column).set(count)
+        self.gauges.compare(challengers_of(self.store, self.log))
 
 
 def application(
@@ -168,13 +172,13 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
         contents = ({"type": "click", **click.given()} for click in batch.clicks)
         events = await service.read(contents, len(batch.clicks), "click")
-        log_odds, version, wrong = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
-        scored = [e._replace(score=float(s), version=version) for e, s in zip(events, log_odds, strict=True)]
+        answers, wrong = await run_in_threadpool(service.scorer.score, events)
+        scored = [e._replace(score=a[0], version=a[1], model=a[2]) for e, a in zip(events, answers, strict=True)]
         receipt = await service.commit(scored)
         service.gauges.scored.inc(len(events))
-        answers = [receipt.answers.get(e.event, (s, version)) for e, s in zip(events, log_odds, strict=True)]
+        known = [receipt.answers.get(e.event, a) for e, a in zip(events, answers, strict=True)]
         return bodies.Registered(
-            scores=[bodies.Answered.by(version, score) for score, version in answers],
+            scores=[bodies.Answered.by(version, model, score) for score, version, model in known],
             **bodies.Receipt.facts(receipt, service.store.times),
             bad_values=wrong or None,
         )
@@ -185,10 +189,11 @@ def _routes(app: FastAPI, service: Service) -> None:
         ts = service.store.times.readable  # nobody says when a click happened that is only scored
         contents = ({"type": "click", "click_id": 0, "ts": ts, "features": f} for f in batch.features)
         events = await service.read(contents, len(batch.features), "click")
-        log_odds, version, wrong = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
+        serving = service.scorer.ready()
+        answers, wrong = await run_in_threadpool(service.scorer.score, events, False)
         service.gauges.scored.inc(len(events))
-        scores = [bodies.Score.of(s) for s in log_odds]
-        return bodies.Scores(version=version, scores=scores, bad_values=wrong or None)
+        scores = [bodies.Scored.by(*answer, serving.version, serving.name) for answer in answers]
+        return bodies.Scores(version=serving.version, model=serving.name, scores=scores, bad_values=wrong or None)
 
     @app.post("/v1/events", responses=_ERRORS, dependencies=[need("ingest")])
     async def ingest(batch: bodies.Actions) -> bodies.Receipt:
@@ -211,9 +216,10 @@ def _routes(app: FastAPI, service: Service) -> None:
         serving, facts = service.scorer.ready(), await run_in_threadpool(service.log.facts)
         return {
             "version": serving.version,
+            "model": serving.name,
             "weights": serving.manifest["weights"],
-            "method": service.store.content["method"],
-            "plugins": service.store.content["plugins"],
+            "method": serving.manifest["store"]["method"],
+            "plugins": serving.manifest["store"]["plugins"],
             "features": list(service.store.reader.features),
             "actions": list(service.store.schema.actions),
             "horizons": list(service.store.schema.horizons),
@@ -226,18 +232,19 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
-    @app.post("/v1/promote", responses=_ERRORS, response_model=dict[str, int | None], dependencies=[need("admin")])
+    @app.post("/v1/promote", responses=_ERRORS, response_model=bodies.Promoted, dependencies=[need("admin")])
     async def promote(asked: bodies.Promotion) -> Any:
-        """Choose the version that serves. Training goes on as before."""
+        """Choose the version or the challenger that serves. Training goes on as before."""
         try:
-            await run_in_threadpool(service.scorer.versions.promote, asked.version)
+            await run_in_threadpool(_promote, service.store, asked)
         except NotWrittenError as error:
             _log.error("%s", " ".join(str(error).split()))
             return _later("the choice could not be written: the disk is full or read-only")
         except UserError as error:
             raise HTTPException(422, str(error)) from None
         await run_in_threadpool(service.scorer.refresh)
-        return {"serving": service.scorer.versions.serving()}
+        serving = service.scorer.model
+        return bodies.Promoted(serving=serving.version if serving else None, model=serving.name if serving else None)
 
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthy() -> str:
@@ -248,7 +255,8 @@ def _routes(app: FastAPI, service: Service) -> None:
     async def ready() -> str:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
         failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
-        return f"version {service.scorer.ready().version}{failed}"
+        serving = service.scorer.ready()
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}"
 
     @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
     async def metrics() -> Response:
@@ -271,6 +279,15 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
 
 
+def _promote(store: Store, asked: bodies.Promotion) -> None:
+    if asked.model is not None:
+        promote_challenger(store, asked.model)
+    elif "version" in asked.model_fields_set:
+        promote_own(store, asked.version)
+    else:
+        leave_challenger(store)
+
+
 def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
     key, (click, *actions) = _logged(service, given, kind)
     clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, click.ts)
@@ -288,8 +305,10 @@ def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
         time=service.store.times.iso(click.ts),
         at_click=None if click.score is None else bodies.Score.of(click.score),
         version_at_click=click.version,
+        model_at_click=click.model,
         now=bodies.Score.of(now),
         version=service.scorer.ready().version,
+        model=service.scorer.ready().name,
         elapsed=int(known.elapsed[0]),
         converted=bool(known.converted[0]),
         final=bool(known.mature[0]),
@@ -321,9 +340,13 @@ def _status(service: Service) -> dict[str, Any]:
         {"version": m["intervals"], "published": m["published"], "undone": m["undone"]}
         for m in service.scorer.versions.listed()
     ]
-    return status_of(service.store, service.scorer.versions) | {
+    told, serving = status_of(service.store, service.scorer.versions), service.scorer.model
+    for name, challenger in told.get("challengers", {}).items():
+        challenger["history"] = comparisons(service.log, name, 200)
+    return told | {
         "learner": asdict(service.learner()),
-        "serving": service.scorer.model.version if service.scorer.model else None,
+        "serving": serving.version if serving else None,
+        "serving_model": serving.name if serving else None,
         "interval_s": service.store.grid.interval,
         "latency": service.latency.summary(),
         "ticks": ticks_of(service.log, 200),
