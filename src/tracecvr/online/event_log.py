@@ -548,7 +548,7 @@ class EventLog:
     # Reading.
 
     def ticks(self, last: int = -1, model: str | None = None) -> list[tuple[int, dict[str, Any]]]:
-        """What came of learning the last intervals, oldest first; of all by default. Of a challenger if one is named."""
+        """What came of learning the last intervals, oldest first; of all by default; of a challenger if it is named."""
         if model is None:
             rows = self._rows("SELECT number, content FROM ticks ORDER BY number DESC LIMIT ?", (last,))
         else:

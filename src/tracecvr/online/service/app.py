@@ -232,14 +232,18 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
-    @app.post("/v1/promote", responses=_ERRORS, response_model=bodies.Promoted, dependencies=[need("admin")])
-    async def promote(asked: bodies.Promotion) -> Any:
+    @app.post(
+        "/v1/promote", responses=_ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True
+    )
+    async def promote(asked: bodies.Promotion) -> bodies.Promoted:
         """Choose the version or the challenger that serves. Training goes on as before."""
         try:
             await run_in_threadpool(_promote, service.store, asked)
         except NotWrittenError as error:
             _log.error("%s", " ".join(str(error).split()))
-            return _later("the choice could not be written: the disk is full or read-only")
+            raise HTTPException(
+                503, "the choice could not be written: the disk is full or read-only", {"Retry-After": "5"}
+            ) from None
         except UserError as error:
             raise HTTPException(422, str(error)) from None
         await run_in_threadpool(service.scorer.refresh)

@@ -108,7 +108,7 @@ class Promotion(_Strict):
 
 class Promoted(BaseModel):
     serving: int | None
-    model: str | None = Field(description="the challenger that serves; null: the store's own model")
+    model: str | None = Field(default=None, description="the challenger that serves; left out: the store's own model")
 
 
 class Score(BaseModel):
