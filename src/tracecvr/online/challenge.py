@@ -155,7 +155,7 @@ def named(store: Store, name: str) -> Challenger:
     """One of them."""
     home = store.folder / FOLDER / name
     if not _NAME.fullmatch(name) or not (home / "challenger.json").is_file():
-        raise UserError(f"{store.folder} has no challenger {name!r}; it has {', '.join(names(store)) or 'none'}")
+        raise UserError(f"there is no challenger {name!r}; there are: {', '.join(names(store)) or 'none'}")
     file_hashes.refuse_if_changed(home)
     recorded = read_json(home / "challenger.json")
     if recorded.get("format") != _FORMAT:

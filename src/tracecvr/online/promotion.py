@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracecvr.base.errors import UserError
 from tracecvr.online import traffic
-from tracecvr.online.challenge import named
+from tracecvr.online.challenge import Challenger, named, names
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -17,10 +17,20 @@ def promote_own(store: Store, version: int | None) -> None:
 
 def promote_challenger(store: Store, name: str) -> None:
     """Let the newest version of a challenger serve."""
-    challenger = named(store, name)
+    challenger = _sound(store, name)
     if Versions(challenger.home, challenger.settings.keep).serving() is None:
         raise UserError(f"challenger {name!r} has no version yet: `tracecvr tick` or `tracecvr learn` makes one")
     traffic.promote(store.folder, name)
+
+
+def _sound(store: Store, name: str) -> Challenger:
+    """A challenger. If its files are damaged, who asks over HTTP is not told where they are."""
+    if name in names(store):
+        try:
+            return named(store, name)
+        except UserError:
+            raise UserError(f"challenger {name!r} is damaged: `tracecvr verify` says what is wrong") from None
+    return named(store, name)
 
 
 def leave_challenger(store: Store) -> None:

@@ -232,9 +232,7 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
-    @app.post(
-        "/v1/promote", responses=_ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True
-    )
+    @app.post("/v1/promote", responses=_ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
     async def promote(asked: bodies.Promotion) -> bodies.Promoted:
         """Choose the version or the challenger that serves. Training goes on as before."""
         try:
