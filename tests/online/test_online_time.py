@@ -27,7 +27,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.online import archive, event_log
 from tracecvr.online.event_log import EventLog, Grid
 from tracecvr.online.events import Event
-from tracecvr.online.learner import ledger_of, opened, warm_up
+from tracecvr.online.learner import begin, ledger_of, opened
 from tracecvr.online.reopening import reopen
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.times import AskedTimes, Times, unix_time
@@ -489,7 +489,7 @@ def test_passing_over_empty_intervals_gives_the_bytes_of_learning_each(method: s
     assert intervals > 480
     engine = store.engine()
     ledger = ledger_of(store, engine)
-    warm_up(engine, store)
+    begin(engine, ledger, store)
     for number in range(intervals):
         ledger.advance()
         engine.tick(ledger, *store.grid.bounds(number))

@@ -19,6 +19,7 @@ import pytest
 import schemathesis
 import torch
 from conftest import Call
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -57,6 +58,8 @@ ROUTES = [
     ("GET", "/v1/status", "admin"),
     ("POST", "/v1/promote", "admin"),
     ("GET", "/metrics", "admin"),
+    ("GET", "/v1/published", "replicate"),
+    ("GET", "/v1/published/store.json", "replicate"),
 ]
 UNGUARDED = ["/healthz", "/readyz", "/openapi.json", "/"]
 
@@ -70,7 +73,13 @@ def served(
     learner: Callable[[], LearnerState] = LearnerState,
 ) -> Iterator[str]:
     """The service of a store, in a thread of this process."""
-    app = application(store, tokens, limits, learner, names)
+    with running(application(store, tokens, limits, learner, names), limits) as url:
+        yield url
+
+
+@contextmanager
+def running(app: FastAPI, limits: Limits = GENEROUS) -> Iterator[str]:
+    """An application, in a thread of this process."""
     server = Server(Config(app, limits, port=0))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -33,7 +33,7 @@ commit), `inbox` (how far brokers were read), `sources` (brokers, and the pump),
 `TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `live_metrics` (live metrics),
 `archive` (compaction and erasure), `reopening` (closings undone), `verify_log` (replay of what ran), `store` (the
 directory), `file_hashes` (hashes of its files), `page_checksums` (checksums of the log), `store_check` (a store checked
-as a whole), `starting_run` (the run that a store may go on from), `challenge` (challengers), `challenger_learner` (all learners of a store),
-`confidence` (which of two models is better), `traffic` (which model answers), `promotion` (that choice, changed),
-`dataset_events` (a dataset as events), `status` and `challenger_status` (what is shown).
+as a whole), `starting_run` (the run that a store may go on from), `challenge` (challengers), `challenger_learner` (all
+learners of a store), `confidence` (which of two models is better), `traffic` (which model answers), `promotion` (that
+choice, changed), `dataset_events` (a dataset as events), `status` and `challenger_status` (what is shown).
 """

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
 from starlette.datastructures import Headers
@@ -49,6 +49,7 @@ from tracecvr.online.service.limits import (
     Send,
     refuse,
 )
+from tracecvr.online.service.published import published
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.status import bad_values, figures_of, newest_time, status_of, ticks_of
@@ -61,23 +62,13 @@ _FEW = 50
 """Events that are read at once, without a thread: a few milliseconds."""
 
 
-class Service:
-    """Everything that routes share."""
+class Scoring:
+    """What routes share that score clicks: those of the service, and those of a replica."""
 
-    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
-        self.store, self.tokens, self.limits, self.learner = store, tokens, limits, learner
+    def __init__(self, store: Store, tokens: Tokens, limits: Limits) -> None:
+        self.store, self.tokens, self.limits = store, tokens, limits
         self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
         self.latency = Latency(self.gauges.seconds)
-        self.committer = Committer(store.log)
-        self.log = store.inbox()
-
-    async def commit(self, events: list[Event]) -> Receipt:
-        """On disk when this returns."""
-        receipt = await asyncio.wrap_future(self.committer.submit(events))
-        counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
-        for kind, n in counts.items():
-            self.gauges.events.labels(kind).inc(n)
-        return receipt
 
     async def read(self, contents: Iterable[dict[str, Any]], count: int, what: str) -> list[Event]:
         """Events, or an error that names the one that is wrong. Of many, in a thread: others get their turns."""
@@ -103,20 +94,43 @@ class Service:
         """Swap in new versions, and tell how far the learner is. Whatever goes wrong, the next look may go well."""
         while True:
             try:
-                await run_in_threadpool(self._look)
+                await run_in_threadpool(self.look)
             except Exception:
                 _log.exception("could not look for another version")
             await asyncio.sleep(_LOOK_S)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Swap in what serves now."""
         self.latency.note()
         self.scorer.refresh()
+        if self.scorer.model is not None:
+            self.gauges.version.set(self.scorer.model.version)
+
+
+class Service(Scoring):
+    """Everything that routes share."""
+
+    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
+        super().__init__(store, tokens, limits)
+        self.learner = learner
+        self.committer = Committer(store.log)
+        self.log = store.inbox()
+
+    async def commit(self, events: list[Event]) -> Receipt:
+        """On disk when this returns."""
+        receipt = await asyncio.wrap_future(self.committer.submit(events))
+        counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
+        for kind, n in counts.items():
+            self.gauges.events.labels(kind).inc(n)
+        return receipt
+
+    def look(self) -> None:
+        super().look()
         learner, model = self.learner(), self.scorer.model
         self.gauges.learner.set(bool(learner.running))
         self.gauges.restarts.set(learner.restarts)
         self.gauges.tell(self.log.sources())
         if model is not None:
-            self.gauges.version.set(model.version)
             for newest in self.scorer.versions.listed()[-1:]:
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
                 self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
@@ -135,7 +149,6 @@ def application(
     """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost;
     without any it may be asked by every name if tokens are needed, else by localhost only."""
     service = Service(store, tokens or Tokens(), limits or Limits(), learner)
-    checked = names or not service.tokens.required
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -145,6 +158,15 @@ def application(
             yield
             watching.cancel()
 
+    app = guarded(service, names, lifespan)
+    _routes(app, service)
+    scoring_routes(app, service)
+    return app
+
+
+def guarded(service: Scoring, names: Sequence[str], lifespan: Callable[[FastAPI], Any]) -> FastAPI:
+    """An application without routes: everything that a request has to pass before it comes to one."""
+    checked = names or not service.tokens.required
     app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.limits, app.router.route_class = service.limits, _Route
     app.add_middleware(AtWork, most=service.limits.requests)  # the innermost is the last that a request comes to
@@ -153,21 +175,23 @@ def application(
     app.add_middleware(Front, names=(*LOOPBACK, *names) if checked else None)
     app.add_middleware(_Observed, gauges=service.gauges)
     _failures(app)
-    _routes(app, service)
     return app
 
 
+def need(scope: str) -> Any:
+    """Of a route: who asks needs a token of a scope."""
+
+    def check(request: Request) -> Token:
+        token: Token = request.state.token
+        if scope not in token.scopes:
+            raise HTTPException(403, f"the token lacks the scope {scope!r}")
+        return token
+
+    return Depends(check)
+
+
 def _routes(app: FastAPI, service: Service) -> None:
-    def need(scope: str) -> Any:
-        def check(request: Request) -> Token:
-            token: Token = request.state.token
-            if scope not in token.scopes:
-                raise HTTPException(403, f"the token lacks the scope {scope!r}")
-            return token
-
-        return Depends(check)
-
-    @app.post("/v1/clicks", responses=_ERRORS, dependencies=[need("ingest")], response_model_exclude_none=True)
+    @app.post("/v1/clicks", responses=ERRORS, dependencies=[need("ingest")], response_model_exclude_none=True)
     async def register(batch: bodies.Clicks) -> bodies.Registered:
         """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
         contents = ({"type": "click", **click.given()} for click in batch.clicks)
@@ -183,19 +207,7 @@ def _routes(app: FastAPI, service: Service) -> None:
             bad_values=wrong or None,
         )
 
-    @app.post("/v1/score", responses=_ERRORS, dependencies=[need("score")], response_model_exclude_none=True)
-    async def score(batch: bodies.Features) -> bodies.Scores:
-        """Score clicks without registering them."""
-        ts = service.store.times.readable  # nobody says when a click happened that is only scored
-        contents = ({"type": "click", "click_id": 0, "ts": ts, "features": f} for f in batch.features)
-        events = await service.read(contents, len(batch.features), "click")
-        serving = service.scorer.ready()
-        answers, wrong = await run_in_threadpool(service.scorer.score, events, False)
-        service.gauges.scored.inc(len(events))
-        scores = [bodies.Scored.by(*answer, serving.version, serving.name) for answer in answers]
-        return bodies.Scores(version=serving.version, model=serving.name, scores=scores, bad_values=wrong or None)
-
-    @app.post("/v1/events", responses=_ERRORS, dependencies=[need("ingest")])
+    @app.post("/v1/events", responses=ERRORS, dependencies=[need("ingest")])
     async def ingest(batch: bodies.Actions) -> bodies.Receipt:
         """Accept actions; answered once they are on disk."""
         if any(action.type == "click" for action in batch.events):
@@ -204,13 +216,13 @@ def _routes(app: FastAPI, service: Service) -> None:
         receipt = await service.commit(await service.read(contents, len(batch.events), "event"))
         return bodies.Receipt(**bodies.Receipt.facts(receipt, service.store.times))
 
-    @app.get("/v1/clicks/{click_id:path}", responses=_ERRORS, dependencies=[need("score")])
+    @app.get("/v1/clicks/{click_id:path}", responses=ERRORS, dependencies=[need("score")])
     async def click(click_id: str, kind: _Kind = None) -> bodies.Known:
         """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_known, service, click_id, kind)
 
-    @app.get("/v1/model", responses=_ERRORS, dependencies=[need("score")])
+    @app.get("/v1/model", responses=ERRORS, dependencies=[need("score")])
     async def model() -> dict[str, Any]:
         """The version that serves, and what it expects."""
         serving, facts = service.scorer.ready(), await run_in_threadpool(service.log.facts)
@@ -227,12 +239,12 @@ def _routes(app: FastAPI, service: Service) -> None:
             "time": service.store.times.facts(newest_time(service.store, facts)),
         }
 
-    @app.get("/v1/status", responses=_ERRORS, dependencies=[need("admin")])
+    @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
     async def status() -> dict[str, Any]:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
-    @app.post("/v1/promote", responses=_ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
+    @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
     async def promote(asked: bodies.Promotion) -> bodies.Promoted:
         """Choose the version or the challenger that serves. Training goes on as before."""
         try:
@@ -248,11 +260,6 @@ def _routes(app: FastAPI, service: Service) -> None:
         serving = service.scorer.model
         return bodies.Promoted(serving=serving.version if serving else None, model=serving.name if serving else None)
 
-    @app.get("/healthz", response_class=PlainTextResponse)
-    async def healthy() -> str:
-        """Whether the process answers."""
-        return "ok"
-
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
@@ -260,10 +267,19 @@ def _routes(app: FastAPI, service: Service) -> None:
         serving = service.scorer.ready()
         return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}"
 
-    @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
-    async def metrics() -> Response:
-        """For Prometheus."""
-        return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
+    @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
+    async def offered() -> bodies.Published:
+        """The files that a replica needs, in the order in which it has to write them."""
+        files = await run_in_threadpool(published, service.scorer)
+        return bodies.Published(files={name: bodies.PublishedFile.of(file) for name, file in files.items()})
+
+    @app.get("/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")])
+    async def fetched(name: str) -> FileResponse:
+        """One of them, as it is."""
+        files = await run_in_threadpool(published, service.scorer)
+        if name not in files:
+            raise HTTPException(404, "no such file is published")
+        return FileResponse(files[name].path, media_type="application/octet-stream")
 
     shown = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     policy = {"Content-Security-Policy": page_policy(shown)}
@@ -273,7 +289,33 @@ def _routes(app: FastAPI, service: Service) -> None:
         return HTMLResponse(shown, headers=policy)
 
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
+def scoring_routes(app: FastAPI, service: Scoring) -> None:
+    """Routes that need a model and nothing else."""
+
+    @app.post("/v1/score", responses=ERRORS, dependencies=[need("score")], response_model_exclude_none=True)
+    async def score(batch: bodies.Features) -> bodies.Scores:
+        """Score clicks without registering them."""
+        ts = service.store.times.readable  # nobody says when a click happened that is only scored
+        contents = ({"type": "click", "click_id": 0, "ts": ts, "features": f} for f in batch.features)
+        events = await service.read(contents, len(batch.features), "click")
+        serving = service.scorer.ready()
+        answers, wrong = await run_in_threadpool(service.scorer.score, events, False)
+        service.gauges.scored.inc(len(events))
+        scores = [bodies.Scored.by(*answer, serving.version, serving.name) for answer in answers]
+        return bodies.Scores(version=serving.version, model=serving.name, scores=scores, bad_values=wrong or None)
+
+    @app.get("/healthz", response_class=PlainTextResponse)
+    async def healthy() -> str:
+        """Whether the process answers."""
+        return "ok"
+
+    @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 421, 422, 429, 503)
 }
 
@@ -386,7 +428,7 @@ class _Route(APIRoute):
 class _Admission:
     """Asks who it is, and how often he has asked, before any body is parsed: FastAPI parses first, whoever sent it."""
 
-    def __init__(self, app: App, service: Service) -> None:
+    def __init__(self, app: App, service: Scoring) -> None:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -399,7 +441,7 @@ class _Admission:
         await self.app(scope, receive, send)
 
 
-def _admitted(headers: Headers, service: Service) -> Token:
+def _admitted(headers: Headers, service: Scoring) -> Token:
     """Who asks, once it is known that he may ask now."""
     token = ANYBODY
     if service.tokens.required:

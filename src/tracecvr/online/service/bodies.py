@@ -21,6 +21,7 @@ from pydantic import (
 
 from tracecvr.base.metrics import probability
 from tracecvr.online.event_log import Receipt as Committed
+from tracecvr.online.service.published import File
 from tracecvr.online.times import Times
 
 
@@ -204,6 +205,22 @@ class Known(BaseModel):
     windows: list[dict[str, Any]] = Field(
         description="of each window: its end, whether it is over, what had happened by then"
     )
+
+
+class PublishedFile(BaseModel):
+    """A file that a replica needs."""
+
+    size: int
+    sha256: str
+    written: float = Field(description="Unix time")
+
+    @classmethod
+    def of(cls, file: File) -> PublishedFile:
+        return cls(size=file.size, sha256=file.sha256, written=file.written)
+
+
+class Published(BaseModel):
+    files: dict[str, PublishedFile]
 
 
 class Failure(BaseModel):

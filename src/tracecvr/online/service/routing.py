@@ -70,6 +70,10 @@ class RoutedScorer:
         challenger, known = named(self.store, name), self._routes.scorers.get(name)
         return known if known is not None and known.store.content == challenger.content else LiveScorer(challenger)
 
+    def answering(self) -> list[LiveScorer]:
+        """The scorers that answer anything: the store's own first."""
+        return [self.own, *self._routes.scorers.values()]
+
     @property
     def main(self) -> LiveScorer:
         """The scorer of the model that was promoted."""
