@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Call
 
-from crashing import free_port
+from crashing import free_port, process, serving
 from livestore import SMALL, Made, send, the_events
 from test_service import asked, running, served, until, without_type
 from tracecvr.base import registry
@@ -53,36 +51,32 @@ def scores(url: str) -> dict[str, Any]:
 def test_two_replicas_follow_the_writer_and_go_on_when_it_is_killed(made: Made, tmp_path: Path) -> None:
     store, port = made("vanilla"), free_port()
     learn_all(store)
-    command = [sys.executable, "-m", "tracecvr.cli", "serve", str(store.folder), "--port", str(port), "--no-learn"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as writer:
-        try:
-            with Client(f"http://127.0.0.1:{port}", retries=30) as client:
-                first = client.score(FEATURES)
-            by_url = replica_of(f"http://127.0.0.1:{port}", tmp_path / "copy")
-            with by_url as one, replica_of(str(store.folder), tmp_path / "unused") as other:
-                assert scores(one) == scores(other) == first
-                send(store, EVENTS[:300])
-                learn_all(store)
-                until(lambda: scores(one)["version"] == scores(other)["version"] > 0)
-                newest = scores(one)
-                assert newest == scores(other) != first
-                writer.kill()
-                writer.wait()
-                until(lambda: "; the writer was last heard" in asked(one, "GET", "/readyz")[1])
-                assert scores(one) == scores(other) == newest
-                for url in (one, other):
-                    status, text = asked(url, "GET", "/readyz")
-                    assert status == 200
-                    assert text.startswith(f"version {newest['version']}, published ")
-                    told = asked(url, "GET", "/v1/status")[1]
-                    assert told["age_s"] >= 0
-                    assert "tracecvr_version_age_seconds" in asked(url, "GET", "/metrics")[1]
-                assert not told["writer"]
-                assert "cannot be reached" in asked(one, "GET", "/v1/status")[1]["writer"]["problem"]
-            with replica_of(f"http://127.0.0.1:{port}", tmp_path / "copy") as again:
-                assert scores(again) == newest, "from the copy that it kept"
-        finally:
+    with process(serving, store.folder, port) as writer:
+        with Client(f"http://127.0.0.1:{port}", retries=30) as client:
+            first = client.score(FEATURES)
+        by_url = replica_of(f"http://127.0.0.1:{port}", tmp_path / "copy")
+        with by_url as one, replica_of(str(store.folder), tmp_path / "unused") as other:
+            assert scores(one) == scores(other) == first
+            send(store, EVENTS[:300])
+            learn_all(store)
+            until(lambda: scores(one)["version"] == scores(other)["version"] > 0)
+            newest = scores(one)
+            assert newest == scores(other) != first
             writer.kill()
+            writer.join()
+            until(lambda: "; the writer was last heard" in asked(one, "GET", "/readyz")[1])
+            assert scores(one) == scores(other) == newest
+            for url in (one, other):
+                status, text = asked(url, "GET", "/readyz")
+                assert status == 200
+                assert text.startswith(f"version {newest['version']}, published ")
+                told = asked(url, "GET", "/v1/status")[1]
+                assert told["age_s"] >= 0
+                assert "tracecvr_version_age_seconds" in asked(url, "GET", "/metrics")[1]
+            assert not told["writer"]
+            assert "cannot be reached" in asked(one, "GET", "/v1/status")[1]["writer"]["problem"]
+        with replica_of(f"http://127.0.0.1:{port}", tmp_path / "copy") as again:
+            assert scores(again) == newest, "from the copy that it kept"
     assert sorted(p.name for p in (tmp_path / "copy" / "models").glob("0*")) == [
         f"{newest['version']:09d}.json",
         f"{newest['version']:09d}.safetensors",

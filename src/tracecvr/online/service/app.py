@@ -273,7 +273,9 @@ def _routes(app: FastAPI, service: Service) -> None:
         files = await run_in_threadpool(published, service.scorer)
         return bodies.Published(files={name: bodies.PublishedFile.of(file) for name, file in files.items()})
 
-    @app.get("/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")])
+    @app.get(
+        "/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")], response_class=FileResponse
+    )
     async def fetched(name: str) -> FileResponse:
         """One of them, as it is."""
         files = await run_in_threadpool(published, service.scorer)
