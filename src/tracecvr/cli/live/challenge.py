@@ -49,7 +49,7 @@ def challenge(
     from rich.console import Console
 
     from tracecvr.base import config
-    from tracecvr.cli.progress_display import Display
+    from tracecvr.base.progress_display import Display
     from tracecvr.online import traffic
     from tracecvr.online.challenge import WARM, Parts, create
     from tracecvr.online.challenger_learner import ChallengerLearner
