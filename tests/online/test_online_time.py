@@ -187,7 +187,7 @@ def test_a_wrong_click_that_is_sent_again_with_the_right_date_counts(tmp_path: P
     assert log.since(0, 10)[0].ts == 500
     late = log.append([click(1, 9_000), click(1, 500)])
     assert (late.duplicates, late.counts["conflicts"], late.counts["future"]) == (2, 1, 0), "what is there is there"
-    assert late.answers == {"c1": (0.5, 3)}
+    assert late.answers == {"c1": (0.5, 3, None)}
 
 
 def test_what_is_set_aside_is_accepted_when_somebody_says_so_with_the_score_that_it_was_answered(
