@@ -96,6 +96,7 @@ CREATE TABLE IF NOT EXISTS unread(
 );
 """
 
+_NEWEST_TABLES = "SELECT count(*) FROM sqlite_master WHERE name IN ('unread', 'ahead', 'challenger_ticks')"
 _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, model, seen)
   VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?10))"""
 _PUT_BACK = """INSERT OR IGNORE INTO events(pos, event, kind, click, ts, seen, user, body, score, version, model)
@@ -251,7 +252,7 @@ class EventLog:
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            if self._one("SELECT count(*) FROM sqlite_master WHERE name = 'challenger_ticks'") < 1:
+            if self._one(_NEWEST_TABLES) < 3:
                 self._create()
 
     def _create(self) -> None:
