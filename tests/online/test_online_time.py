@@ -291,8 +291,9 @@ def made_old(store: Store) -> Store:
     (store.folder / "files.json").unlink()
     closed = store.log().closed()
     db = apsw.Connection(str(store.folder / "events.db"))
-    for table in ("ahead", "reopenings"):
+    for table in ("ahead", "reopenings", "challenger_ticks"):
         db.execute(f"DROP TABLE {table}")
+    db.execute("ALTER TABLE events DROP COLUMN model")
     ends: dict[Any, Any] = dict(db.execute("SELECT number, pos FROM closings").fetchall())  # type: ignore[arg-type]
     for number in range(closed):
         pos = min(p for n, p in ends.items() if n >= number)
