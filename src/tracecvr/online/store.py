@@ -294,8 +294,9 @@ class Store:
         """Put an engine in that state."""
         state = self.home / START
         if self.start_sha256 is None or not state.is_file() or sha256(state) != self.start_sha256:
+            model = "store" if self.model is None else "challenger"
             raise UserError(
-                f"{state}: not the state that this model started from; copy it from where the store is whole"
+                f"{state}: not the state that this {model} started from; copy it from where the store is whole"
             )
         engine.restore(state)
 
