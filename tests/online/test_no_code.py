@@ -103,6 +103,8 @@ def test_no_command_executes_what_a_run_names(
     manifests = [(run / "run.json", ()), *((path, ("run",)) for path in (run / "checkpoint").glob("*.json"))]
     for path, prefix in manifests:
         altered(path, *prefix, *keys, value=[str(trap)] if keys == ("plugins",) else str(trap))
+    if keys == ("data",):  # what a run says of its log is asked first
+        altered(run / "raw_log.json", "dataset", value=str(trap))
     capsys.readouterr()
     assert call("init", tmp_path / "store", "--model", run) == 2
     assert not marker.exists()

@@ -27,7 +27,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.online import archive, event_log
 from tracecvr.online.event_log import EventLog, Grid
 from tracecvr.online.events import Event
-from tracecvr.online.learner import ledger_of, opened, warm_up
+from tracecvr.online.learner import begin, ledger_of, opened
 from tracecvr.online.reopening import reopen
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.times import AskedTimes, Times, unix_time
@@ -187,7 +187,7 @@ def test_a_wrong_click_that_is_sent_again_with_the_right_date_counts(tmp_path: P
     assert log.since(0, 10)[0].ts == 500
     late = log.append([click(1, 9_000), click(1, 500)])
     assert (late.duplicates, late.counts["conflicts"], late.counts["future"]) == (2, 1, 0), "what is there is there"
-    assert late.answers == {"c1": (0.5, 3)}
+    assert late.answers == {"c1": (0.5, 3, None)}
 
 
 def test_what_is_set_aside_is_accepted_when_somebody_says_so_with_the_score_that_it_was_answered(
@@ -291,8 +291,9 @@ def made_old(store: Store) -> Store:
     (store.folder / "files.json").unlink()
     closed = store.log().closed()
     db = apsw.Connection(str(store.folder / "events.db"))
-    for table in ("ahead", "reopenings"):
+    for table in ("ahead", "reopenings", "challenger_ticks"):
         db.execute(f"DROP TABLE {table}")
+    db.execute("ALTER TABLE events DROP COLUMN model")
     ends: dict[Any, Any] = dict(db.execute("SELECT number, pos FROM closings").fetchall())  # type: ignore[arg-type]
     for number in range(closed):
         pos = min(p for n, p in ends.items() if n >= number)
@@ -489,7 +490,7 @@ def test_passing_over_empty_intervals_gives_the_bytes_of_learning_each(method: s
     assert intervals > 480
     engine = store.engine()
     ledger = ledger_of(store, engine)
-    warm_up(engine, store)
+    begin(engine, ledger, store)
     for number in range(intervals):
         ledger.advance()
         engine.tick(ledger, *store.grid.bounds(number))

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from browsing import Watched
-from livestore import Made, finish, learnt, send, the_events
+from livestore import SMALL, Made, finish, learnt, send, the_events
 from test_service import GENEROUS, served
+from tracecvr.base import registry
+from tracecvr.learn.stream_learning import StreamLearning
+from tracecvr.online.challenge import Parts, create
+from tracecvr.online.challenger_learner import Learners
 from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 
@@ -125,3 +129,38 @@ def test_it_asks_for_a_token_and_keeps_it_to_itself(made: Made, browser: Any) ->
         page.wait_for_selector("#body:not([hidden])")
         assert token not in page.content()
         assert token not in page.url
+
+
+def test_challengers_are_compared_and_promoted_after_a_question(made: Made, browser: Any) -> None:
+    store = made("vanilla")
+    create(store, "other", Parts(registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
+    send(store, the_events()[:1600])
+    with Learners(store) as learners:
+        list(learners.all())
+    with served(store) as url:
+        watched = Watched(browser, url, 1440)
+        page = watched.page
+        page.wait_for_selector("#compared_models td")
+        theirs, own = (
+            row.locator("td").all_text_contents() for row in page.locator("#compared_models tr:has(td)").all()
+        )
+        assert theirs[0] == "other (fnw)"
+        assert own[0] == "the store's own (vanilla)"
+        assert theirs[3] == own[3] != "0"  # the same clicks
+        assert (theirs[-1], own[-1]) == ("promote", "serves")
+        page.click("button[aria-label='let other serve']")
+        assert page.text_content("#asked") == "Let other serve?"
+        assert page.locator("#compared tr:has(td) td:first-child").all_text_contents() == ["other", "the store's own"]
+        page.click("#no")
+        page.click("button[aria-label='let other serve']")
+        page.click("#yes")
+        page.locator("#what", has_text="challenger other, version").wait_for()
+        states = page.locator("#versions tr:has(td) td:last-child").all_text_contents()
+        assert set(states) == {"promote"}, "no version of the store's own serves"
+        if folder := os.environ.get("TRACECVR_SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / "challengers.png", full_page=True)
+        page.click('button[aria-label="let the store\'s own model serve"]')
+        page.click("#yes")
+        page.locator("#what", has_text="vanilla, version").wait_for()
+        assert watched.said == []
+        watched.context.close()

@@ -19,6 +19,7 @@ import pytest
 import schemathesis
 import torch
 from conftest import Call
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -34,7 +35,7 @@ from tracecvr.online.client import Client
 from tracecvr.online.event_log import EventLog
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import application
-from tracecvr.online.service.auth import Token, Tokens, new_token
+from tracecvr.online.service.auth import SCOPES, Token, Tokens, new_token
 from tracecvr.online.service.connections import Config
 from tracecvr.online.service.gauges import BUCKETS, Gauges
 from tracecvr.online.service.latency import Latency
@@ -57,6 +58,8 @@ ROUTES = [
     ("GET", "/v1/status", "admin"),
     ("POST", "/v1/promote", "admin"),
     ("GET", "/metrics", "admin"),
+    ("GET", "/v1/published", "replicate"),
+    ("GET", "/v1/published/store.json", "replicate"),
 ]
 UNGUARDED = ["/healthz", "/readyz", "/openapi.json", "/"]
 
@@ -70,7 +73,13 @@ def served(
     learner: Callable[[], LearnerState] = LearnerState,
 ) -> Iterator[str]:
     """The service of a store, in a thread of this process."""
-    app = application(store, tokens, limits, learner, names)
+    with running(application(store, tokens, limits, learner, names), limits) as url:
+        yield url
+
+
+@contextmanager
+def running(app: FastAPI, limits: Limits = GENEROUS) -> Iterator[str]:
+    """An application, in a thread of this process."""
     server = Server(Config(app, limits, port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -334,7 +343,7 @@ def test_only_the_last_minutes_count() -> None:
 
 
 def test_every_route_wants_a_token_of_its_scope(ready: Store) -> None:
-    made_tokens = {scope: new_token() for scope in ("score", "ingest", "admin")}
+    made_tokens = {scope: new_token() for scope in SCOPES}
     tokens = Tokens(tuple(Token(s, digest, frozenset([s])) for s, (_, digest) in made_tokens.items()))
     with served(ready, tokens) as url:
         for method, path, scope in ROUTES:
@@ -351,7 +360,7 @@ def test_every_route_wants_a_token_of_its_scope(ready: Store) -> None:
             assert asked(url, "GET", path)[0] == 200
         described = asked(url, "GET", "/openapi.json")[1]["paths"]
         every = {(method.upper(), path) for path, methods in described.items() for method in methods}
-        guarded = {(method, path.replace("/5", "/{click_id}")) for method, path, _ in ROUTES}
+        guarded = {(m, p.replace("/5", "/{click_id}").replace("store.json", "{name}")) for m, p, _ in ROUTES}
         assert every - guarded <= {("GET", path) for path in UNGUARDED}, "a route that is not tried above"
         with Client(url, made_tokens["score"][0]) as client:
             assert client.model()["method"] == "trace"

@@ -123,7 +123,7 @@ def _serve(folder: Path, port: int, wanted: str, after: int) -> None:
         die("acknowledged")  # the request before this one was answered
         return await read(self, contents, count, what)
 
-    Service.commit, Service.read = committing, reading  # type: ignore[method-assign]
+    Service.commit, Service.read = committing, reading  # type: ignore[assignment, method-assign]
     _mortal_log(die, "append_all")
     _command("serve", folder, "--port", port, "--no-learn")
 

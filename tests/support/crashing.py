@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkServerProcess
@@ -294,6 +295,18 @@ def same_in_the_end(store: Store, calm: Store) -> None:
     assert [record["weights"] for _, record in ticks] == [record["weights"] for _, record in others]
 
 
+@contextmanager
+def process(target: Callable[..., None], *words: Any) -> Iterator[ForkServerProcess]:
+    """A process of its own, killed in the end; it has imported everything before."""
+    started = _SERVER.Process(target=target, args=words)
+    started.start()
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.join()
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -408,7 +421,8 @@ def _learn(folder: Path) -> None:
     main()
 
 
-def _serve(folder: Path, port: int) -> None:
+def serving(folder: Path, port: int) -> None:
+    """A service without a learner, as the command runs it."""
     from tracecvr.cli.commands import main
 
     sys.argv = ["tracecvr", "serve", str(folder), "--port", str(port), "--no-learn"]
@@ -423,7 +437,7 @@ LOCAL: dict[str, Role] = {
     "learner": (_learn, lambda d: (d.store.folder,)),
 }
 OVER_HTTP: dict[str, Role] = {
-    "server": (_serve, lambda d: (d.store.folder, d.port)),
+    "server": (serving, lambda d: (d.store.folder, d.port)),
     "learner": LOCAL["learner"],
     "client": (_ask, lambda d: (d.room, f"http://127.0.0.1:{d.port}", d.rng.getrandbits(32))),
 }

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import tomllib
 import weakref
 from collections.abc import Callable, Iterator
@@ -121,15 +122,23 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(
-    folder: Path, otherwise: str = "wait for it, or choose another --out", name: str = ".lock"
+    folder: Path,
+    otherwise: str = "wait for it, or choose another --out",
+    name: str = ".lock",
+    patience: float = 0.0,
 ) -> Iterator[None]:
     """Hold a directory for one process; the kernel lets go of it however the process ends. `otherwise` is what to do if
-    another has it, `name` tells what it is held for."""
+    another has it for longer than `patience` seconds, `name` tells what it is held for."""
+    deadline = time.monotonic() + patience
     with (folder / name).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HeldError(f"{folder} is in use by another process: {otherwise}") from None
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise HeldError(f"{folder} is in use by another process: {otherwise}") from None
+                time.sleep(0.02)
         yield
 
 

@@ -12,6 +12,8 @@ STORE/events.db         the event log (SQLite): an event is accepted once it is 
 STORE/events.position   how far the log had come when somebody was last told so
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
 STORE/serving.json      which version serves
+STORE/traffic.json      which challenger serves, and which answer a share of the clicks
+STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
 STORE/prequential.f32   log-odds that the learner gave clicks of the stream before it learnt them, by row
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 STORE/archive.sha256/*  the hashes of these files
@@ -31,6 +33,7 @@ commit), `inbox` (how far brokers were read), `sources` (brokers, and the pump),
 `TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `live_metrics` (live metrics),
 `archive` (compaction and erasure), `reopening` (closings undone), `verify_log` (replay of what ran), `store` (the
 directory), `file_hashes` (hashes of its files), `page_checksums` (checksums of the log), `store_check` (a store checked
-as a whole), `starting_run` (the run that a store may go on from), `dataset_events` (a dataset as events), `report`
-(what status shows).
+as a whole), `starting_run` (the run that a store may go on from), `challenge` (challengers), `challenger_learner` (all
+learners of a store), `confidence` (which of two models is better), `traffic` (which model answers), `promotion` (that
+choice, changed), `dataset_events` (a dataset as events), `status` and `challenger_status` (what is shown).
 """

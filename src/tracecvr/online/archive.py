@@ -13,7 +13,8 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_parquet, write_text
-from tracecvr.online.event_log import Accepted, EventLog
+from tracecvr.online.challenge import challengers
+from tracecvr.online.event_log import Accepted, EventLog, answers_for
 from tracecvr.online.events import CLICK, body_of
 from tracecvr.online.ledger import first_needed, memory_of
 from tracecvr.online.store import Store
@@ -29,6 +30,7 @@ _FACTS = {
     "user": pl.String,
     "score": pl.Float64,
     "version": pl.Int64,
+    "model": pl.String,
 }
 
 
@@ -38,11 +40,12 @@ def compact(store: Store, memory: int) -> int:
 
     The file is whole before anything is deleted, and named by its intervals: a compaction that is killed is repeated.
     """
-    log, versions = store.log(), Versions(store.folder, store.settings.keep).listed()
+    log = store.log()
     for path in archived(store):  # of a compaction that was killed before it deleted
         log.prune(store.grid.bounds(_intervals(path)[1])[0])
-    oldest = min((manifest["intervals"] for manifest in versions), default=0)
-    last = first_needed(store.grid, memory_of(store.grid, memory), oldest)
+    last = min(
+        [_first_needed(store, memory), *(_first_needed(other, other.engine().memory) for other in challengers(store))]
+    )
     if not last:
         return 0
     before = store.grid.bounds(last)[0]
@@ -51,6 +54,13 @@ def compact(store: Store, memory: int) -> int:
         first = min(store.grid.number(row.seen) for row in rows)
         _write(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
     return log.prune(before)
+
+
+def _first_needed(store: Store, memory: int) -> int:
+    """The interval from which on a model, or a version that it could fall back to, needs the log."""
+    versions = Versions(store.home, store.settings.keep).listed()
+    oldest = min((manifest["intervals"] for manifest in versions), default=0)
+    return first_needed(store.grid, memory_of(store.grid, memory), oldest)
 
 
 def restore(store: Store, number: int) -> None:
@@ -65,7 +75,7 @@ def restore(store: Store, number: int) -> None:
         first, last = _intervals(path)
         if last <= number:
             continue
-        frame = pl.read_parquet(path)
+        frame = _frame_of(path)
         log.put_back(_rows(store, frame.filter(pl.col("seen") >= start)))
         _hash_of(path).unlink(missing_ok=True)
         if first >= number:
@@ -150,15 +160,15 @@ class WholeLog(EventLog):
                     return int(first)
         return super().next_known(time)
 
-    def answers(self, start: int, end: int) -> list[tuple[int, float, int]]:
-        number = self.grid.number(start)
+    def answers(self, start: int, end: int, model: str | None = None) -> list[tuple[int, float, int]]:
+        number, model = self.grid.number(start), model or self.store.model
         answered = pl.col("score").is_not_null() & pl.col("version").is_not_null() & (pl.col("type") == "click")
-        rows: list[tuple[int, float, int]] = super().answers(start, end)
+        rows = super().answers(start, end, model)
         for path in archived(self.store):
             first, last = _intervals(path)
             if first <= number < last:
                 kept = self._read(path, start, end).filter(answered)
-                rows += kept.select("click_id", "score", "version").rows()
+                rows += answers_for(model, kept.select("click_id", "score", "version", "model").rows())
         return rows
 
     def _archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
@@ -174,7 +184,13 @@ class WholeLog(EventLog):
         if path not in self._checked and problem(path):
             raise UserError(f"{path} is damaged: copy it from where the store is whole")
         self._checked.add(path)
-        return pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+        return _frame_of(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+
+
+def _frame_of(path: Path) -> pl.DataFrame:
+    """The events of a file. Those of earlier versions do not say which model answered: there was one."""
+    frame = pl.read_parquet(path)
+    return frame if "model" in frame.columns else frame.with_columns(pl.lit(None, pl.String).alias("model"))
 
 
 def _order(row: tuple[Any, ...]) -> tuple[bool, int, int, int]:
@@ -194,7 +210,7 @@ def _columns(store: Store) -> list[str]:
 
 def _frame(store: Store, rows: list[Accepted]) -> pl.DataFrame:
     names = {kind: name for name, kind in store.reader.kinds.items()}
-    facts = [(r.pos, r.event, names[r.kind], r.click, r.ts, r.seen, r.user, r.score, r.version) for r in rows]
+    facts = [(r.pos, r.event, names[r.kind], r.click, r.ts, r.seen, r.user, r.score, r.version, r.model) for r in rows]
     features = store.reader.frame([store.reader.blank if row.body is None else row.body for row in rows])
     named = features.rename(lambda name: f"feature.{name}")
     return pl.concat([pl.DataFrame(facts, schema=_FACTS, orient="row"), named], how="horizontal")
@@ -215,6 +231,7 @@ def _rows(store: Store, frame: pl.DataFrame) -> list[Accepted]:
             body_of(values) if fact["type"] == "click" else None,
             fact["score"],
             fact["version"],
+            fact["model"],
         )
         for fact, values in zip(frame.select(list(_FACTS)).iter_rows(named=True), features, strict=True)
     ]

@@ -65,6 +65,10 @@ class Client:
         """Choose the version that serves; None for the newest."""
         return self._ask("POST", "/v1/promote", {"version": version})
 
+    def promote_model(self, model: str | None) -> dict[str, Any]:
+        """Choose the challenger that serves; None for the store's own model."""
+        return self._ask("POST", "/v1/promote", {"model": model})
+
     def __enter__(self) -> Client:
         return self
 

@@ -35,7 +35,8 @@ CREATE TABLE IF NOT EXISTS events(
   user TEXT,
   body TEXT,                     -- of a click: raw features, a JSON list
   score REAL,                    -- of a click: the log-odds that it was answered with, if it was,
-  version INTEGER                -- and by which version
+  version INTEGER,               -- and by which version
+  model TEXT                     -- of which challenger; null: of the store's own model
 );
 CREATE INDEX IF NOT EXISTS events_click ON events(click);
 CREATE INDEX IF NOT EXISTS events_seen ON events(seen);
@@ -65,6 +66,9 @@ CREATE TABLE IF NOT EXISTS reopenings(
   set_aside INTEGER NOT NULL     -- events that were dated too far ahead
 );
 CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS challenger_ticks(
+  model TEXT NOT NULL, number INTEGER NOT NULL, content TEXT NOT NULL, PRIMARY KEY(model, number)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS sources(
   source TEXT PRIMARY KEY,       -- a stream or topic that events are pulled from
@@ -92,14 +96,15 @@ CREATE TABLE IF NOT EXISTS unread(
 );
 """
 
-_INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, seen)
-  VALUES(?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?9))"""
-_PUT_BACK = """INSERT OR IGNORE INTO events(pos, event, kind, click, ts, seen, user, body, score, version)
-  VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_ALL = "SELECT pos, event, kind, click, ts, seen, user, body, score, version FROM events"
+_NEWEST_TABLES = "SELECT count(*) FROM sqlite_master WHERE name IN ('unread', 'ahead', 'challenger_ticks')"
+_INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, model, seen)
+  VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?10))"""
+_PUT_BACK = """INSERT OR IGNORE INTO events(pos, event, kind, click, ts, seen, user, body, score, version, model)
+  VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_ALL = "SELECT pos, event, kind, click, ts, seen, user, body, score, version, model FROM events"
 _CLICKS_FIRST = "FROM events WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
 _BETWEEN = f"SELECT kind, click, ts, seen, body {_CLICKS_FIRST}"
-_ANSWERS = """SELECT click, score, version FROM events
+_ANSWERS = """SELECT click, score, version, model FROM events
   WHERE seen >= ? AND seen < ? AND kind = 0 AND score IS NOT NULL AND version IS NOT NULL"""
 _ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
 _COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
@@ -108,6 +113,8 @@ _CONTRADICTIONS = "SELECT coalesce((SELECT max(rowid) FROM aside) - (SELECT min(
 _RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
 
 
+OF_ANOTHER_MODEL = -2
+"""Instead of a version: that of another model answered."""
 MOST_AHEAD, MOST_CONFLICTS = 100_000, 10_000
 """Events that are kept though they do not count: a client gone wrong must not fill the disk. The oldest are kept."""
 _AT_ONCE = 500
@@ -193,8 +200,8 @@ class Receipt:
     counts: Counter[str] = field(default_factory=Counter)
     """Of the accepted: `clicks`, `actions`, and `late` and `out_of_window` ones. Of the duplicates: `conflicts`. Of the
     others: `future`, set aside; and of those that are set aside, `not_kept`."""
-    answers: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Of clicks that were there before, by event: the score that they were answered with then, and its version."""
+    answers: dict[str, tuple[float, int, str | None]] = field(default_factory=dict)
+    """Of clicks that were there before, by event: the score that they were answered with, its version and model."""
     limit: int = _UNBOUNDED
     """The latest time that was believed."""
 
@@ -227,6 +234,7 @@ class Accepted(NamedTuple):
     body: str | None
     score: float | None
     version: int | None
+    model: str | None
 
 
 class EventLog:
@@ -244,8 +252,15 @@ class EventLog:
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            if self._one("SELECT count(*) FROM sqlite_master WHERE name IN ('unread', 'ahead')") < 2:
-                self._db.execute(_SCHEMA)
+            if self._one(_NEWEST_TABLES) < 3:
+                self._create()
+
+    def _create(self) -> None:
+        """Make the tables, or those that a log of an earlier version does not have."""
+        with self._transaction():
+            self._db.execute(_SCHEMA)
+            if not self._one("SELECT count(*) FROM pragma_table_info('events') WHERE name = 'model'"):
+                self._db.execute("ALTER TABLE events ADD COLUMN model TEXT")
 
     def close(self) -> None:
         self._db.close()
@@ -475,7 +490,8 @@ class EventLog:
 
     def _forget_after(self, number: int) -> None:
         """Forget what was learnt and told of intervals that were reopened."""
-        self._db.execute("DELETE FROM ticks WHERE number >= ?", (number,))
+        for table in ("ticks", "challenger_ticks"):
+            self._db.execute(f"DELETE FROM {table} WHERE number >= ?", (number,))
         # Places of erased clicks are for those who know the rows after them by number: nobody does any more.
         self._db.execute("DELETE FROM erased WHERE seen >= ?", (self.grid.bounds(number)[0],))
         self._db.execute("UPDATE facts SET value = min(value, ?) WHERE name = 'announced'", (number,))
@@ -498,7 +514,7 @@ class EventLog:
                 fresh[event.event] = event
                 continue
             if row.score is not None and row.version is not None:
-                receipt.answers[event.event] = row.score, row.version
+                receipt.answers[event.event] = row.score, row.version, row.model
             if (row.kind, row.click, row.ts, row.user, row.body) != event[1:6]:  # whatever it was answered with
                 receipt.counts["conflicts"] += 1
                 receipt.counts["not_kept"] += not self._keep_contradiction(event)
@@ -516,17 +532,36 @@ class EventLog:
     def _count(self, counts: dict[str, int]) -> None:
         self._db.executemany(_COUNT, [(name, n) for name, n in counts.items() if n])
 
-    def record(self, number: int, content: dict[str, Any]) -> None:
+    def record(self, number: int, content: dict[str, Any], model: str | None = None) -> None:
         """What came of learning an interval; said again after a crash, it is the same."""
+        row = (number, json.dumps(content))
         with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO ticks VALUES(?, ?)", (number, json.dumps(content)))
+            if model is None:
+                self._db.execute("INSERT OR REPLACE INTO ticks VALUES(?, ?)", row)
+            else:
+                self._db.execute("INSERT OR REPLACE INTO challenger_ticks VALUES(?, ?, ?)", (model, *row))
+
+    def forget_model(self, model: str) -> None:
+        """Forget what came of learning by a challenger. Which clicks it has answered stays in the log."""
+        with self._transaction():
+            self._db.execute("DELETE FROM challenger_ticks WHERE model = ?", (model,))
 
     # Reading.
 
-    def ticks(self, last: int = -1) -> list[tuple[int, dict[str, Any]]]:
-        """What came of learning the last intervals, oldest first; of all by default."""
-        rows = self._rows("SELECT number, content FROM ticks ORDER BY number DESC LIMIT ?", (last,))
+    def ticks(self, last: int = -1, model: str | None = None) -> list[tuple[int, dict[str, Any]]]:
+        """What came of learning the last intervals, oldest first; of all by default; of a challenger if it is named."""
+        if model is None:
+            rows = self._rows("SELECT number, content FROM ticks ORDER BY number DESC LIMIT ?", (last,))
+        else:
+            query = "SELECT number, content FROM challenger_ticks WHERE model = ? ORDER BY number DESC LIMIT ?"
+            rows = self._rows(query, (model, last))
         return [(number, json.loads(content)) for number, content in reversed(rows)]
+
+    def tick(self, number: int) -> dict[str, Any] | None:
+        """What came of learning an interval by the store's own model."""
+        rows = self._rows("SELECT content FROM ticks WHERE number = ?", (number,))
+        tick: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        return tick
 
     def closed(self) -> int:
         """How many intervals are closed."""
@@ -551,9 +586,10 @@ class EventLog:
         times = [self._one(f"SELECT min(seen) FROM {table} WHERE seen >= ?", (time,)) for table in ("events", "erased")]
         return min((seen for seen in times if seen is not None), default=None)
 
-    def answers(self, start: int, end: int) -> list[tuple[int, float, int]]:
-        """(click, log-odds, version) as they were answered, of clicks that became known in an interval and were."""
-        return self._rows(_ANSWERS, (start, end))
+    def answers(self, start: int, end: int, model: str | None = None) -> list[tuple[int, float, int]]:
+        """(click, log-odds, version) as they were answered, of clicks that became known in an interval and were; as
+        they count for a model."""
+        return answers_for(model, self._rows(_ANSWERS, (start, end)))
 
     def since(self, position: int, count: int) -> list[Accepted]:
         """Accepted events after a position, in their order."""
@@ -696,4 +732,11 @@ class EventLog:
 
 def _event(row: Accepted) -> Event:
     """A row as the event that it was."""
-    return Event(row.event, row.kind, row.click, row.ts, row.user, row.body, row.score, row.version)
+    return Event(row.event, row.kind, row.click, row.ts, row.user, row.body, row.score, row.version, row.model)
+
+
+def answers_for(model: str | None, rows: Sequence[tuple[int, float, int, str | None]]) -> list[tuple[int, float, int]]:
+    """Answers as they count for a model. For the store's own, all that clicks were answered with; the versions of
+    challengers are not its own. For a challenger, its own answers."""
+    ours = [row for row in rows if model is None or row[3] == model]
+    return [(click, score, version if by == model else OF_ANOTHER_MODEL) for click, score, version, by in ours]

@@ -44,6 +44,7 @@ class Event(NamedTuple):
     body: str | None  # of a click: its raw features, as a JSON list
     score: float | None = None  # of a click: the log-odds that it was answered with, if it was,
     version: int | None = None  # and by which version
+    model: str | None = None  # of which challenger; None: of the store's own model
 
 
 def click_key(click_id: object) -> int:

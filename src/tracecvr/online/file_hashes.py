@@ -10,7 +10,7 @@ from tracecvr.base.files import read_json, sha256, write_json
 from tracecvr.learn.checkpoint import digest
 
 NAME = "files.json"
-_MADE_OF = ("store.json", "start.safetensors", "base/**/*")
+_MADE_OF = ("store.json", "challenger.json", "start.safetensors", "base/**/*")
 
 
 def write(folder: Path) -> None:

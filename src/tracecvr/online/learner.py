@@ -36,7 +36,7 @@ _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
 """How much farther off a calibration is that was off before, to be held against a tick."""
-_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version"}
+_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version", "pairs"}
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
@@ -128,16 +128,19 @@ class Learner:
         self.store, self.guard = store, guard_of(store)
         torch.set_num_threads(store.settings.threads)
         self.log, self.engine = store.log(), store.engine()
-        self.versions = Versions(store.folder, store.settings.keep)
+        self.versions = Versions(store.home, store.settings.keep)
         self.ledger = ledger_of(store, self.engine)
         self.vitals = LiveMetrics(store.schema.d_max)
         self._erasures = self.log.facts().get("erasures", 0)
-        self.prequential = Prequential(store.folder / "prequential.f32", self.ledger.rows)
+        self.first = 0 if store.taken_over is None else store.taken_over.intervals
+        """The first interval that it learns."""
+        row = self.ledger.rows if store.taken_over is None else store.taken_over.rows
+        self.prequential = Prequential(store.home / "prequential.f32", row)
         manifest = self.versions.latest()
         if manifest is None:
-            warm_up(self.engine, store, progress)
+            begin(self.engine, self.ledger, store, progress)
             self.prequential.keep(0)
-            self._save(0, Tick(-1, 0, 0, 0.0, ""), {})
+            self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {})
         else:
             self._restore(manifest)
 
@@ -147,7 +150,7 @@ class Learner:
         Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end.
         """
         self._apply_erasures()
-        closed, first, since = self.log.closed(), self.ledger.done, time.monotonic()
+        closed, first, since = self.closed(), self.ledger.done, time.monotonic()
         if closed <= first:
             return None
         clicks, events, undone = 0, 0, ""
@@ -159,6 +162,10 @@ class Learner:
         self._save(number, tick, {"recent": self._recent(self.store.grid.bounds(number)[0])})
         return tick
 
+    def closed(self) -> int:
+        """How many intervals may be learnt."""
+        return self.log.closed()
+
     def _learn_one(self) -> tuple[int, int, str]:
         """Learn one interval: how many clicks and events it had, and why it was undone."""
         start, end = self.store.grid.bounds(self.ledger.done)
@@ -169,15 +176,6 @@ class Learner:
         self._observe(start, end)
         return len(clicks), events, undone
 
-    def follow(self, poll: float = 1.0) -> Iterator[Tick]:
-        """Tick after tick, for ever."""
-        while True:
-            tick = self.tick()
-            if tick is None:
-                time.sleep(poll)
-            else:
-                yield tick
-
     # A tick.
 
     def _observe(self, start: int, end: int) -> None:
@@ -186,6 +184,10 @@ class Learner:
         row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
         served, _ = self.ledger.served(row - self.ledger.first_row)
         self.vitals.add(self.prequential.of(row), served, mature.converted.numpy(), delay)
+        self._compare(row, mature.converted.numpy(), start)
+
+    def _compare(self, row: Ints, label: Labels, start: int) -> None:
+        """For a challenger, which is compared with another model on the same clicks."""
 
     def _recent(self, end: int) -> dict[str, Any]:
         """What is to be told of recent clicks."""
@@ -243,29 +245,37 @@ class Learner:
         features = [column.raw for column in self.store.reader.encoder.columns]
         facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
         newest = self._newest_mature()
-        summary["window"] = newest["window"]
-        self.versions.save(self.engine, number, summary | measured | facts | {"by_version": newest["by_version"]})
-        if number:
-            self.log.record(number - 1, summary | measured)
+        summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
+        self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
+        if number > self.first:
+            self._record(number - 1, summary | measured)
+
+    def _more_facts(self) -> dict[str, Any]:
+        """What else versions keep."""
+        return {}
+
+    def _record(self, number: int, content: dict[str, Any]) -> None:
+        """Note what came of learning an interval."""
+        self.log.record(number, content, self.store.model)
 
     def _restore(self, manifest: dict[str, Any]) -> None:
         self.versions.load(self.engine, manifest)
         self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
         self.vitals = LiveMetrics.of(manifest["vitals"])
         self.prequential.keep(manifest["scored"] if "scored" in manifest else manifest["served"])
-        if manifest["intervals"]:  # killed when the version was whole and its tick not yet recorded
+        if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
             record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
-            self.log.record(manifest["intervals"] - 1, record)
+            self._record(manifest["intervals"] - 1, record)
 
 
 @contextmanager
-def opened(store: Store, progress: Progress = no_progress) -> Iterator[Learner]:
-    """A learner that holds its store: a second one is refused."""
-    models = store.folder / "models"
+def opened(store: Store, progress: Progress = no_progress, kind: type[Learner] | None = None) -> Iterator[Learner]:
+    """A learner that holds its model: a second one is refused."""
+    models = store.home / "models"
     with locked(models, "a store has one learner; stop the other first"):
         for left in models.glob(".*.tmp"):  # of a process that was killed while it wrote
             left.unlink()
-        learner = Learner(store, progress)
+        learner = (kind or Learner)(store, progress)
         try:
             yield learner
         finally:
@@ -314,13 +324,23 @@ def ledger_of(store: Store, engine: Engine) -> Ledger:
     return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory_of(store.grid, engine.memory))
 
 
-def warm_up(engine: Engine, store: Store, progress: Progress = no_progress) -> None:
-    """Start an engine from what its store started from: a log, or the end of a run over one."""
-    if store.start is not None:
+def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_progress) -> None:
+    """Put an engine and its ledger where their model starts: after the warm-up, at the end of a run, or at a version of
+    another model."""
+    if store.start_sha256 is None:
+        _warm_up(engine, store, progress)
+    else:
         store.restore_start(engine)
-        return
-    history = TableSource(store.base).history(store.schema.split, store.settings.warm_labels)
-    engine.warm_up(history, progress)
+    if (taken := store.taken_over) is not None:
+        ledger.rebuild(taken.intervals, taken.rows, taken.counts)
+
+
+def _warm_up(engine: Engine, store: Store, progress: Progress) -> None:
+    """Learn the log that a store was made of: what is before its split, and what a run had learnt of the rest."""
+    source, first, grid = TableSource(store.base), store.schema.split, store.grid
+    engine.warm_up(source.history(first, store.settings.warm_labels), progress)
+    for start in range(first, grid.split, grid.interval):  # only for a challenger of a model that goes on from a run
+        engine.tick(source, start, min(start + grid.interval, grid.split))
 
 
 class Prequential:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tracecvr.online import traffic
+from tracecvr.online.challenger_status import challengers_of
 from tracecvr.online.event_log import EventLog
 from tracecvr.online.ledger import BAD_VALUES
 from tracecvr.online.live_metrics import LiveMetrics, named
+from tracecvr.online.promotion import serving_challenger
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -25,6 +28,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     log = store.inbox()
     try:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
+        challengers = challengers_of(store, log)
     finally:
         log.close()
     versions = versions or Versions(store.folder, store.settings.keep)
@@ -40,14 +44,24 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     }
     if sources:
         status["sources"] = sources
+    if challengers:
+        status["serving_model"] = traffic.current(store.folder).model
+        status["challengers"] = challengers
     if newest is not None:
         status["joined"] = {name: n for name, n in newest["counts"].items() if not name.startswith(BAD_VALUES)}
         status["bad_values"] = bad_values(newest["counts"])
-        status["mature"] = figures_of(newest, versions.serving())
+        status["mature"] = _mature(store, newest, versions)
         status["recent"] = named(newest.get("recent", {}))
         status["window"] = newest.get("window", {})
         status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
     return status
+
+
+def _mature(store: Store, newest: dict[str, Any], versions: Versions) -> dict[str, Any]:
+    challenger = serving_challenger(store)
+    if challenger is None:
+        return figures_of(newest, versions.serving())
+    return figures_of(newest, challenger.serving(), challenger.newest())
 
 
 def bad_values(counts: Mapping[str, int]) -> dict[str, int]:
@@ -83,8 +97,11 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
     ]
 
 
-def figures_of(manifest: dict[str, Any], serving: int | None) -> dict[str, Any]:
+def figures_of(
+    manifest: dict[str, Any], serving: int | None, challenger: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
-    served in the last intervals, so that after a roll back they are those of the version that was gone back to."""
-    of_serving = manifest.get("by_version", {}).get(str(serving), {"clicks": 0})
+    served in the last intervals, so that after a roll back they are those of the version that was gone back to. If a
+    challenger serves, its manifest has the latter."""
+    of_serving = (challenger or manifest).get("by_version", {}).get(str(serving), {"clicks": 0})
     return {**named(manifest["mature"]), "serving": {"version": serving, **of_serving}}

@@ -39,7 +39,7 @@ from tracecvr.runs.spec import dataset_of, owners_of
 from tracecvr.stream import WARM_LABELS
 
 _FORMAT = 1
-_START = "start.safetensors"
+START = "start.safetensors"
 _OLD_GUARD = {"guard_base": math.inf, "guard_log_odds": math.inf}
 """Of stores that were created before there were these bounds: without them, their replay gives the same bytes."""
 
@@ -66,6 +66,16 @@ class Settings:
     since, the next one may be dated; d_max by default, and a day at least."""
 
 
+@dataclass(frozen=True)
+class TakenOver:
+    """A version of another model that a model goes on from: after how many intervals, and how its ledger was then."""
+
+    intervals: int
+    rows: int
+    counts: dict[str, int]
+    sha256: str
+
+
 @dataclass(frozen=True, eq=False)
 class Store:
     """What is fixed about a live model."""
@@ -86,7 +96,7 @@ class Store:
         times: AskedTimes | None = None,
     ) -> Store:
         """A new store that starts where the prepared log `base` is split, or where a run over it ended."""
-        _refuse_privileged(method)
+        refuse_privileged(method)
         manifest = read_json(base / "table.json") if ClickTable.exists(base) else None
         if manifest is None:
             raise UserError(f"{base}: not a prepared log; make one with `tracecvr prepare`")
@@ -121,7 +131,7 @@ class Store:
             (made / "models").mkdir()
             (made / "archive").mkdir()
             if origin is not None:
-                shutil.copyfile(origin.state, made / _START)
+                shutil.copyfile(origin.state, made / START)
             write_json(made / "store.json", content)
             files.write(made)
         return cls(folder, content)
@@ -142,7 +152,7 @@ class Store:
         """A new store from names and options, and from a log that is prepared first if it is not yet."""
         owners = owners_of(method, plugins)
         del owners["plan"]  # intervals and split are the log's
-        _refuse_privileged(owners["method"])  # before a log is prepared for nothing
+        refuse_privileged(owners["method"])  # before a log is prepared for nothing
         owners = config.distribute(owners, options, "--set")
         chosen = owners["method"], tuple(owners[name] for name in plugins)
         dataset = dataset_of(data, data_settings)
@@ -258,11 +268,36 @@ class Store:
         recorded = self.content.get("start")
         return None if recorded is None else RunEnd(**recorded)
 
+    # What differs between a store's own model and a challenger of it.
+
+    @property
+    def model(self) -> str | None:
+        """The name of a challenger; None is the store's own model."""
+        return None
+
+    @property
+    def home(self) -> Path:
+        """Where the versions of the model are."""
+        return self.folder
+
+    @property
+    def taken_over(self) -> TakenOver | None:
+        """The version of another model that this one goes on from."""
+        return None
+
+    @property
+    def start_sha256(self) -> str | None:
+        """The hash of the state that it starts from; None if it starts from a warm-up."""
+        return None if self.start is None else self.start.sha256
+
     def restore_start(self, engine: Engine) -> None:
-        """Put an engine where that run ended."""
-        state = self.folder / _START
-        if self.start is None or not state.is_file() or sha256(state) != self.start.sha256:
-            raise UserError(f"{state}: not the state that this store started from; copy it from the run once more")
+        """Put an engine in that state."""
+        state = self.home / START
+        if self.start_sha256 is None or not state.is_file() or sha256(state) != self.start_sha256:
+            model = "store" if self.model is None else "challenger"
+            raise UserError(
+                f"{state}: not the state that this {model} started from; copy it from where the store is whole"
+            )
         engine.restore(state)
 
     def log(self, clock: Callable[[], float] = time.time) -> EventLog:
@@ -283,7 +318,7 @@ def _log_advice(path: Path) -> str:
     return f"copy {path.name} and {path.name}-wal from where the store is whole; or, to go on without these events,"
 
 
-def _refuse_privileged(method: Method) -> None:
+def refuse_privileged(method: Method) -> None:
     if method.privileged:
         raise UserError(f"{method.name!r} learns from labels before anybody knows them: never live; choose another")
 

@@ -11,6 +11,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online import archive, file_hashes, page_checksums
+from tracecvr.online.challenge import FOLDER, challengers, named, names
 from tracecvr.online.event_log import Accepted, EventLog
 from tracecvr.online.events import CLICK
 from tracecvr.online.store import Store
@@ -35,13 +36,34 @@ def verified(store: Store) -> list[Finding]:
     """Check everything that can be checked without learning it again. Reads all of the store once. If its files are
     not what they were, nothing else can be made sense of."""
     files = _files(store)
-    return [files, *_log(store), _versions(store), _archive(store)] if files.fine else [files]
+    if not files.fine:
+        return [files]
+    return [files, *_log(store), _versions(store), _archive(store), *_challengers(store)]
 
 
-def replayed(store: Store, progress: Progress = no_progress) -> Finding:
-    """Learn everything again from the log, and compare with the versions."""
+def replayed(store: Store, progress: Progress = no_progress) -> list[Finding]:
+    """Learn everything again from the log, and compare with the versions; of challengers, too."""
     found = verify_log(store, progress)
-    return Finding("replay", found.same, found.summary())
+    findings = [Finding("replay", found.same, found.summary())]
+    for challenger in challengers(store):
+        found = verify_log(challenger, progress)
+        findings.append(Finding(f"challenger {challenger.name}, replay", found.same, found.summary()))
+    return findings
+
+
+def _challengers(store: Store) -> Iterator[Finding]:
+    """Files and versions of each."""
+    for name in names(store):
+        part, home = f"challenger {name}", store.folder / FOLDER / name
+        try:
+            challenger = named(store, name)
+            files = file_hashes.recorded(home) or {}
+        except UserError as error:
+            yield Finding(part, False, str(error))
+            continue
+        wrong = [text for file, facts in files.items() if (text := file_hashes.problem(home, file, facts))]
+        versions = _versions(challenger)
+        yield Finding(part, versions.fine, versions.text) if not wrong else _finding(part, wrong, "")
 
 
 def record(store: Store) -> None:
@@ -138,10 +160,10 @@ def _wrong_with(row: Accepted, store: Store) -> str:
 
 
 def _versions(store: Store) -> Finding:
-    versions = Versions(store.folder, store.settings.keep)
+    versions = Versions(store.home, store.settings.keep)
     listed = versions.listed()
     names = {f"{m['intervals']:09d}" for m in listed}
-    unreadable = sorted(path.stem for path in (store.folder / "models").glob("*.json") if path.stem not in names)
+    unreadable = sorted(path.stem for path in (store.home / "models").glob("*.json") if path.stem not in names)
     wrong = [f"version {int(name)} has no whole manifest or no state" for name in unreadable if name.isdecimal()]
     wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.checkpoints.whole(m)]
     wrong += _elsewhere(store, listed)

@@ -11,7 +11,7 @@ from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, atomic_directory
 from tracecvr.online.archive import WholeLog
-from tracecvr.online.learner import guard_of, learn, ledger_of, skip, warm_up
+from tracecvr.online.learner import begin, guard_of, learn, ledger_of, skip
 from tracecvr.online.ledger import Ledger
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -56,9 +56,9 @@ def verify_log(store: Store, progress: Progress = no_progress) -> LogVerificatio
     torch.set_num_threads(store.settings.threads)
     log, engine, guard = WholeLog(store), store.engine(), guard_of(store)
     ledger = ledger_of(store, engine)
-    versions = {m["intervals"]: m["weights"] for m in Versions(store.folder, store.settings.keep).listed()}
+    versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).listed()}
     last = max(versions, default=log.closed())
-    warm_up(engine, store, progress)
+    begin(engine, ledger, store, progress)
     facts = log.facts()
     verification = LogVerification(
         erased_clicks=facts.get("erased_clicks", 0), erased_actions=facts.get("erased_actions", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracecvr.cli.live import aside, models, sources
+from tracecvr.cli.live import aside, challenge, models, sources
 from tracecvr.cli.live.create import init
 from tracecvr.cli.live.operate import compact, erase, events, ingest, learn, reopen, replay_log, status, tick, verify
 from tracecvr.cli.live.serving import pull, serve, token
@@ -14,8 +14,10 @@ def add_to(app: typer.Typer) -> None:
     """Give the command line the commands of this room."""
     for command in (init, ingest, tick, learn, serve, pull, token, status, reopen, compact, erase, verify):
         app.command()(command)
+    app.command("challenge")(challenge.challenge)
     app.command("replay-log")(replay_log)
     app.command("events")(events)
     app.add_typer(models.app, name="models")
+    app.add_typer(challenge.app, name="challengers")
     app.add_typer(aside.app, name="aside")
     app.add_typer(sources.app, name="sources")

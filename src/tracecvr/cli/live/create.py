@@ -71,7 +71,7 @@ def init(
         return
     data = dataset_named(data, source, schema)
     for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
-        _refuse_file(kind, name)
+        refuse_file(kind, name)
     opened_store = Store.from_log(
         store,
         data,
@@ -93,7 +93,7 @@ def init(
     _say_made(opened_store)
 
 
-def _refuse_file(kind: str, name: str) -> None:
+def refuse_file(kind: str, name: str) -> None:
     """Whoever opens a store later names no file, and a store must not name one for him."""
     from tracecvr.base.registry import as_entry_point
 

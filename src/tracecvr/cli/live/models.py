@@ -45,19 +45,33 @@ def list_models(store: Store, as_json: AsJson = False) -> None:
 @app.command()
 def promote(
     store: Store,
-    version: Annotated[str, typer.Argument(help="A version; `newest` for always the newest.")],
+    version: Annotated[
+        str, typer.Argument(help="A version; `newest` for always the newest; the name of a challenger for its newest.")
+    ],
 ) -> None:
-    """Let a version serve until another is chosen. Training goes on as before."""
-    if version != "newest" and not version.isdecimal():
-        raise UserError(f"version {version!r}: give a number of `tracecvr models list`, or newest")
-    _versions(store).promote(None if version == "newest" else int(version))
+    """Let a version, or a challenger, serve until another is chosen. Training goes on as before."""
+    from tracecvr.online.challenge import names
+    from tracecvr.online.promotion import promote_challenger, promote_own
+
+    opened_store = store_at(store)
+    if version == "newest" or version.isdecimal():
+        promote_own(opened_store, None if version == "newest" else int(version))
+    elif version in names(opened_store):
+        promote_challenger(opened_store, version)
+    else:
+        raise UserError(
+            f"version {version!r}: give a number of `tracecvr models list`, newest, or the name of a challenger"
+        )
     typer.echo(f"serving: {version}")
 
 
 @app.command()
 def rollback(store: Store) -> None:
-    """Let the version before the one that serves do so. Training goes on as before."""
-    typer.echo(f"serving: {_versions(store).rollback()}")
+    """Let what served before do so: the model before a challenger was promoted, or the version before the one that
+    serves. Training goes on as before."""
+    from tracecvr.online.promotion import rollback
+
+    typer.echo(f"serving: {rollback(store_at(store))}")
 
 
 def _versions(store: Path) -> Versions:

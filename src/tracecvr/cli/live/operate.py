@@ -73,14 +73,14 @@ def tick(
     ] = None,
 ) -> None:
     """Learn every interval that is closed, then end."""
-    from tracecvr.online.learner import opened
+    from tracecvr.online.challenger_learner import Learners
 
     opened_store = store_at(store)
     if to is not None:
         opened_store.log().close_until(time_of(opened_store, to, "--to"))
-    with opened(opened_store) as learner:
-        while (done := learner.tick()) is not None:
-            _say(done)
+    with Learners(opened_store) as learners:
+        for model, done in learners.all():
+            _say(done, model)
 
 
 def learn(
@@ -91,18 +91,20 @@ def learn(
     """Learn each interval as it is closed, until stopped. Stop it in any way: it goes on where it was."""
     if with_parent:
         _end_with_parent()
-    from tracecvr.online.learner import opened
+    from tracecvr.online.challenger_learner import Learners
 
-    with _reported() if with_parent else nullcontext(), opened(store_at(store)) as learner:
-        for done in learner.follow(poll):
-            _say(done)
+    with _reported() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
+        for model, done in learners.follow(poll):
+            _say(done, model)
 
 
-def _say(done: Tick) -> None:
+def _say(done: Tick, model: str | None) -> None:
     word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
     which = f"interval {done.number}"
     if done.intervals > 1:
         which = f"intervals {done.number - done.intervals + 1} to {done.number}"
+    if model is not None:
+        which = f"{model}: {which}"
     typer.echo(f"{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
 
 
@@ -151,6 +153,7 @@ def replay_log(
     from rich.console import Console
 
     from tracecvr.base.progress_display import Display
+    from tracecvr.online.challenge import challengers
     from tracecvr.online.verify_log import as_table, verify_log
 
     opened_store = store_at(store)
@@ -158,10 +161,13 @@ def replay_log(
         made = as_table(opened_store, table)
         typer.echo(f"table: {table}, {len(made):,} clicks; --data {made.schema.dataset} --source {table}")
         return
-    with Display(Console(stderr=True)) as progress:
-        verification = verify_log(opened_store, progress)
-    typer.echo(verification.summary())
-    if not verification.same:
+    same = True
+    for model in (opened_store, *challengers(opened_store)):
+        with Display(Console(stderr=True)) as progress:
+            verification = verify_log(model, progress)
+        typer.echo(verification.summary() if model.model is None else f"{model.model}: {verification.summary()}")
+        same = same and verification.same
+    if not same:
         raise typer.Exit(1)
 
 
@@ -214,7 +220,7 @@ def verify(
     report = checking.verified(found)
     if replay and all(finding.fine for finding in report):
         with Display(Console(stderr=True)) as progress:
-            report.append(checking.replayed(found, progress))
+            report += checking.replayed(found, progress)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in report], indent=2))
     else:

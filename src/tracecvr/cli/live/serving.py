@@ -15,6 +15,7 @@ from tracecvr.cli.live.create import made_of_run
 
 if TYPE_CHECKING:
     from tracecvr.online.service.options import Options
+    from tracecvr.online.service.serve import Address
     from tracecvr.online.sources import BrokerSource as PulledFrom
     from tracecvr.online.store import Store as LiveStore
 
@@ -52,6 +53,17 @@ def serve(
     tokens: Annotated[Path | None, typer.Option(help="TOML file of tokens and scopes: see `tracecvr token`.")] = None,
     certificate: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="TLS key, PEM.")] = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|DIR",
+            help="Only score, from versions that another service publishes: its address, or the directory of its "
+            "store. With an address, STORE is where the copy is kept.",
+        ),
+    ] = None,
+    replica_token: Annotated[
+        Path | None, typer.Option(help="File that holds a token of that service, of the scope replicate.")
+    ] = None,
     learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Run the learner beside it, or not.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second of each token, 500.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Events or clicks of one request, 500.")] = None,
@@ -75,10 +87,40 @@ def serve(
     flags |= {"host_names": tuple(host_name) if host_name else None}
     flags |= {"certificate": certificate, "key": key, "learn": learn, "rate": rate, "batch": batch}
     flags |= {"source": source, "start": start, "announce": announce, "source_config": source_config}
+    flags |= {"replica": replica, "replica_token": replica_token}
     chosen = Options.from_file_and_flags(config, flags)
     address = Address(chosen.host, chosen.port, chosen.path("certificate"), chosen.path("key"), chosen.host_names)
+    if chosen.replica is not None:
+        _serve_replica(chosen, address)
+        return
     opened_store = _opened_or_made(chosen.path("store"), chosen.path("model"))
     answer(opened_store, chosen.path("tokens"), address, chosen, chosen.learn, _pulled(chosen), _say_where)
+
+
+def _serve_replica(options: Options, address: Address) -> None:
+    """Nothing is learnt or accepted by a replica: who asks for that should not believe that it happens."""
+    from tempfile import TemporaryDirectory
+
+    from tracecvr.online.service.replica import opened
+    from tracecvr.online.service.serve import serve_replica
+
+    for name in ("model", "source", "announce"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is for the writer: leave it out beside --replica")
+    assert options.replica is not None
+    with TemporaryDirectory(prefix="tracecvr_replica_") as room:
+        folder = options.path("store") or Path(room)
+        store, mirror = opened(
+            options.replica, folder, options.path("replica_token"), lambda s: typer.echo(s, err=True)
+        )
+        serve_replica(
+            store,
+            mirror,
+            options.path("tokens"),
+            address,
+            options,
+            lambda url: typer.echo(f"listening: {url}", err=True),
+        )
 
 
 def _pulled(options: Options) -> PulledFrom | None:
@@ -140,7 +182,7 @@ def _source(url: str, start: str, announce: str | None, config: Path | None) -> 
 
 def token(
     name: Annotated[str, typer.Argument(help="Who it is for.")],
-    scope: Annotated[list[str], typer.Option("--scope", help="score, ingest or admin, as often as needed.")],
+    scope: Annotated[list[str], typer.Option("--scope", help="score, ingest, admin or replicate, as often as needed.")],
 ) -> None:
     """Make a token: it is printed once; its entry, which holds its hash only, is for the file of `serve --tokens`."""
     from tracecvr.base import config

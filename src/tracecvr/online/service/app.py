@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
 from starlette.datastructures import Headers
@@ -26,9 +26,11 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.table import NEVER
+from tracecvr.online.challenger_status import challengers_of, comparisons
 from tracecvr.online.committer import Committer
 from tracecvr.online.event_log import Accepted, Receipt
 from tracecvr.online.events import CLICK, Event, click_key
+from tracecvr.online.promotion import leave_challenger, promote_challenger, promote_own
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy, page_text
@@ -47,7 +49,9 @@ from tracecvr.online.service.limits import (
     Send,
     refuse,
 )
-from tracecvr.online.service.scorer import LiveScorer, NotReadyError
+from tracecvr.online.service.published import published
+from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.status import bad_values, figures_of, newest_time, status_of, ticks_of, versions_of
 from tracecvr.online.store import Store
 
@@ -58,23 +62,13 @@ _FEW = 50
 """Events that are read at once, without a thread: a few milliseconds."""
 
 
-class Service:
-    """Everything that routes share."""
+class Scoring:
+    """What routes share that score clicks: those of the service, and those of a replica."""
 
-    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
-        self.store, self.tokens, self.limits, self.learner = store, tokens, limits, learner
-        self.scorer, self.gauges, self.pace = LiveScorer(store), Gauges(), RateLimiter(limits.rate)
+    def __init__(self, store: Store, tokens: Tokens, limits: Limits) -> None:
+        self.store, self.tokens, self.limits = store, tokens, limits
+        self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
         self.latency = Latency(self.gauges.seconds)
-        self.committer = Committer(store.log)
-        self.log = store.inbox()
-
-    async def commit(self, events: list[Event]) -> Receipt:
-        """On disk when this returns."""
-        receipt = await asyncio.wrap_future(self.committer.submit(events))
-        counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
-        for kind, n in counts.items():
-            self.gauges.events.labels(kind).inc(n)
-        return receipt
 
     async def read(self, contents: Iterable[dict[str, Any]], count: int, what: str) -> list[Event]:
         """Events, or an error that names the one that is wrong. Of many, in a thread: others get their turns."""
@@ -100,25 +94,49 @@ class Service:
         """Swap in new versions, and tell how far the learner is. Whatever goes wrong, the next look may go well."""
         while True:
             try:
-                await run_in_threadpool(self._look)
+                await run_in_threadpool(self.look)
             except Exception:
                 _log.exception("could not look for another version")
             await asyncio.sleep(_LOOK_S)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Swap in what serves now."""
         self.latency.note()
         self.scorer.refresh()
+        if self.scorer.model is not None:
+            self.gauges.version.set(self.scorer.model.version)
+
+
+class Service(Scoring):
+    """Everything that routes share."""
+
+    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
+        super().__init__(store, tokens, limits)
+        self.learner = learner
+        self.committer = Committer(store.log)
+        self.log = store.inbox()
+
+    async def commit(self, events: list[Event]) -> Receipt:
+        """On disk when this returns."""
+        receipt = await asyncio.wrap_future(self.committer.submit(events))
+        counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
+        for kind, n in counts.items():
+            self.gauges.events.labels(kind).inc(n)
+        return receipt
+
+    def look(self) -> None:
+        super().look()
         learner, model = self.learner(), self.scorer.model
         self.gauges.learner.set(bool(learner.running))
         self.gauges.restarts.set(learner.restarts)
         self.gauges.tell(self.log.sources())
         if model is not None:
-            self.gauges.version.set(model.version)
             for newest in self.scorer.versions.listed()[-1:]:
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
-                self.gauges.judge(figures_of(newest, model.version))
+                self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
                 for column, count in bad_values(newest["counts"]).items():
                     self.gauges.bad_values.labels(column).set(count)
+        self.gauges.compare(challengers_of(self.store, self.log))
 
 
 def application(
@@ -131,7 +149,6 @@ def application(
     """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost;
     without any it may be asked by every name if tokens are needed, else by localhost only."""
     service = Service(store, tokens or Tokens(), limits or Limits(), learner)
-    checked = names or not service.tokens.required
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -141,6 +158,15 @@ def application(
             yield
             watching.cancel()
 
+    app = guarded(service, names, lifespan)
+    _routes(app, service)
+    scoring_routes(app, service)
+    return app
+
+
+def guarded(service: Scoring, names: Sequence[str], lifespan: Callable[[FastAPI], Any]) -> FastAPI:
+    """An application without routes: everything that a request has to pass before it comes to one."""
+    checked = names or not service.tokens.required
     app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.limits, app.router.route_class = service.limits, _Route
     app.add_middleware(AtWork, most=service.limits.requests)  # the innermost is the last that a request comes to
@@ -149,48 +175,39 @@ def application(
     app.add_middleware(Front, names=(*LOOPBACK, *names) if checked else None)
     app.add_middleware(_Observed, gauges=service.gauges)
     _failures(app)
-    _routes(app, service)
     return app
 
 
+def need(scope: str) -> Any:
+    """Of a route: who asks needs a token of a scope."""
+
+    def check(request: Request) -> Token:
+        token: Token = request.state.token
+        if scope not in token.scopes:
+            raise HTTPException(403, f"the token lacks the scope {scope!r}")
+        return token
+
+    return Depends(check)
+
+
 def _routes(app: FastAPI, service: Service) -> None:
-    def need(scope: str) -> Any:
-        def check(request: Request) -> Token:
-            token: Token = request.state.token
-            if scope not in token.scopes:
-                raise HTTPException(403, f"the token lacks the scope {scope!r}")
-            return token
-
-        return Depends(check)
-
-    @app.post("/v1/clicks", responses=_ERRORS, dependencies=[need("ingest")], response_model_exclude_none=True)
+    @app.post("/v1/clicks", responses=ERRORS, dependencies=[need("ingest")], response_model_exclude_none=True)
     async def register(batch: bodies.Clicks) -> bodies.Registered:
         """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
         contents = ({"type": "click", **click.given()} for click in batch.clicks)
         events = await service.read(contents, len(batch.clicks), "click")
-        log_odds, version, wrong = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
-        scored = [e._replace(score=float(s), version=version) for e, s in zip(events, log_odds, strict=True)]
+        answers, wrong = await run_in_threadpool(service.scorer.score, events)
+        scored = [e._replace(score=a[0], version=a[1], model=a[2]) for e, a in zip(events, answers, strict=True)]
         receipt = await service.commit(scored)
         service.gauges.scored.inc(len(events))
-        answers = [receipt.answers.get(e.event, (s, version)) for e, s in zip(events, log_odds, strict=True)]
+        known = [receipt.answers.get(e.event, a) for e, a in zip(events, answers, strict=True)]
         return bodies.Registered(
-            scores=[bodies.Answered.by(version, score) for score, version in answers],
+            scores=[bodies.Answered.by(version, model, score) for score, version, model in known],
             **bodies.Receipt.facts(receipt, service.store.times),
             bad_values=wrong or None,
         )
 
-    @app.post("/v1/score", responses=_ERRORS, dependencies=[need("score")], response_model_exclude_none=True)
-    async def score(batch: bodies.Features) -> bodies.Scores:
-        """Score clicks without registering them."""
-        ts = service.store.times.readable  # nobody says when a click happened that is only scored
-        contents = ({"type": "click", "click_id": 0, "ts": ts, "features": f} for f in batch.features)
-        events = await service.read(contents, len(batch.features), "click")
-        log_odds, version, wrong = await run_in_threadpool(service.scorer.score, [e.body or "" for e in events])
-        service.gauges.scored.inc(len(events))
-        scores = [bodies.Score.of(s) for s in log_odds]
-        return bodies.Scores(version=version, scores=scores, bad_values=wrong or None)
-
-    @app.post("/v1/events", responses=_ERRORS, dependencies=[need("ingest")])
+    @app.post("/v1/events", responses=ERRORS, dependencies=[need("ingest")])
     async def ingest(batch: bodies.Actions) -> bodies.Receipt:
         """Accept actions; answered once they are on disk."""
         if any(action.type == "click" for action in batch.events):
@@ -199,21 +216,22 @@ def _routes(app: FastAPI, service: Service) -> None:
         receipt = await service.commit(await service.read(contents, len(batch.events), "event"))
         return bodies.Receipt(**bodies.Receipt.facts(receipt, service.store.times))
 
-    @app.get("/v1/clicks/{click_id:path}", responses=_ERRORS, dependencies=[need("score")])
+    @app.get("/v1/clicks/{click_id:path}", responses=ERRORS, dependencies=[need("score")])
     async def click(click_id: str, kind: _Kind = None) -> bodies.Known:
         """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_known, service, click_id, kind)
 
-    @app.get("/v1/model", responses=_ERRORS, dependencies=[need("score")])
+    @app.get("/v1/model", responses=ERRORS, dependencies=[need("score")])
     async def model() -> dict[str, Any]:
         """The version that serves, and what it expects."""
         serving, facts = service.scorer.ready(), await run_in_threadpool(service.log.facts)
         return {
             "version": serving.version,
+            "model": serving.name,
             "weights": serving.manifest["weights"],
-            "method": service.store.content["method"],
-            "plugins": service.store.content["plugins"],
+            "method": serving.manifest["store"]["method"],
+            "plugins": serving.manifest["store"]["plugins"],
             "features": list(service.store.reader.features),
             "actions": list(service.store.schema.actions),
             "horizons": list(service.store.schema.horizons),
@@ -221,39 +239,49 @@ def _routes(app: FastAPI, service: Service) -> None:
             "time": service.store.times.facts(newest_time(service.store, facts)),
         }
 
-    @app.get("/v1/status", responses=_ERRORS, dependencies=[need("admin")])
+    @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
     async def status() -> dict[str, Any]:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
-    @app.post("/v1/promote", responses=_ERRORS, response_model=dict[str, int | None], dependencies=[need("admin")])
-    async def promote(asked: bodies.Promotion) -> Any:
-        """Choose the version that serves. Training goes on as before."""
+    @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
+    async def promote(asked: bodies.Promotion) -> bodies.Promoted:
+        """Choose the version or the challenger that serves. Training goes on as before."""
         try:
-            await run_in_threadpool(service.scorer.versions.promote, asked.version)
+            await run_in_threadpool(_promote, service.store, asked)
         except NotWrittenError as error:
             _log.error("%s", " ".join(str(error).split()))
-            return _later("the choice could not be written: the disk is full or read-only")
+            raise HTTPException(
+                503, "the choice could not be written: the disk is full or read-only", {"Retry-After": "5"}
+            ) from None
         except UserError as error:
             raise HTTPException(422, str(error)) from None
         await run_in_threadpool(service.scorer.refresh)
-        return {"serving": service.scorer.versions.serving()}
-
-    @app.get("/healthz", response_class=PlainTextResponse)
-    async def healthy() -> str:
-        """Whether the process answers."""
-        return "ok"
+        serving = service.scorer.model
+        return bodies.Promoted(serving=serving.version if serving else None, model=serving.name if serving else None)
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
         failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
-        return f"version {service.scorer.ready().version}{failed}"
+        serving = service.scorer.ready()
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}"
 
-    @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
-    async def metrics() -> Response:
-        """For Prometheus."""
-        return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
+    @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
+    async def offered() -> bodies.Published:
+        """The files that a replica needs, in the order in which it has to write them."""
+        files = await run_in_threadpool(published, service.scorer)
+        return bodies.Published(files={name: bodies.PublishedFile.of(file) for name, file in files.items()})
+
+    @app.get(
+        "/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")], response_class=FileResponse
+    )
+    async def fetched(name: str) -> FileResponse:
+        """One of them, as it is."""
+        files = await run_in_threadpool(published, service.scorer)
+        if name not in files:
+            raise HTTPException(404, "no such file is published")
+        return FileResponse(files[name].path, media_type="application/octet-stream")
 
     shown = page_text()
     policy = {"Content-Security-Policy": page_policy(shown)}
@@ -263,12 +291,47 @@ def _routes(app: FastAPI, service: Service) -> None:
         return HTMLResponse(shown, headers=policy)
 
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
+def scoring_routes(app: FastAPI, service: Scoring) -> None:
+    """Routes that need a model and nothing else."""
+
+    @app.post("/v1/score", responses=ERRORS, dependencies=[need("score")], response_model_exclude_none=True)
+    async def score(batch: bodies.Features) -> bodies.Scores:
+        """Score clicks without registering them."""
+        ts = service.store.times.readable  # nobody says when a click happened that is only scored
+        contents = ({"type": "click", "click_id": 0, "ts": ts, "features": f} for f in batch.features)
+        events = await service.read(contents, len(batch.features), "click")
+        serving = service.scorer.ready()
+        answers, wrong = await run_in_threadpool(service.scorer.score, events, False)
+        service.gauges.scored.inc(len(events))
+        scores = [bodies.Scored.by(*answer, serving.version, serving.name) for answer in answers]
+        return bodies.Scores(version=serving.version, model=serving.name, scores=scores, bad_values=wrong or None)
+
+    @app.get("/healthz", response_class=PlainTextResponse)
+    async def healthy() -> str:
+        """Whether the process answers."""
+        return "ok"
+
+    @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 421, 422, 429, 503)
 }
 
 
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
+
+
+def _promote(store: Store, asked: bodies.Promotion) -> None:
+    if asked.model is not None:
+        promote_challenger(store, asked.model)
+    elif "version" in asked.model_fields_set:
+        promote_own(store, asked.version)
+    else:
+        leave_challenger(store)
 
 
 def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
@@ -288,8 +351,10 @@ def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
         time=service.store.times.iso(click.ts),
         at_click=None if click.score is None else bodies.Score.of(click.score),
         version_at_click=click.version,
+        model_at_click=click.model,
         now=bodies.Score.of(now),
         version=service.scorer.ready().version,
+        model=service.scorer.ready().name,
         elapsed=int(known.elapsed[0]),
         converted=bool(known.converted[0]),
         final=bool(known.mature[0]),
@@ -317,9 +382,13 @@ _WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def _status(service: Service) -> dict[str, Any]:
-    return status_of(service.store, service.scorer.versions) | {
+    facts, serving = status_of(service.store, service.scorer.versions), service.scorer.model
+    for name, challenger in facts.get("challengers", {}).items():
+        challenger["history"] = comparisons(service.log, name, 200)
+    return facts | {
         "learner": asdict(service.learner()),
-        "serving": service.scorer.model.version if service.scorer.model else None,
+        "serving": serving.version if serving else None,
+        "serving_model": serving.name if serving else None,
         "interval_s": service.store.grid.interval,
         "latency": service.latency.summary(),
         "ticks": ticks_of(service.store, service.log, 200),
@@ -357,7 +426,7 @@ class _Route(APIRoute):
 class _Admission:
     """Asks who it is, and how often he has asked, before any body is parsed: FastAPI parses first, whoever sent it."""
 
-    def __init__(self, app: App, service: Service) -> None:
+    def __init__(self, app: App, service: Scoring) -> None:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -370,7 +439,7 @@ class _Admission:
         await self.app(scope, receive, send)
 
 
-def _admitted(headers: Headers, service: Service) -> Token:
+def _admitted(headers: Headers, service: Scoring) -> Token:
     """Who asks, once it is known that he may ask now."""
     token = ANYBODY
     if service.tokens.required:

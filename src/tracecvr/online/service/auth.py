@@ -4,7 +4,7 @@
 [[token]]
 name = "bidder"                # in log lines and metrics
 sha256 = "9f86d081..."         # tracecvr token prints both the token and this
-scopes = ["score", "ingest"]   # and admin: what serves, and status
+scopes = ["score", "ingest"]   # and admin: what serves, and status; and replicate: versions, for replicas
 ```
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 
-SCOPES = ("score", "ingest", "admin")
+SCOPES = ("score", "ingest", "admin", "replicate")
 _HEX = 64
 
 

@@ -21,6 +21,7 @@ from pydantic import (
 
 from tracecvr.base.metrics import probability
 from tracecvr.online.event_log import Receipt as Committed
+from tracecvr.online.service.published import File
 from tracecvr.online.times import Times
 
 
@@ -92,7 +93,23 @@ class Features(_Strict):
 
 
 class Promotion(_Strict):
-    version: int | None = Field(description="a published version; null for always the newest")
+    """Either a version of the store's own model, or a challenger."""
+
+    version: int | None = Field(default=None, description="a published version; null for always the newest")
+    model: str | None = Field(
+        default=None, description="the name of a challenger; null for the store's own model, as it served before"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Promotion:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("give either version or model")
+        return self
+
+
+class Promoted(BaseModel):
+    serving: int | None
+    model: str | None = Field(default=None, description="the challenger that serves; left out: the store's own model")
 
 
 class Score(BaseModel):
@@ -104,6 +121,21 @@ class Score(BaseModel):
         return cls(probability=float(probability(log_odds)), log_odds=float(log_odds))  # type: ignore[arg-type]
 
 
+_BY = "the challenger that answered; left out: the store's own model"
+
+
+class Scored(Score):
+    """A score; it says by which version of which model if that is another than of the whole answer."""
+
+    version: int | None = None
+    model: str | None = Field(default=None, description=_BY)
+
+    @classmethod
+    def by(cls, log_odds: float, version: int, model: str | None, usual: int, serving: str | None) -> Scored:
+        score = dict(Score.of(log_odds))
+        return cls(**score) if (version, model) == (usual, serving) else cls(**score, version=version, model=model)
+
+
 class _Told(BaseModel):
     bad_values: dict[str, int] | None = Field(
         default=None, description="of each column, how many values could not be read: they count as missing"
@@ -112,7 +144,8 @@ class _Told(BaseModel):
 
 class Scores(_Told):
     version: int
-    scores: list[Score]
+    model: str | None = Field(default=None, description=_BY)
+    scores: list[Scored]
 
 
 class Receipt(BaseModel):
@@ -142,10 +175,11 @@ class Receipt(BaseModel):
 
 class Answered(Score):
     version: int
+    model: str | None = Field(default=None, description=_BY)
 
     @classmethod
-    def by(cls, version: int, log_odds: float) -> Answered:
-        return cls(**dict(Score.of(log_odds)), version=version)
+    def by(cls, version: int, model: str | None, log_odds: float) -> Answered:
+        return cls(**dict(Score.of(log_odds)), version=version, model=model)
 
 
 class Registered(Receipt, _Told):
@@ -160,8 +194,10 @@ class Known(BaseModel):
     time: str | None = Field(description="the same as ISO 8601 text, if the log's origin is known")
     at_click: Score | None = Field(description="what it was answered with, if it was")
     version_at_click: int | None
+    model_at_click: str | None = Field(description="the challenger whose version that was; null: the store's own model")
     now: Score = Field(description="given what has happened since")
     version: int
+    model: str | None
     elapsed: int
     converted: bool
     final: bool
@@ -169,6 +205,22 @@ class Known(BaseModel):
     windows: list[dict[str, Any]] = Field(
         description="of each window: its end, whether it is over, what had happened by then"
     )
+
+
+class PublishedFile(BaseModel):
+    """A file that a replica needs."""
+
+    size: int
+    sha256: str
+    written: float = Field(description="Unix time")
+
+    @classmethod
+    def of(cls, file: File) -> PublishedFile:
+        return cls(size=file.size, sha256=file.sha256, written=file.written)
+
+
+class Published(BaseModel):
+    files: dict[str, PublishedFile]
 
 
 class Failure(BaseModel):

@@ -45,6 +45,12 @@ class Gauges:
             ["column"],
             registry=self.registry,
         )
+        self.challengers = Gauge(
+            "tracecvr_challenger",
+            "NLL per click of a challenger less that of the store's own model: mean, low, high; below 0 it is better",
+            ["challenger", "metric"],
+            registry=self.registry,
+        )
 
     def tell(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
         """How far brokers were read."""
@@ -60,6 +66,14 @@ class Gauges:
             for metric in ("clicks", "conversions", "cvr", "auc", "nll", "ece", "pcoc"):
                 value = told.get(metric)
                 self.figures.labels(scores, metric).set(math.nan if value is None else value)
+
+    def compare(self, challengers: Mapping[str, Mapping[str, Any]]) -> None:
+        """How challengers compare with the store's own model. Those that were dropped are told no more."""
+        self.challengers.clear()
+        for name, facts in challengers.items():
+            for metric, value in facts.get("comparison", {}).get("nll_difference", {}).items():
+                self.challengers.labels(name, metric).set(math.nan if value is None else value)
+            self.challengers.labels(name, "failed").set(facts.get("problem") is not None)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

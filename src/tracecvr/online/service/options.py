@@ -10,7 +10,7 @@ from tracecvr.base.config import filled, option
 from tracecvr.base.files import read_toml
 from tracecvr.online.service.limits import Limits
 
-_PATHS = ("store", "model", "tokens", "certificate", "key", "source_config")
+_PATHS = ("store", "model", "tokens", "certificate", "key", "source_config", "replica_token")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Options(Limits):
     tokens: str | None = option(None, "TOML file of tokens and scopes")
     certificate: str | None = option(None, "TLS certificate, PEM")
     key: str | None = option(None, "TLS key, PEM")
+    replica: str | None = option(None, "directory of a store, or address of the service that writes it: only score")
+    replica_token: str | None = option(None, "file that holds the token for that service, of the scope replicate")
     learn: bool = option(True, "run the learner beside it")
     source: str | None = option(None, "broker to pull events from, too")
     start: str = option("earliest", "where a source starts that is new")

@@ -25,6 +25,8 @@ class ServingModel:
     """One version, ready to answer."""
 
     version: int
+    name: str | None
+    """The challenger whose version it is; None is the store's own model."""
     engine: Engine
     manifest: dict[str, Any]
 
@@ -43,14 +45,14 @@ class LiveScorer:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.versions = Versions(store.folder, store.settings.keep)
+        self.versions = Versions(store.home, store.settings.keep)
         self.model: ServingModel | None = None
         self._seen: tuple[int, ...] = ()
         self._asking = threading.Lock()  # a net remembers its last answers while it works: one question at a time
 
     def refresh(self) -> bool:
         """Look whether another version serves, and load it; whether that was so. Nobody waits for it meanwhile."""
-        state = tuple(p.stat().st_mtime_ns for p in (self.store.folder, self.store.folder / "models"))
+        state = tuple(p.stat().st_mtime_ns for p in (self.store.home, self.store.home / "models"))
         if state == self._seen:
             return False
         number = self.versions.serving()
@@ -103,7 +105,7 @@ class LiveScorer:
             raise UserError(f"version {number} was removed")
         engine = self.store.engine()
         self.versions.load(engine, manifest)
-        return ServingModel(number, engine, manifest)
+        return ServingModel(number, self.store.model, engine, manifest)
 
 
 class NotReadyError(Exception):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 import uvicorn
+from fastapi import FastAPI
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.service.app import application
@@ -25,6 +26,7 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.connections import Config
 from tracecvr.online.service.learner_process import LearnerProcess
 from tracecvr.online.service.limits import Limits
+from tracecvr.online.service.replica import Mirror, replica
 from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store import Store
@@ -42,6 +44,10 @@ class Address:
     names: tuple[str, ...] = ()
     """By which it is asked, beside localhost and the host."""
 
+    def asked_by(self, tokens: Tokens) -> tuple[str, ...]:
+        """All such names, where names are checked."""
+        return (self.host, *self.names) if self.names or not tokens.required else ()
+
 
 def serve(
     store: Store,
@@ -53,28 +59,54 @@ def serve(
     heard: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Answer until stopped. Once it listens, `heard` is told where."""
+    known = _allowed(tokens, address)
+    pumping = Pumping(store, source)
+    with _bound(address) as listening, LearnerProcess(store.folder, learn) as learning, pumping:
+        _answer(
+            application(store, known, limits, learning.state, address.asked_by(known)),
+            address,
+            limits,
+            listening,
+            heard,
+        )
+
+
+def serve_replica(
+    store: Store,
+    mirror: Mirror | None,
+    tokens: Path | None,
+    address: Address,
+    limits: Limits,
+    heard: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Score from published versions until stopped."""
+    known = _allowed(tokens, address)
+    with _bound(address) as listening:
+        _answer(replica(store, known, limits, mirror, address.asked_by(known)), address, limits, listening, heard)
+
+
+def _allowed(tokens: Path | None, address: Address) -> Tokens:
+    """Who may ask, once it is known that no stranger can."""
     known = Tokens() if tokens is None else Tokens.read(tokens)
     if not known.required and not _is_loopback(address.host):
         raise UserError(f"--host {address.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
     if (address.certificate is None) != (address.key is None):
         raise UserError("TLS needs both --certificate and --key")
+    return known
+
+
+def _answer(
+    app: FastAPI, address: Address, limits: Limits, listening: socket.socket, heard: Callable[[str], None]
+) -> None:
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
     sys.setswitchinterval(0.001)  # who reads a large batch lets the others go on after a millisecond, not after five
-    pumping = Pumping(store, source)
-    with _bound(address) as listening, LearnerProcess(store.folder, learn) as learning, pumping:
-        names = (address.host, *address.names) if address.names or not known.required else ()
-        config = Config(
-            application(store, known, limits, learning.state, names),
-            limits,
-            ssl_certfile=address.certificate,
-            ssl_keyfile=address.key,
-        )
+    config = Config(app, limits, ssl_certfile=address.certificate, ssl_keyfile=address.key)
 
-        def listens() -> None:
-            _settle()
-            heard(_url(address, listening.getsockname()[1]))
+    def listens() -> None:
+        _settle()
+        heard(_url(address, listening.getsockname()[1]))
 
-        Server(config, listens).run([listening])
+    Server(config, listens).run([listening])
 
 
 class Server(uvicorn.Server):

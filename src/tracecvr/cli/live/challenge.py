@@ -1,0 +1,157 @@
+"""Challengers of a live model: made, listed, given a share of the clicks, dropped."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from tracecvr.base.errors import UserError
+from tracecvr.cli.live.arguments import AsJson, Store, store_at
+from tracecvr.cli.live.create import refuse_file
+
+app = typer.Typer(help="Challengers of a live model: list them, give them a share, drop them.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the challenger.")]
+By = Annotated[
+    str | None,
+    typer.Option(help="Column whose hash chooses the clicks of a share: click_id (the default), user, or a feature."),
+]
+
+
+def challenge(
+    store: Store,
+    name: Name,
+    method: Annotated[str | None, typer.Option("--method", help="By default the store's, with its options.")] = None,
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+    ] = None,
+    warm: Annotated[
+        str,
+        typer.Option(
+            help="history: from the store's warm-up, then through the whole log. champion: from the store's newest "
+            "version; its nets have to be the same.",
+        ),
+    ] = "history",
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the clicks that it answers; 0: it only looks on.")
+    ] = 0.0,
+    by: By = None,
+    promote_if_better: Annotated[
+        bool, typer.Option("--promote-if-better", help="Let it serve by itself once it is known to be better.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
+    keep: Annotated[int | None, typer.Option(min=2, help="Versions to keep; by default as many as the store.")] = None,
+) -> None:
+    """Let another model learn from the same log, and compare it with the store's own. What serves stays as it is."""
+    from rich.console import Console
+
+    from tracecvr.base import config
+    from tracecvr.base.progress_display import Display
+    from tracecvr.online import traffic
+    from tracecvr.online.challenge import WARM, Parts, create
+    from tracecvr.online.challenger_learner import ChallengerLearner
+    from tracecvr.online.learner import opened
+
+    opened_store = store_at(store)
+    for kind, given in (("method", method), *(("plugin", given) for given in plugin or ())):
+        refuse_file(kind, given or "")
+    _check_column(opened_store, by)
+    traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
+    chosen = Parts.of(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
+    made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed, keep)
+    if promote_if_better:
+        traffic.set_rule(opened_store.folder, name, True)
+    with Display(Console(stderr=True)) as progress, opened(made, progress, ChallengerLearner):
+        pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
+    if share:
+        traffic.give_share(opened_store.folder, name, share, by)
+    typer.echo(f"challenger: {name}; compared on clicks from interval {made.since} on")
+    typer.echo(f"next: tracecvr learn {opened_store.folder}, and tracecvr challengers list {opened_store.folder}")
+
+
+@app.command("list")
+def list_challengers(store: Store, as_json: AsJson = False) -> None:
+    """The challengers, and how they compare with the store's own model."""
+    from tracecvr.online.challenger_status import challengers_of
+
+    opened_store = store_at(store)
+    log = opened_store.log()
+    try:
+        rows = challengers_of(opened_store, log)
+    finally:
+        log.close()
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for name, facts in rows.items():
+        typer.echo(f"{name}: {_in_words(facts)}")
+
+
+def _in_words(facts: dict[str, Any]) -> str:
+    if facts.get("problem"):
+        return f"PROBLEM: {facts['problem']}"
+    words = [facts["method"], f"{facts['learnt']:,} intervals learnt"]
+    if facts["serves"]:
+        words.append("serves")
+    elif facts["share"]:
+        words.append(f"answers {facts['share']:.3g} of the clicks")
+    if "comparison" in facts:
+        compared = facts["comparison"]
+        d = compared["nll_difference"]
+        words.append(compared["verdict"])
+        if d["mean"] is not None:
+            interval = "" if d["low"] is None else f" (95 % at any time: {d['low']:+.5f} to {d['high']:+.5f})"
+            words.append(f"NLL {d['mean']:+.5f} per click{interval} on {d['clicks']:,} clicks")
+    return ", ".join(words)
+
+
+@app.command()
+def share(
+    store: Store,
+    name: Name,
+    share: Annotated[float, typer.Argument(min=0, max=1, help="Share of the clicks that it answers; 0 for none.")],
+    by: By = None,
+) -> None:
+    """Let a challenger answer a share of the clicks."""
+    from tracecvr.online import traffic
+    from tracecvr.online.challenge import named
+
+    opened_store = store_at(store)
+    named(opened_store, name)
+    _check_column(opened_store, by)
+    now = traffic.give_share(opened_store.folder, name, share, by)
+    typer.echo(f"{name}: answers {share:g} of the clicks, by {now.column}")
+
+
+@app.command()
+def rule(
+    store: Store,
+    name: Name,
+    on: Annotated[bool, typer.Option("--promote-if-better/--never", help="By itself, or by hand only.")],
+) -> None:
+    """Choose whether a challenger is promoted by itself once it is known to be better."""
+    from tracecvr.online import traffic
+    from tracecvr.online.challenge import named
+
+    opened_store = store_at(store)
+    named(opened_store, name)
+    traffic.set_rule(opened_store.folder, name, on)
+    typer.echo(f"{name}: promoted {'once it is known to be better' if on else 'by hand only'}")
+
+
+@app.command()
+def drop(store: Store, name: Name) -> None:
+    """Remove a challenger and its versions. The log still says which clicks it answered."""
+    from tracecvr.online.challenge import drop
+
+    drop(store_at(store), name)
+    typer.echo(f"dropped: {name}")
+
+
+def _check_column(store: Any, by: str | None) -> None:
+    columns = ("click_id", "user", *store.reader.features)
+    if by is not None and by not in columns:
+        raise UserError(f"--by {by}: expected one of {', '.join(columns)}")

@@ -1,0 +1,240 @@
+"""Challengers: other models that learn from the same event log beside a store's own, each with versions of its own.
+
+```
+STORE/challengers/NAME/challenger.json    what it learns with, and where it started
+STORE/challengers/NAME/files.json         sizes and hashes of the files that never change
+STORE/challengers/NAME/start.safetensors  the version of the store's own model that it goes on from, if it does
+STORE/challengers/NAME/models/N.*         its versions, after N intervals
+STORE/challengers/NAME/prequential.f32    log-odds that it gave clicks before it learnt them: the shadow of what serves
+STORE/challengers/NAME/problem.json       why it cannot learn at present
+```
+
+To whoever learns, replays or scores, a challenger is a store with another configuration and another home: everything
+else, log, ledger, intervals and encoder, is the store's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tracecvr.base import config
+from tracecvr.base.config import values
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import locked, read_json, sha256, write_json
+from tracecvr.data.table import atomic_directory
+from tracecvr.families.method import Method, Plugin
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.stream_learning import StreamLearning
+from tracecvr.online import file_hashes, traffic
+from tracecvr.online.store import START, Settings, Store, TakenOver, refuse_privileged
+from tracecvr.online.versions import Versions
+from tracecvr.runs.run import parts
+from tracecvr.runs.spec import owners_of
+
+FOLDER = "challengers"
+WARM = ("history", "champion")
+TICK_LOCK = ".tick.lock"
+"""Held while it learns an interval: who removes it waits for that."""
+_FORMAT = 1
+_NAME = re.compile("[a-z][a-z0-9_-]{0,39}")
+_RESERVED = ("newest", "champion")
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Challenger(Store):
+    """A challenger, as a store: its folder and its content are the store's, but for what it learns with."""
+
+    name: str = ""
+
+    @property
+    def model(self) -> str | None:
+        return self.name
+
+    @property
+    def home(self) -> Path:
+        return self.folder / FOLDER / self.name
+
+    @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """Its `challenger.json`."""
+        content: dict[str, Any] = read_json(self.home / "challenger.json")
+        return content
+
+    @property
+    def since(self) -> int:
+        """The first interval whose clicks are compared: no click of it had come when the challenger was made."""
+        return int(self.recorded["since"])
+
+    @property
+    def taken_over(self) -> TakenOver | None:
+        taken = self.recorded["taken_over"]
+        return None if taken is None else TakenOver(**taken)
+
+    @property
+    def start_sha256(self) -> str | None:
+        return None if self.taken_over is None else self.taken_over.sha256
+
+    @property
+    def champion(self) -> Versions:
+        """The versions of the store's own model."""
+        return Versions(self.folder, self.settings.keep)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot learn at present."""
+        path = self.home / "problem.json"
+        return read_json(path)["problem"] if path.exists() else None
+
+    def note_problem(self, problem: str | None) -> None:
+        """Note why it cannot learn; None when it can again."""
+        path = self.home / "problem.json"
+        if problem is None:
+            path.unlink(missing_ok=True)
+        elif problem != self.problem:
+            write_json(path, {"problem": problem})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a challenger learns with."""
+
+    method: Method
+    plugins: tuple[Plugin, ...]
+    stream: StreamLearning
+
+    @classmethod
+    def of(cls, store: Store, method: str | None, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
+        """From names and options; without a method, those of the store with some options changed."""
+        if method is None:
+            if plugins:
+                raise UserError("--plugin needs --method: without it, the challenger has the store's own plugins")
+            own, own_plugins, stream = parts(store.content)
+            owners: dict[str, Any] = {"method": own, "stream": stream}
+            owners |= {plugin.name: plugin for plugin in own_plugins}
+        else:
+            owners = owners_of(method, plugins)
+            del owners["plan"]  # intervals and split are the store's
+        owners = config.distribute(owners, options, "--set")
+        refuse_privileged(owners["method"])
+        others = tuple(part for name, part in owners.items() if name not in ("method", "stream"))
+        return cls(owners["method"], others, owners["stream"])
+
+    def facts(self) -> dict[str, Any]:
+        """As a store records them."""
+        return {
+            "method": self.method.name,
+            "plugins": [plugin.name for plugin in self.plugins],
+            "config": {
+                "method": values(self.method),
+                "plugins": {plugin.name: values(plugin) for plugin in self.plugins},
+                "stream": values(self.stream),
+            },
+        }
+
+
+def names(store: Store) -> list[str]:
+    """The names of a store's challengers."""
+    return sorted(path.parent.name for path in (store.folder / FOLDER).glob("[!.]*/challenger.json"))
+
+
+def challengers(store: Store) -> list[Challenger]:
+    """The challengers of a store; an error if the files of one are not what they were."""
+    return [named(store, name) for name in names(store)]
+
+
+def named(store: Store, name: str) -> Challenger:
+    """One of them."""
+    home = store.folder / FOLDER / name
+    if not _NAME.fullmatch(name) or not (home / "challenger.json").is_file():
+        raise UserError(f"there is no challenger {name!r}; there are: {', '.join(names(store)) or 'none'}")
+    file_hashes.refuse_if_changed(home)
+    recorded = read_json(home / "challenger.json")
+    if recorded.get("format") != _FORMAT:
+        raise UserError(f"{home}: not a challenger of format {_FORMAT}: another version of tracecvr made it")
+    own = {key: recorded[key] for key in ("method", "plugins", "config")}
+    settings = store.content["settings"] | recorded["settings"]
+    return Challenger(store.folder, store.content | own | {"settings": settings}, name)
+
+
+def create(
+    store: Store, name: str, chosen: Parts, warm: str = "history", seed: int | None = None, keep: int | None = None
+) -> Challenger:
+    """A new challenger. It starts from the store's warm-up and then learns the whole log (`history`), or goes on from
+    the newest version of the store's own model (`champion`)."""
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        raise UserError(f"name {name!r}: give lower-case letters, digits, - and _, at most 40, a letter first")
+    home = store.folder / FOLDER / name
+    if home.exists():
+        raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr challengers drop`")
+    own: Settings = store.settings
+    settings = {"seed": own.seed if seed is None else seed, "keep": own.keep if keep is None else keep}
+    engine = Engine(chosen.method, store.schema, settings["seed"], chosen.plugins, stream=chosen.stream)
+    state, taken = _taken_over(store, name, engine) if warm == "champion" else (None, None)
+    with atomic_directory(home) as made:
+        made.chmod(0o700)
+        (made / "models").mkdir()
+        if state is not None:
+            shutil.copyfile(state, made / START)
+            if taken is None or sha256(made / START) != taken.sha256:
+                raise UserError(f"{state} was removed meanwhile: try again")
+        content = {
+            "format": _FORMAT,
+            **chosen.facts(),
+            "settings": settings,
+            "since": _next_interval(store),
+            "taken_over": None if taken is None else asdict(taken),
+            "files": file_hashes.NAME,
+            "tracecvr": version("tracecvr"),
+        }
+        write_json(made / "challenger.json", content)
+        file_hashes.write(made)
+    return named(store, name)
+
+
+def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
+    """The state of the store's newest version, once it is known that the challenger's engine can go on from it."""
+    versions = Versions(store.folder, store.settings.keep)
+    newest = versions.latest()
+    if newest is None:
+        raise UserError("the store has no version yet: `tracecvr tick` makes one; or start with --warm history")
+    try:
+        versions.load(engine, newest)
+    except (KeyError, RuntimeError, UserError):
+        raise UserError(
+            f"{name!r} cannot go on from the store's model: its nets or its optimiser are others; start it with "
+            "--warm history"
+        ) from None
+    taken = TakenOver(newest["intervals"], newest["rows"], newest["counts"], newest["sha256"])
+    return versions.checkpoints.state(newest), taken
+
+
+def _next_interval(store: Store) -> int:
+    """The first interval of which nothing has come yet."""
+    log = store.log()
+    try:
+        newest = log.facts().get("newest")
+        return log.closed() if newest is None else max(log.closed(), store.grid.number(newest) + 1)
+    finally:
+        log.close()
+
+
+def drop(store: Store, name: str) -> None:
+    """Remove a challenger: its versions and its share of the traffic. What the log says of it stays."""
+    home = named(store, name).home
+    traffic.forget(store.folder, name)
+    gone = home.with_name(f".{name}.{os.getpid()}.dropped")
+    with locked(home, "it is learning an interval: try again", TICK_LOCK, _PATIENCE_S):
+        home.rename(gone)  # at once, for everybody: a learner that comes later finds nothing to write to
+    log = store.log()
+    log.forget_model(name)
+    log.close()
+    shutil.rmtree(gone)

@@ -1,0 +1,242 @@
+"""Learners of challengers: the store's own learner with another model, which is compared with the store's own; and all
+learners of a store in one process, one after the other, the store's own first."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracecvr.base.errors import HeldError, UserError
+from tracecvr.base.files import locked
+from tracecvr.base.metrics import Labels, nll
+from tracecvr.base.progress import Progress, no_progress
+from tracecvr.data.table import Ints
+from tracecvr.online import traffic
+from tracecvr.online.challenge import TICK_LOCK, Challenger, named, names
+from tracecvr.online.confidence import HOUR, PairedDifferences
+from tracecvr.online.learner import Learner, LogOdds, Prequential, Tick, opened
+from tracecvr.online.live_metrics import ScoreSums
+from tracecvr.online.store import Store
+
+_log = logging.getLogger("tracecvr.learner")
+_AGAIN_S = 30.0
+"""Seconds before a challenger that could not learn is tried again."""
+
+
+@dataclass
+class Comparison:
+    """Two models on the same clicks with final labels: by scores that each gave them before it learnt them."""
+
+    differences: PairedDifferences = field(default_factory=PairedDifferences)
+    """The challenger's NLL less the champion's."""
+    challenger: ScoreSums = field(default_factory=ScoreSums)
+    champion: ScoreSums = field(default_factory=ScoreSums)
+
+    def add(self, unit: int, challenger: LogOdds, champion: LogOdds, label: Labels) -> None:
+        """Clicks whose labels have become final; those that one of the two has not scored are left out."""
+        both = ~np.isnan(challenger) & ~np.isnan(champion)
+        ours, theirs, label = challenger[both], champion[both], label[both]
+        self.challenger.add(ours, label)
+        self.champion.add(theirs, label)
+        difference = nll(ours.astype(np.float64), label) - nll(theirs.astype(np.float64), label)
+        if len(difference):
+            self.differences.add(unit, difference)
+
+    def summary(self) -> dict[str, Any]:
+        """What is shown of it. Differences are of NLL per click: below 0 the challenger is better."""
+        d = self.differences.difference()
+        facts = {"mean": d.mean, "low": d.low, "high": d.high, "units": d.units, "clicks": d.clicks}
+        return {
+            "verdict": d.verdict,
+            "nll_difference": facts | {"clipped": self.differences.clipped},
+            "challenger": self.challenger.summary(),
+            "champion": self.champion.summary(),
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {name: getattr(self, name).state() for name in ("differences", "challenger", "champion")}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Comparison:
+        sums = (ScoreSums.of(state[name]) for name in ("challenger", "champion"))
+        return cls(PairedDifferences.of(state["differences"]), *sums)
+
+
+class ChallengerLearner(Learner):
+    """Follows the same log, never ahead of the store's own learner. Killed at any moment, it goes on to the same
+    bytes: what it is compared with is on disk before the version of the store's own that it waits for."""
+
+    store: Challenger
+
+    def __init__(self, store: Challenger, progress: Progress = no_progress) -> None:
+        self.comparison = Comparison()
+        super().__init__(store, progress)
+        self._champion = store.champion
+        base = int(np.searchsorted(store.base.arrival_ts, store.grid.split))
+        self._champion_scores = Prequential(store.folder / "prequential.f32", base)
+
+    def closed(self) -> int:
+        newest = self._champion.newest()
+        return min(super().closed(), newest["intervals"] if newest else 0)
+
+    def tick(self) -> Tick | None:
+        tick = super().tick()
+        if tick is not None and self.comparison.differences.difference().verdict == "better":
+            self._promote_by_rule()
+        return tick
+
+    def _promote_by_rule(self) -> None:
+        """If somebody has asked for that. A challenger that was rolled back stays so."""
+        name, now = self.store.name, traffic.current(self.store.folder)
+        if name in now.rules and now.model != name and name not in now.refused:
+            traffic.promote(self.store.folder, name, rule=True)
+            _log.warning("challenger %s is better and was promoted", name)
+
+    def _compare(self, row: Ints, label: Labels, start: int) -> None:
+        """Clicks that came before the challenger was made do not count: it may have been chosen by them."""
+        known = self.ledger.table.arrival_ts[row - self.ledger.first_row]
+        counts = known >= self.store.grid.bounds(self.store.since)[0]
+        if counts.any():
+            row, label = row[counts], label[counts]
+            interval = self.store.grid.interval
+            unit = self.store.grid.number(start) // -(-HOUR // interval)
+            self.comparison.add(unit, self.prequential.of(row), self._scores_of_champion(row), label)
+
+    def _scores_of_champion(self, row: Ints) -> LogOdds:
+        scores = self._champion_scores
+        if 4 * (int(row.max()) - scores.first + 1) > scores.path.stat().st_size:
+            raise UserError(f"{scores.path} ends too early: run the store's own learner first, which mends it")
+        return scores.of(row)
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {"pairs": self.comparison.state(), "comparison": self.comparison.summary()}
+
+    def _record(self, number: int, content: dict[str, Any]) -> None:
+        super()._record(number, content | {"comparison": self.comparison.summary()})
+
+    def _restore(self, manifest: dict[str, Any]) -> None:
+        self.comparison = Comparison.of(manifest["pairs"])
+        super()._restore(manifest)
+
+
+class ModelTick(NamedTuple):
+    """An interval learnt, and by which challenger; None is the store's own model."""
+
+    model: str | None
+    tick: Tick
+
+
+class Learners:
+    """The store's own learner, and those of its challengers as they come and go. Use it as a context.
+
+    The store's own is served first: a challenger learns one interval at a time, when there is nothing left to learn for
+    the store's own. What goes wrong with a challenger is noted and stops nobody else.
+    """
+
+    def __init__(self, store: Store, progress: Progress = no_progress) -> None:
+        self.store, self._progress = store, progress
+        self._all = ExitStack()
+        self._running: dict[str, _Running] = {}
+        self._tried: dict[str, float] = {}
+
+    def __enter__(self) -> Learners:
+        self.own = self._all.enter_context(opened(self.store, self._progress))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+        for running in self._running.values():
+            running.holds.close()
+        self._all.close()
+
+    def follow(self, poll: float = 1.0) -> Iterator[ModelTick]:
+        """Tick after tick, for ever."""
+        while True:
+            ticks = list(self.round())
+            yield from ticks
+            if not ticks:
+                time.sleep(poll)
+
+    def all(self) -> Iterator[ModelTick]:
+        """Everything that is closed, by all of them."""
+        while ticks := list(self.round()):
+            yield from ticks
+
+    def round(self) -> Iterator[ModelTick]:
+        """What the store's own learner has to learn; else one interval for each challenger."""
+        if (tick := self.own.tick()) is not None:
+            yield ModelTick(None, tick)
+            return
+        for challenger in self._challengers():
+            if (done := self._tick(challenger)) is not None:
+                yield ModelTick(challenger.name, done)
+
+    def _challengers(self) -> list[Challenger]:
+        """Those that there are now; one whose files are damaged is left out, and `verify` says what is wrong."""
+        known = []
+        for name in names(self.store):
+            try:
+                known.append(named(self.store, name))
+            except UserError as error:
+                self._note(name, error)
+        for name in set(self._running) - {challenger.name for challenger in known}:
+            self._running.pop(name).holds.close()
+        return known
+
+    def _tick(self, challenger: Challenger) -> Tick | None:
+        name = challenger.name
+        if time.monotonic() < self._tried.get(name, 0.0):
+            return None
+        try:
+            with locked(challenger.home, "another process learns it", TICK_LOCK):
+                tick = self._learner(challenger).tick()
+            self._tried.pop(name, None)
+            challenger.note_problem(None)
+            return tick
+        except HeldError:  # it is being made, or dropped, or learnt elsewhere
+            return None
+        except Exception as error:
+            self._failed(challenger, error)
+            return None
+
+    def _learner(self, challenger: Challenger) -> Learner:
+        """Its learner; another one if it was dropped and made anew meanwhile."""
+        facts = (challenger.home / "challenger.json").stat()
+        made = facts.st_ino, facts.st_mtime_ns
+        running = self._running.get(challenger.name)
+        if running is None or running.made != made:
+            if running is not None:
+                self._running.pop(challenger.name).holds.close()
+            holds = ExitStack()
+            learner = holds.enter_context(opened(challenger, self._progress, ChallengerLearner))
+            running = self._running[challenger.name] = _Running(made, learner, holds)
+        return running.learner
+
+    def _failed(self, challenger: Challenger, error: Exception) -> None:
+        """Try again later, from the newest whole version."""
+        if (running := self._running.pop(challenger.name, None)) is not None:
+            running.holds.close()
+        if challenger.home.exists():  # else it was dropped
+            with suppress(OSError, UserError):
+                challenger.note_problem(self._note(challenger.name, error))
+
+    def _note(self, name: str, error: Exception) -> str:
+        """Log why a challenger cannot learn, now and then."""
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        reason = " ".join(text.split())
+        if time.monotonic() >= self._tried.get(name, 0.0):
+            self._tried[name] = time.monotonic() + _AGAIN_S
+            _log.error("challenger %s cannot learn: %s", name, reason)
+        return reason
+
+
+class _Running(NamedTuple):
+    made: tuple[int, int]
+    learner: Learner
+    holds: ExitStack

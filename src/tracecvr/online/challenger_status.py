@@ -1,0 +1,56 @@
+"""What there is to be told of a store's challengers: how far they are, and how they compare with the store's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracecvr.base.errors import UserError
+from tracecvr.online import traffic
+from tracecvr.online.challenge import Challenger, named, names
+from tracecvr.online.event_log import EventLog
+from tracecvr.online.live_metrics import named as by_kind
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+
+
+def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
+    """Of each challenger: progress, share, and both models on the same mature and the same recent clicks."""
+    now = traffic.current(store.folder)
+    facts = {}
+    for name in names(store):
+        try:
+            facts[name] = _facts(named(store, name), log) | {
+                "serves": now.model == name,
+                "share": now.shares.get(name, 0.0),
+                "promoted_if_better": name in now.rules and name not in now.refused,
+            }
+        except UserError as error:
+            facts[name] = {"problem": str(error)}
+    return facts
+
+
+def _facts(challenger: Challenger, log: EventLog) -> dict[str, Any]:
+    newest = Versions(challenger.home, challenger.settings.keep).newest()
+    taken = challenger.taken_over
+    facts: dict[str, Any] = {
+        "method": "+".join([challenger.content["method"], *challenger.content["plugins"]]),
+        "warm": "history" if taken is None else f"champion, version {taken.intervals}",
+        "compared_since": challenger.since,
+        "learnt": newest["intervals"] if newest else 0,
+        "problem": challenger.problem,
+    }
+    if newest is None:
+        return facts
+    same_moment = log.tick(newest["intervals"] - 1) or {}
+    return facts | {
+        "comparison": newest["comparison"],
+        "recent": {
+            "challenger": by_kind(newest.get("recent", {}))["prequential"],
+            "champion": by_kind(same_moment.get("recent", {}))["prequential"],
+        },
+    }
+
+
+def comparisons(log: EventLog, name: str, last: int) -> list[dict[str, Any]]:
+    """The difference of NLL per click after each of the last ticks, oldest first."""
+    return [{"interval": number, **tick["comparison"]["nll_difference"]} for number, tick in log.ticks(last, name)]

@@ -1,0 +1,57 @@
+"""Choosing what serves: a version of the store's own model, or a challenger; and going back to what served before."""
+
+from __future__ import annotations
+
+from tracecvr.base.errors import UserError
+from tracecvr.online import traffic
+from tracecvr.online.challenge import Challenger, named, names
+from tracecvr.online.store import Store
+from tracecvr.online.versions import Versions
+
+
+def promote_own(store: Store, version: int | None) -> None:
+    """Let a version of the store's own model serve; None for always the newest."""
+    Versions(store.folder, store.settings.keep).promote(version)
+    leave_challenger(store)
+
+
+def promote_challenger(store: Store, name: str) -> None:
+    """Let the newest version of a challenger serve."""
+    challenger = _sound(store, name)
+    if Versions(challenger.home, challenger.settings.keep).serving() is None:
+        raise UserError(f"challenger {name!r} has no version yet: `tracecvr tick` or `tracecvr learn` makes one")
+    traffic.promote(store.folder, name)
+
+
+def _sound(store: Store, name: str) -> Challenger:
+    """A challenger. If its files are damaged, who asks over HTTP is not told where they are."""
+    if name in names(store):
+        try:
+            return named(store, name)
+        except UserError:
+            raise UserError(f"challenger {name!r} is damaged: `tracecvr verify` says what is wrong") from None
+    return named(store, name)
+
+
+def leave_challenger(store: Store) -> None:
+    """Let the store's own model serve, with the version that was chosen before."""
+    if traffic.current(store.folder).model is not None:
+        traffic.promote(store.folder, None)
+
+
+def serving_challenger(store: Store) -> Versions | None:
+    """The versions of the challenger that serves; None if the store's own model does."""
+    name = traffic.current(store.folder).model
+    if name is None:
+        return None
+    challenger = named(store, name)
+    return Versions(challenger.home, challenger.settings.keep)
+
+
+def rollback(store: Store) -> str:
+    """Let what served before the last promotion do so; its version or, of a challenger, its name."""
+    before = traffic.rollback(store.folder)
+    versions = Versions(store.folder, store.settings.keep)
+    if before is None:
+        return str(versions.rollback())
+    return f"{versions.serving()}" if before.model is None else before.model

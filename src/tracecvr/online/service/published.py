@@ -1,0 +1,52 @@
+"""What a replica needs of a store: its description, and the versions that serve. Nothing of it is an event."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from tracecvr.base.files import sha256
+from tracecvr.online import file_hashes, traffic
+from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.store import START
+
+ALLOWED = re.compile(
+    r"store\.json|base/(table|encoder)\.json|(serving|traffic)\.json"
+    r"|(challengers/[a-z][a-z0-9_-]*/)?(models/[0-9]{9}\.(json|safetensors)|challenger\.json|files\.json|start\.safetensors)"
+)
+"""What such files may be called: a replica writes nothing else, whoever it asked."""
+_CHOICES = (traffic.NAME, "serving.json")
+
+
+class File(NamedTuple):
+    """A file as it is offered."""
+
+    path: Path
+    size: int
+    sha256: str
+    written: float
+    """Unix time."""
+
+
+def published(scorer: RoutedScorer) -> dict[str, File]:
+    """The files by name, in the order in which a replica has to write them: a version's state before its manifest, what
+    chooses between versions last."""
+    folder = scorer.store.folder
+    names = ["store.json", "base/table.json", "base/encoder.json"]
+    states: dict[str, str] = {}
+    for one in scorer.answering():
+        home, model = one.store.home.relative_to(folder), one.model
+        if one.store.model is not None:
+            names += [(home / name).as_posix() for name in (START, file_hashes.NAME, "challenger.json")]
+        if model is not None:
+            stem = (home / "models" / f"{model.version:09d}").as_posix()
+            names += [f"{stem}.safetensors", f"{stem}.json"]
+            states[f"{stem}.safetensors"] = model.manifest["sha256"]
+    files = {}
+    for name in (*names, *_CHOICES):
+        path = folder / name
+        if path.is_file():
+            facts = path.stat()
+            files[name] = File(path, facts.st_size, states.get(name) or sha256(path), facts.st_mtime)
+    return files

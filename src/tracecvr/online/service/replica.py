@@ -1,0 +1,228 @@
+"""`tracecvr serve --replica`: scores from the versions that a writer has published, and accepts nothing.
+
+There is one writer: the service with the event log and the learner. A replica reads the directory of its store, or asks
+it over HTTP and keeps a copy. If the writer is gone, a replica goes on with what it has, and says how old that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from fastapi import FastAPI, HTTPException
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import PlainTextResponse
+from prometheus_client import Gauge
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import sha256, write_atomically
+from tracecvr.online.service import bodies
+from tracecvr.online.service.app import ERRORS, Scoring, guarded, need, scoring_routes
+from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.limits import Limits
+from tracecvr.online.service.published import ALLOWED
+from tracecvr.online.store import Store
+
+_SECONDS = 10.0
+"""How long the writer may take to answer."""
+_BLOCK = 1 << 20
+_LARGEST = 1 << 36
+"""Bytes of a file that a writer may offer."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A token goes to the writer and to nobody else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Mirror:
+    """A copy of what a writer has published, in a directory of its own."""
+
+    def __init__(self, url: str, folder: Path, token: str | None = None) -> None:
+        where = urlsplit(url)
+        if where.scheme not in ("http", "https") or not where.hostname or where.username or where.password:
+            raise UserError(
+                f"--replica {where.scheme}://{where.hostname or ''}: give http://HOST:PORT or https://HOST:PORT"
+            )
+        self.url, self.folder, self._token = url.rstrip("/"), folder, token
+        self.reached: float | None = None
+        """When the writer was last heard, by the monotonic clock."""
+        self.problem: str | None = None
+        """Why it was not, the last time."""
+        self._opener = build_opener(_NoRedirects)
+
+    def pull(self) -> bool:
+        """Fetch what has changed; whether the writer could be asked. What is there stays until it is replaced."""
+        try:
+            self._pull()
+        except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+            self.problem = _reason(error)
+            return False
+        self.reached, self.problem = time.monotonic(), None
+        return True
+
+    def _pull(self) -> None:
+        with self._asked("/v1/published") as answer:
+            files: dict[str, dict[str, Any]] = json.loads(answer.read(_BLOCK))["files"]
+        if strange := [name for name in files if not ALLOWED.fullmatch(name)]:
+            raise UserError(f"the writer offers {strange[0]!r}, which is no file of a store")
+        for name, facts in files.items():
+            self._fetch(name, facts)
+        self._remove(files)
+
+    def _fetch(self, name: str, facts: dict[str, Any]) -> None:
+        path = self.folder / name
+        if path.is_file() and path.stat().st_size == facts["size"] and _same_time(path, facts["written"]):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda temporary: self._download(name, facts, temporary))
+        os.utime(path, (facts["written"], facts["written"]))
+        os.utime(path.parent)  # who looks whether something has changed looks at the directory
+
+    def _download(self, name: str, facts: dict[str, Any], to: Path) -> None:
+        left = min(int(facts["size"]), _LARGEST)
+        with self._asked(f"/v1/published/{quote(name)}") as answer, to.open("wb") as file:
+            while left > 0 and (block := answer.read(min(_BLOCK, left))):
+                left -= file.write(block)
+        if sha256(to) != facts["sha256"]:
+            raise UserError(f"{name} was replaced while it was fetched")
+
+    def _remove(self, files: dict[str, Any]) -> None:
+        """Versions that serve no longer, and choices that were taken back."""
+        for path in sorted(self.folder.rglob("*"), reverse=True):
+            name = path.relative_to(self.folder).as_posix()
+            if path.is_file() and name not in files and ALLOWED.fullmatch(name):
+                path.unlink()
+
+    def _asked(self, path: str) -> Any:
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        return self._opener.open(Request(self.url + path, headers=headers), timeout=_SECONDS)
+
+
+def _same_time(path: Path, written: float) -> bool:
+    return abs(path.stat().st_mtime - float(written)) < 1e-3
+
+
+def _reason(error: Exception) -> str:
+    """On one line, and nothing of a token."""
+    if isinstance(error, HTTPError):
+        return f"the writer answers {error.code}"
+    if isinstance(error, URLError):
+        return f"the writer cannot be reached ({error.reason})"
+    return " ".join(str(error).split()) if isinstance(error, UserError) else f"{type(error).__name__}"
+
+
+class Replica(Scoring):
+    """A scorer that follows what is published."""
+
+    def __init__(self, store: Store, tokens: Tokens, limits: Limits, mirror: Mirror | None = None) -> None:
+        super().__init__(store, tokens, limits)
+        self.mirror, self._written = mirror, 0.0
+        self._age = Gauge(
+            "tracecvr_version_age_seconds", "Since the version was published", registry=self.gauges.registry
+        )
+
+    def look(self) -> None:
+        if self.mirror is not None:
+            self.mirror.pull()
+        super().look()
+        if (age := self.age()) is not None:
+            self._age.set(age)
+
+    def age(self) -> float | None:
+        """Seconds since the version that serves was written."""
+        scorer = self.scorer.main
+        if scorer.model is None:
+            return None
+        try:
+            manifest = scorer.versions.checkpoints.state(scorer.model.manifest).with_suffix(".json")
+            self._written = manifest.stat().st_mtime
+        except OSError:  # removed since: what was known of it stays
+            pass
+        return max(0.0, time.time() - self._written)
+
+    def readiness(self) -> str:
+        """Which version it is, how old, and when the writer was last heard."""
+        serving, mirror = self.scorer.ready(), self.mirror
+        whose = "" if serving.name is None else f" of {serving.name}"
+        text = f"version {serving.version}{whose}, published {self.age():.0f} s ago"
+        if mirror is not None and mirror.problem is not None:
+            heard = (
+                "not heard" if mirror.reached is None else f"last heard {time.monotonic() - mirror.reached:.0f} s ago"
+            )
+            text += f"; the writer was {heard}"
+        return text
+
+
+def replica(
+    store: Store,
+    tokens: Tokens | None = None,
+    limits: Limits | None = None,
+    mirror: Mirror | None = None,
+    names: Sequence[str] = (),
+) -> FastAPI:
+    """The replica of a store, as an ASGI application."""
+    service = Replica(store, tokens or Tokens(), limits or Limits(), mirror)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(service.look)
+        watching = asyncio.create_task(service.watch())
+        yield
+        watching.cancel()
+
+    app = guarded(service, names, lifespan)
+    scoring_routes(app, service)
+
+    @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
+    async def ready() -> str:
+        """Whether there is a version to answer with, and how old it is."""
+        return service.readiness()
+
+    @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
+    async def status() -> dict[str, Any]:
+        """What serves, how old it is, and whether the writer is heard."""
+        serving = service.scorer.model
+        return {
+            "replica": True,
+            "serving": serving.version if serving else None,
+            "serving_model": serving.name if serving else None,
+            "age_s": service.age(),
+            "writer": None if mirror is None else {"heard": mirror.problem is None, "problem": mirror.problem},
+            "latency": service.latency.summary(),
+        }
+
+    for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
+        _refused(app, path, scope)
+    return app
+
+
+def _refused(app: FastAPI, path: str, scope: str) -> None:
+    @app.post(path, responses=ERRORS | {405: {"model": bodies.Failure}}, dependencies=[need(scope)])
+    async def refuse() -> None:
+        """There is one writer, and this is not it."""
+        raise HTTPException(405, "this is a replica, which scores only: ask the writer", {"Allow": ""})
+
+
+def opened(source: str, folder: Path, token: Path | None, say: Callable[[str], None]) -> tuple[Store, Mirror | None]:
+    """The store that a replica reads: a directory as it is, or the copy of what a writer has published."""
+    if "://" not in source:
+        return Store.open(Path(source), check=False), None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mirror = Mirror(source, folder, None if token is None else token.read_text(encoding="utf-8").strip())
+    if not mirror.pull():
+        if not (folder / "store.json").is_file():
+            raise UserError(f"--replica: {mirror.problem}, and there is no copy in {folder}: start the writer first")
+        say(f"{mirror.problem}; going on with the copy in {folder}")
+    return Store.open(folder, check=False), mirror

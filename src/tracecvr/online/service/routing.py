@@ -1,0 +1,119 @@
+"""Which model answers which click: the one that was promoted, and challengers that have a share of the clicks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tracecvr.base.errors import UserError
+from tracecvr.online import traffic
+from tracecvr.online.challenge import named
+from tracecvr.online.event_log import Accepted
+from tracecvr.online.events import Event
+from tracecvr.online.service.scorer import LiveScorer, ServingModel
+from tracecvr.online.store import Store
+from tracecvr.online.traffic import CLICK_ID, USER, Traffic
+from tracecvr.stream.reveal import Reveals
+
+
+class Answer(NamedTuple):
+    """What a click is answered with, by which version of which model; None is the store's own."""
+
+    log_odds: float
+    version: int
+    model: str | None
+
+
+class Answers(NamedTuple):
+    """Answers to one request, and of each column how many values could not be read."""
+
+    answers: list[Answer]
+    unreadable: dict[str, int]
+
+
+class _Routes(NamedTuple):
+    """The choice as it was read last, and the scorers of the challengers that it names and that can answer."""
+
+    traffic: Traffic
+    scorers: dict[str, LiveScorer]
+
+    def by(self, model: str | None, own: LiveScorer) -> LiveScorer:
+        """The scorer of a model; the store's own, if a challenger cannot answer."""
+        scorer = own if model is None else self.scorers.get(model)
+        return own if scorer is None or scorer.model is None else scorer
+
+
+class RoutedScorer:
+    """The scorer of the store's own model, and those of the challengers that answer anything."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.own = store, LiveScorer(store)
+        self.versions = self.own.versions
+        self._routes = _Routes(Traffic(), {})
+
+    def refresh(self) -> None:
+        """Swap in whatever serves now. A challenger that cannot be read is passed over: the store's own answers."""
+        self.own.refresh()
+        now, scorers = traffic.current(self.store.folder), {}
+        for name in {*now.shares, *(() if now.model is None else (now.model,))}:
+            try:
+                scorers[name] = self._scorer(name)
+                scorers[name].refresh()
+            except (OSError, UserError):
+                scorers.pop(name, None)
+        self._routes = _Routes(now, scorers)
+
+    def _scorer(self, name: str) -> LiveScorer:
+        """The scorer of a challenger; another one if it was dropped and made anew."""
+        challenger, known = named(self.store, name), self._routes.scorers.get(name)
+        return known if known is not None and known.store.content == challenger.content else LiveScorer(challenger)
+
+    def answering(self) -> list[LiveScorer]:
+        """The scorers that answer anything: the store's own first."""
+        return [self.own, *self._routes.scorers.values()]
+
+    @property
+    def main(self) -> LiveScorer:
+        """The scorer of the model that was promoted."""
+        return self._routes.by(self._routes.traffic.model, self.own)
+
+    @property
+    def model(self) -> ServingModel | None:
+        """What serves, once there is something."""
+        return self.main.model
+
+    def ready(self) -> ServingModel:
+        """The same, or an error that there is nothing yet."""
+        return self.main.ready()
+
+    def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
+        """Log-odds of a click given what is known of it at a clock, and what that is."""
+        return self.main.posterior(click, actions, clock)
+
+    def score(self, events: Sequence[Event], registered: bool = True) -> Answers:
+        """Answer clicks. Those that are not registered have neither an id nor a user to choose a model by."""
+        routes = self._routes
+        parts: dict[LiveScorer, list[int]] = {}
+        for index, model in enumerate(routes.traffic.models(self._values(events, routes.traffic, registered))):
+            parts.setdefault(routes.by(model, self.own), []).append(index)
+        answers: dict[int, Answer] = {}
+        unreadable: Counter[str] = Counter()
+        for scorer, indices in parts.items():
+            scored = scorer.score([events[index].body or "" for index in indices])
+            unreadable.update(scored.unreadable)
+            for index, log_odds in zip(indices, scored.log_odds.tolist(), strict=True):
+                answers[index] = Answer(log_odds, scored.version, scorer.store.model)
+        return Answers([answers[index] for index in range(len(events))], dict(unreadable))
+
+    def _values(self, events: Sequence[Event], now: Traffic, registered: bool) -> list[str | None]:
+        """The values that models are chosen by."""
+        if not now.shares:
+            return [None] * len(events)
+        if now.column in (CLICK_ID, USER):
+            chosen = [event.click if now.column == CLICK_ID else event.user for event in events]
+            return [None if value is None or not registered else str(value) for value in chosen]
+        place = self.store.reader.features.index(now.column)
+        values = [json.loads(event.body or "")[place] for event in events]
+        return [None if value is None else str(value) for value in values]

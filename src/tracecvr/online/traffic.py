@@ -1,0 +1,154 @@
+"""Which model answers a click: the one that was promoted, or a challenger that has a share of the clicks.
+
+`STORE/traffic.json` holds the choice; without it the store's own model answers everything. Whatever it says, learning
+goes on as before: it changes what is served, never what is learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import locked, read_json, write_json
+
+NAME = "traffic.json"
+CLICK_ID, USER = "click_id", "user"
+_LOCK = ".traffic.lock"
+_PATIENCE_S = 10.0
+_REMEMBERED = 20
+"""Choices that can be gone back on."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Who answers what. A model is the name of a challenger, or None for the store's own."""
+
+    model: str | None = None
+    """Answers everything that no share is given of."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """By challenger: the share of the clicks that it answers."""
+    column: str = CLICK_ID
+    """Clicks with the same value of it are answered by the same model: `click_id`, `user`, or a feature."""
+    before: tuple[str | None, ...] = ()
+    """Models that were promoted before, the last one last."""
+    rules: tuple[str, ...] = ()
+    """Challengers that are promoted by themselves once they are known to be better."""
+    refused: tuple[str, ...] = ()
+    """Challengers that somebody has rolled back: they are not promoted by themselves again."""
+
+    def models(self, values: Sequence[str | None]) -> list[str | None]:
+        """The model that answers each click, by its value of the column; those without a value have no share."""
+        if not self.shares:
+            return [self.model] * len(values)
+        names = sorted(self.shares)
+        ends = [math.fsum(self.shares[n] for n in names[: k + 1]) for k in range(len(names))]
+        chosen = []
+        for value in values:
+            place = 1.0 if value is None else xxhash.xxh3_64_intdigest(f"share:{value}".encode()) / 2**64
+            chosen.append(next((n for n, end in zip(names, ends, strict=True) if place < end), self.model))
+        return chosen
+
+    def with_share(self, name: str, share: float, column: str | None = None) -> Traffic:
+        """The same with a share of the clicks for a challenger, or an error that says why it cannot have it."""
+        if not 0 <= share <= 1:
+            raise UserError(f"share {share:g}: give a number from 0 to 1")
+        if share and self.model == name:
+            raise UserError(f"{name!r} answers everything already: it needs no share")
+        others = {n: s for n, s in self.shares.items() if n != name}
+        if (taken := math.fsum(others.values())) + share > 1 + 1e-9:
+            raise UserError(f"share {share:g}: other challengers have {taken:g}, and that is more than 1 together")
+        if others and column not in (None, self.column):
+            raise UserError(f"--by {column}: other challengers have shares by {self.column!r}; take them back first")
+        return replace(self, shares=others | ({name: share} if share else {}), column=column or self.column)
+
+
+def current(folder: Path) -> Traffic:
+    """As a store's directory says now."""
+    path = folder / NAME
+    if not path.exists():
+        return Traffic()
+    content: dict[str, Any] = read_json(path)
+    lists = {name: tuple(content[name]) for name in ("before", "rules", "refused")}
+    return Traffic(**content | lists)
+
+
+def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
+    """Let a model answer everything that no share is given of. What somebody has moved away from is not promoted by a
+    rule again."""
+
+    def promoted(traffic: Traffic) -> Traffic:
+        if traffic.model == model or (rule and model in traffic.refused):
+            return traffic
+        left = () if rule or traffic.model is None else (traffic.model,)
+        return replace(
+            traffic,
+            model=model,
+            shares={name: share for name, share in traffic.shares.items() if name != model},
+            before=(*traffic.before, traffic.model)[-_REMEMBERED:],
+            refused=tuple(sorted({*traffic.refused, *left} - {model or ""})),
+        )
+
+    return _changed(folder, promoted)
+
+
+def rollback(folder: Path) -> Traffic | None:
+    """Let the model answer that did before the last promotion; None if the store's own answers already."""
+    if current(folder).model is None:
+        return None
+
+    def rolled_back(traffic: Traffic) -> Traffic:
+        *before, model = traffic.before or (None,)
+        refused = {*traffic.refused, *(() if traffic.model is None else (traffic.model,))}
+        return replace(traffic, model=model, before=tuple(before), refused=tuple(sorted(refused)))
+
+    return _changed(folder, rolled_back)
+
+
+def give_share(folder: Path, name: str, share: float, column: str | None = None) -> Traffic:
+    """Let a challenger answer a share of the clicks, chosen by a hash of a column; 0 takes it back."""
+    return _changed(folder, lambda traffic: traffic.with_share(name, share, column))
+
+
+def set_rule(folder: Path, name: str, on: bool) -> Traffic:
+    """Whether a challenger is promoted by itself once it is known to be better."""
+
+    def ruled(traffic: Traffic) -> Traffic:
+        rules = {*traffic.rules, name} if on else {*traffic.rules} - {name}
+        return replace(traffic, rules=tuple(sorted(rules)))
+
+    return _changed(folder, ruled)
+
+
+def forget(folder: Path, name: str) -> None:
+    """Take everything back that a challenger was given; one that was promoted has to be rolled back first."""
+    if current(folder) == Traffic():
+        return
+
+    def forgotten(traffic: Traffic) -> Traffic:
+        if traffic.model == name:
+            raise UserError(f"{name!r} serves: promote another first, or roll back (`tracecvr models rollback`)")
+        return replace(
+            traffic,
+            shares={n: s for n, s in traffic.shares.items() if n != name},
+            before=tuple(n for n in traffic.before if n != name),
+            rules=tuple(n for n in traffic.rules if n != name),
+            refused=tuple(n for n in traffic.refused if n != name),
+        )
+
+    _changed(folder, forgotten)
+
+
+def _changed(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
+    """Change the choice. Commands, the service and the learner may do so at once: they take turns."""
+    with locked(folder, "somebody else changes what serves: try again", _LOCK, _PATIENCE_S):
+        old = current(folder)
+        new = change(old)
+        if new != old:
+            write_json(folder / NAME, asdict(new))
+        return new
