@@ -5,9 +5,12 @@ Authors of methods call nets as often as it suits their formulas. What is rememb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +57,7 @@ class NetCalls:
         self._clicks: dict[tuple[int, str], PerClickCache] = {}
         self._of_events: dict[tuple[int, str], Tensor] = {}
         self._shown: ShownEvents | None = None
+        self._folder: Path | None = None
 
     def __call__(self, nets: nn.ModuleDict, net: Net, inputs: tuple[Tensor, ...]) -> Tensor:
         """The outputs of one of a part's nets, or of a function."""
@@ -69,6 +73,16 @@ class NetCalls:
     def forget_clicks(self) -> None:
         """Drop what frozen nets gave for clicks, after these nets have changed."""
         self._clicks.clear()
+
+    def keep_clicks_in(self, folder: Path) -> None:
+        """Keep what frozen nets give for clicks in files: of many clicks it takes much memory."""
+        self._folder = folder
+        self._clicks.clear()
+
+    def forget_intervals(self, starts: Sequence[int]) -> None:
+        """Drop what frozen nets gave for the clicks of some intervals."""
+        for cache in self._clicks.values():
+            cache.forget(starts)
 
     @contextmanager
     def showing(self, events: Reveals, source: Source, start: int, end: int) -> Iterator[ShownEvents]:
@@ -89,10 +103,29 @@ class NetCalls:
     def _per_click(self, key: tuple[int, str], net: nn.Module, shown: ShownEvents) -> Tensor:
         """The outputs of a frozen net for the batch at hand, from those for all clicks of the interval's events."""
         if key not in self._of_events:
-            cache = self._clicks.setdefault(key, PerClickCache())
+            cache = self._cache(key, net)
             self._of_events[key] = cache.of(shown.events, shown.source, shown.start, shown.end, in_blocks(net))
             cache.drop(shown.start - self._memory)
         return self._of_events[key][shown.index]
+
+    def _cache(self, key: tuple[int, str], net: nn.Module) -> PerClickCache:
+        """The outputs of a net; in files, those of the net with these weights."""
+        if key not in self._clicks:
+            folder = self._folder and self._folder / f"{key[1]}.{digest(net.state_dict())[:16]}"
+            for other in self._folder.glob(f"{key[1]}.*") if self._folder else ():
+                if other != folder:
+                    shutil.rmtree(other)
+            self._clicks[key] = PerClickCache(folder)
+        return self._clicks[key]
+
+
+def digest(state: Mapping[str, Tensor]) -> str:
+    """A hash of tensors and their names."""
+    hashed = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        hashed.update(name.encode())
+        hashed.update(value.contiguous().numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def in_blocks(compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -16,6 +16,7 @@ from tracecvr.base.files import sha256, write_parquet, write_text
 from tracecvr.online.event_log import Accepted, EventLog
 from tracecvr.online.events import CLICK, body_of
 from tracecvr.online.ledger import first_needed, memory_of
+from tracecvr.online.ledger_erasure import erase_at_rest
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -78,7 +79,8 @@ def restore(store: Store, number: int) -> None:
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
-    """Delete a user's events, in the log and in the archive; how many clicks and actions.
+    """Delete a user's events, in the log, in the archive and in the ledger; how many clicks and actions. A learner that
+    is at work takes them out of the ledger before its next tick.
 
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
@@ -92,6 +94,7 @@ def erase(store: Store, user: str) -> tuple[int, int]:
             clicks += len(theirs)
             actions += len(frame) - len(left) - len(theirs)
             _write(path, left)
+    erase_at_rest(store)
     return clicks, actions
 
 

@@ -26,6 +26,8 @@ from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.online.archive import WholeLog
 from tracecvr.online.ledger import MATURE, Ledger, memory_of
+from tracecvr.online.ledger_erasure import ANSWERS, apply_erasures
+from tracecvr.online.ledger_files import FOLDER
 from tracecvr.online.live_metrics import LiveMetrics, by_version, recent_rates, windowed
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -128,13 +130,14 @@ class Learner:
         self.store, self.guard = store, guard_of(store)
         torch.set_num_threads(store.settings.threads)
         self.log, self.engine = store.log(), store.engine()
+        self.engine.keep_answers_in(store.folder / ANSWERS)
         self.versions = Versions(store.folder, store.settings.keep)
-        self.ledger = ledger_of(store, self.engine)
+        self.ledger = ledger_of(store, self.engine, store.folder / FOLDER)
         self.vitals = LiveMetrics(store.schema.d_max)
-        self._erasures = self.log.facts().get("erasures", 0)
-        self.prequential = Prequential(store.folder / "prequential.f32", self.ledger.rows)
+        self.prequential = Prequential(store.folder / "prequential.f32", self.ledger.first_of_stream)
         manifest = self.versions.latest()
         if manifest is None:
+            self.ledger.begin()
             warm_up(self.engine, store, progress)
             self.prequential.keep(0)
             self._save(0, Tick(-1, 0, 0, 0.0, ""), {})
@@ -214,16 +217,15 @@ class Learner:
         return {"window": {"intervals": MATURE} | all_versions, "by_version": by_version(served, version, label)}
 
     def _apply_erasures(self) -> None:
-        """Forget what was erased since: it is in the ledger's memory, too."""
-        erasures = self.log.facts().get("erasures", 0)
-        if erasures != self._erasures:
-            self.ledger.rebuild(self.ledger.done, self.ledger.rows, dict(self.ledger.counts))
-            self._erasures = erasures
+        """Forget what was erased since: it is in the ledger, and what frozen nets said of it, too."""
+        if intervals := apply_erasures(self.ledger):
+            self.engine.forget_answers(self.store.grid.bounds(number)[0] for number in intervals)
 
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
         self.prequential.sync()
+        self.ledger.commit()  # first: what it has more than a version is taken back, what it lacks is read again
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -250,7 +252,8 @@ class Learner:
 
     def _restore(self, manifest: dict[str, Any]) -> None:
         self.versions.load(self.engine, manifest)
-        self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
+        self.ledger.restore(manifest["intervals"], manifest["rows"], manifest["counts"])
+        self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
         self.prequential.keep(manifest["scored"] if "scored" in manifest else manifest["served"])
         if manifest["intervals"]:  # killed when the version was whole and its tick not yet recorded
@@ -279,7 +282,7 @@ def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) ->
     before = {name: value.clone() for name, value in engine.state().items()}
     mature = end - ledger.grid.d_max
     judges = ledger.known_between(mature - MATURE * ledger.grid.interval, mature)[-_JUDGED:]
-    newest = ledger.known_between(mature - MATURE * ledger.grid.interval, end)[-_JUDGED:]
+    newest = ledger.newest_between(mature - MATURE * ledger.grid.interval, end, _JUDGED)
     label = ledger.converted(judges, end)
     asked = [torch.from_numpy(ledger.table.x[rows]) for rows in (judges, newest)]
     old = [engine.score(x) for x in asked]
@@ -309,9 +312,11 @@ def guard_of(store: Store) -> Guard:
     return Guard(settings.guard_nll, settings.guard_pcoc, base=settings.guard_base, log_odds=settings.guard_log_odds)
 
 
-def ledger_of(store: Store, engine: Engine) -> Ledger:
-    """The ledger that an engine of a store needs. It reads the archive, too: after all versions are lost, say."""
-    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory_of(store.grid, engine.memory))
+def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
+    """The ledger that an engine of a store needs, in files if there is a folder for them. It reads the archive, too:
+    after all versions are lost, say."""
+    memory = memory_of(store.grid, engine.memory)
+    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
 
 
 def warm_up(engine: Engine, store: Store, progress: Progress = no_progress) -> None:
@@ -356,10 +361,7 @@ class Prequential:
         found = np.full(len(row), np.nan, np.float32)
         ours = row >= self.first
         if ours.any():
-            at = row[ours] - self.first
-            low, high = int(at.min()), int(at.max())
-            values = np.fromfile(self.path, np.float32, high - low + 1, offset=4 * low)
-            found[ours] = values[at - low]
+            found[ours] = np.memmap(self.path, np.float32, "r")[row[ours] - self.first]
         return found
 
     def sync(self) -> None:

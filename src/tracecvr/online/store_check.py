@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked
+from tracecvr.base.files import is_locked, locked
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online import archive, file_hashes, page_checksums
 from tracecvr.online.event_log import Accepted, EventLog
 from tracecvr.online.events import CLICK
+from tracecvr.online.ledger_files import FOLDER, MANIFEST, LedgerFiles
 from tracecvr.online.store import Store
 from tracecvr.online.verify_log import verify_log
 from tracecvr.online.versions import Versions
@@ -35,7 +36,7 @@ def verified(store: Store) -> list[Finding]:
     """Check everything that can be checked without learning it again. Reads all of the store once. If its files are
     not what they were, nothing else can be made sense of."""
     files = _files(store)
-    return [files, *_log(store), _versions(store), _archive(store)] if files.fine else [files]
+    return [files, *_log(store), _versions(store), _ledger(store), _archive(store)] if files.fine else [files]
 
 
 def replayed(store: Store, progress: Progress = no_progress) -> Finding:
@@ -165,6 +166,29 @@ def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
         yield str(error)
     finally:
         log.close()
+
+
+def _ledger(store: Store) -> Finding:
+    """The files of the ledger. Whatever is wrong with them, they can be made again from the log."""
+    folder = store.folder / FOLDER
+    if not (folder / MANIFEST).is_file():
+        return Finding("ledger", True, "no files: it is built from the log when the learner starts")
+    if is_locked(store.folder / "models"):
+        return Finding("ledger", True, "not checked: the learner is at work on it")
+    files = LedgerFiles(folder, len(store.schema.features), len(store.schema.actions))
+    content = files.read()
+    wrong = [f"{folder / MANIFEST} is damaged"] if content is None else _wrong_files(files, content, store)
+    advice = "" if not wrong else f"remove {folder}: the learner builds it anew from the log"
+    clicks = len(files.clicks)
+    return _finding("ledger", wrong + [advice] * bool(wrong), f"{clicks:,} clicks, {len(files.waiting)} actions waited")
+
+
+def _wrong_files(files: LedgerFiles, content: dict[str, Any], store: Store) -> list[str]:
+    try:
+        files.load(content, *(store.grid.bounds(content[name])[0] for name in ("done", "synced")))
+    except UserError as error:
+        return [str(error)]
+    return [f"{path} is damaged" for path in files.wrong()]
 
 
 def _archive(store: Store) -> Finding:
