@@ -133,11 +133,18 @@ def learner(folder: str) -> dict[str, Any]:
     since = time.monotonic()
     with opened(Store.open(Path(folder))) as learning:
         ready = time.monotonic() - since
-        ticks, memory = [], [_own_memory("self")]
+        ticks, memory, used = [], [_own_memory("self")], [time.process_time()]
         while (tick := learning.tick()) is not None:
             ticks.append(tick.seconds)
+            used.append(time.process_time())  # what others do on the machine does not count
             memory.append(_own_memory("self"))
-        return {"restart_s": ready, "ticks_s": ticks, "memory_gb": max(memory), "open": len(learning.ledger.table)}
+        return {
+            "restart_s": ready,
+            "ticks_s": ticks,
+            "ticks_processor_s": np.diff(used).tolist(),
+            "memory_gb": max(memory),
+            "open": len(learning.ledger.table),
+        }
 
 
 def server(folder: Path) -> float:
