@@ -42,6 +42,8 @@ from tracecvr.online.store import Settings, Store
 
 SCALES = (1, 10, 100, 1000)
 GB = 1e9
+DISK_USED = 0.8
+"""The share of a disk that log and ledger may fill."""
 REQUEST_S = 4.2e-3
 """Of the processor, to answer a request that registers and scores one click: taken with `load.py`, not here."""
 
@@ -51,7 +53,7 @@ class Costs:
     """What was measured on one core of this machine, TRACE at the paper's sizes."""
 
     ledger_bytes: float
-    """Memory of a click as long as its label is open."""
+    """Disk of a click as long as its label is open."""
     log_bytes: float
     """Disk of an event of the log."""
     accept_s: float
@@ -90,7 +92,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Machine:
-    """A plain server. What it has is shared: half of the cores learn, half of the memory holds the ledger."""
+    """A plain server. What it has is shared: half of the cores learn."""
 
     cores: int = 16
     memory: float = 64 * GB
@@ -150,10 +152,10 @@ def _of_a_click(room: Path, clicks: int) -> tuple[float, float, float]:
     ledger = Ledger(store.base, grid, store.reader, log, 10**10)
     before = len(ledger.table)
     ledger.advance()
-    held = sum(column.nbytes for column in ledger._columns._held.values())
-    index = 2 * 8 * len(ledger.table)  # ids and rows, sorted
+    row = sum(np.dtype(kind).itemsize * max(1, width) for kind, width in ledger.files.clicks.layout.values())
+    index = 2 * 8  # id and row, sorted
     assert len(ledger.table) > before
-    return (held + index) / len(ledger.table), size / len(lines), seconds / len(lines)
+    return float(row + index), size / len(lines), seconds / len(lines)
 
 
 def _events(dataset: Dataset, raw: Path) -> Iterator[dict[str, Any]]:
@@ -209,7 +211,8 @@ class Demand:
 
 
 def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
-    """By multiplication. Cores and memory are counted at half of what a machine has, the rest is for peaks."""
+    """By multiplication. Cores and memory are counted at half of what a machine has, the rest is for peaks; the disk at
+    `DISK_USED` of it, since what is open does not peak with an hour."""
     t = traffic.times(scale)
     kept = t.d_max + (MATURE + 1) * t.interval
     open_clicks = t.clicks_per_s * kept
@@ -221,8 +224,7 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     learn = t.clicks_per_s * t.reveals_per_click * costs.learn_s
     embedding = 3 * 4.0 * t.embedding_rows * t.dim  # weights and Adam's two moments
     needs = {
-        "memory of open clicks": ledger / (m.memory / 2),
-        "disk of the log": log / (m.disk / 2),
+        "disk of log and ledger": (log + ledger) / (DISK_USED * m.disk),
         "cores that accept": accept / (m.cores / 2),
         "cores that score": serve / (m.cores / 2),
         "cores that learn": learn / (m.cores / 2),

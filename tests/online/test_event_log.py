@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -22,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tracecvr.base.errors import UserError
 from tracecvr.data.encoder import Binned, Encoder, Hashed
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
+from tracecvr.online import segments, sorted_runs
 from tracecvr.online.committer import Committer
 from tracecvr.online.event_log import EventLog, Grid, Receipt
 from tracecvr.online.events import Event, Reader, click_key
@@ -354,14 +357,25 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
+        self.small = (
+            mock.patch.multiple(segments, SMALLEST=4, LARGEST=16),
+            mock.patch.object(sorted_runs, "_TOGETHER", 2),
+        )
+        for patch in self.small:
+            patch.start()
         self.room = TemporaryDirectory(dir=MEMORY_DISK)  # a thousand commits: a disk would take minutes
         self.log = EventLog(Path(self.room.name) / "events.db", replace(GRID, origin=0), lambda: CLOCK)
-        self.ledger = Ledger(base(), GRID, READER, self.log, MEMORY)
+        self.ledger = Ledger(base(), GRID, READER, self.log, MEMORY, Path(self.room.name) / "ledger")
+        self.ledger.begin()
+        self.ledger.commit()
+        self.past = {0: (self.ledger.rows, dict(self.ledger.counts))}
         self.notebook, self.sent = Notebook(), [click(1, 100)]
 
     def teardown(self) -> None:
         self.log.close()
         self.room.cleanup()
+        for patch in self.small:
+            patch.stop()
 
     def now(self) -> int:
         return GRID.bounds(self.notebook.closed)[0]
@@ -418,10 +432,15 @@ class Interleavings(RuleBasedStateMachine):
             self.notebook.advance()
             assert shown(self.ledger.reveals(SCHEDULE, *bounds)) == self.notebook.reveals(*bounds)
             assert self.ledger.rows == self.notebook.rows
+            self.past[self.ledger.done] = self.ledger.rows, dict(self.ledger.counts)
+
+    @rule()
+    def commit(self) -> None:
+        self.ledger.commit()
 
     @rule()
     def build_anew(self) -> None:
-        """After a restart: the same clicks under the same numbers, and the same of them still waiting."""
+        """From the log alone, in memory: the same clicks under the same numbers, and the same of them still waiting."""
         fresh = Ledger(base(), GRID, READER, self.log, MEMORY)
         fresh.rebuild(self.ledger.done, self.ledger.rows, dict(self.ledger.counts))
         first = int(np.searchsorted(self.ledger.table.arrival_ts, GRID.bounds(self.ledger.done)[0] - MEMORY))
@@ -430,7 +449,23 @@ class Interleavings(RuleBasedStateMachine):
             theirs = getattr(fresh.table, name)[len(fresh.table) - len(ours) :]
             assert ours.tolist() == theirs.tolist(), name
         assert fresh.rows == self.ledger.rows
-        self.ledger = fresh
+        assert not self.ledger.files.wrong()
+
+    @rule(back=st.integers(0, 6))
+    def restart(self, back: int) -> None:
+        """Killed, whatever was committed last, with a version that is older, by some intervals, than the ledger."""
+        done = self.ledger.done
+        version = max(0, done - back)
+        self.ledger = Ledger(base(), GRID, READER, self.log, MEMORY, Path(self.room.name) / "ledger")
+        self.ledger.restore(version, *self.past[version])
+        assert not self.ledger.files.wrong()
+        while self.ledger.done < done:
+            self.ledger.advance()
+            assert (self.ledger.rows, dict(+self.ledger.counts)) == (
+                self.past[self.ledger.done][0],
+                dict(+Counter(self.past[self.ledger.done][1])),
+            )
+        self.build_anew()
 
     @invariant()
     def as_many_as_in_the_notebook(self) -> None:

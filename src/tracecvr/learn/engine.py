@@ -6,7 +6,6 @@ into batches. Nothing random lives longer, so a restored engine goes on as if it
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -33,7 +32,7 @@ from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
-from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
+from tracecvr.learn.net_calls import BLOCK, NetCalls, digest, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.row_optimisers import RowOptimiser
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
@@ -220,6 +219,14 @@ class Engine:
         events = source.reveals(self.schedule, start, end, truth=self.method.privileged)
         return self.method.condensed(replace(events, trigger=self._first[events.trigger]))
 
+    def keep_answers_in(self, folder: Path) -> None:
+        """Keep what frozen nets say of each click in files: of many open clicks it takes much memory."""
+        self._calls.keep_clicks_in(folder)
+
+    def forget_answers(self, gone: Callable[[int], bool]) -> None:
+        """Forget what frozen nets said of the clicks of some intervals, which their start tells."""
+        self._calls.forget_intervals(gone)
+
     # Answering.
 
     def score(self, x: Tensor) -> npt.NDArray[np.float32]:
@@ -337,11 +344,7 @@ class Engine:
 
     def fingerprint(self) -> str:
         """A hash of the whole state."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.state().items()):
-            digest.update(name.encode())
-            digest.update(value.contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return digest(self.state())
 
     # Inside.
 

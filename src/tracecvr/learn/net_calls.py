@@ -5,13 +5,17 @@ Authors of methods call nets as often as it suits their formulas. What is rememb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from tracecvr.base.files import make_private
 from tracecvr.families.part import Net, call_directly
 from tracecvr.learn.per_click_cache import PerClickCache
 from tracecvr.nets.backbones import is_frozen
@@ -54,6 +58,7 @@ class NetCalls:
         self._clicks: dict[tuple[int, str], PerClickCache] = {}
         self._of_events: dict[tuple[int, str], Tensor] = {}
         self._shown: ShownEvents | None = None
+        self._folder: Path | None = None
 
     def __call__(self, nets: nn.ModuleDict, net: Net, inputs: tuple[Tensor, ...]) -> Tensor:
         """The outputs of one of a part's nets, or of a function."""
@@ -69,6 +74,21 @@ class NetCalls:
     def forget_clicks(self) -> None:
         """Drop what frozen nets gave for clicks, after these nets have changed."""
         self._clicks.clear()
+
+    def keep_clicks_in(self, folder: Path) -> None:
+        """Keep what frozen nets give for clicks in files: of many clicks it takes much memory."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        make_private(folder)
+        self._folder = folder
+        self._clicks.clear()
+
+    def forget_intervals(self, gone: Callable[[int], bool]) -> None:
+        """Drop what frozen nets gave for the clicks of some intervals, which their start tells; also of nets that were
+        not asked yet since the process started."""
+        for cache in self._clicks.values():
+            cache.forget(gone)
+        for folder in self._folder.iterdir() if self._folder else ():
+            PerClickCache(folder).forget(gone)
 
     @contextmanager
     def showing(self, events: Reveals, source: Source, start: int, end: int) -> Iterator[ShownEvents]:
@@ -89,10 +109,30 @@ class NetCalls:
     def _per_click(self, key: tuple[int, str], net: nn.Module, shown: ShownEvents) -> Tensor:
         """The outputs of a frozen net for the batch at hand, from those for all clicks of the interval's events."""
         if key not in self._of_events:
-            cache = self._clicks.setdefault(key, PerClickCache())
+            cache = self._cache(key, net)
             self._of_events[key] = cache.of(shown.events, shown.source, shown.start, shown.end, in_blocks(net))
             cache.drop(shown.start - self._memory)
         return self._of_events[key][shown.index]
+
+    def _cache(self, key: tuple[int, str], net: nn.Module) -> PerClickCache:
+        """The outputs of a net; in files, those of the net with these weights."""
+        if key not in self._clicks:
+            folder = self._folder and self._folder / f"{key[1]}.{digest(net.state_dict())[:16]}"
+            used = {folder, *(cache.folder for cache in self._clicks.values())}
+            for other in self._folder.glob(f"{key[1]}.*") if self._folder else ():
+                if other not in used:
+                    shutil.rmtree(other)
+            self._clicks[key] = PerClickCache(folder)
+        return self._clicks[key]
+
+
+def digest(state: Mapping[str, Tensor]) -> str:
+    """A hash of tensors and their names."""
+    hashed = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        hashed.update(name.encode())
+        hashed.update(value.contiguous().numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def in_blocks(compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

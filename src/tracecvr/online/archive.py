@@ -13,10 +13,11 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_parquet, write_text
-from tracecvr.online.challenge import challengers
+from tracecvr.online.challenge import FOLDER, challengers, named, names, remove_dropped
 from tracecvr.online.event_log import Accepted, EventLog, answers_for
 from tracecvr.online.events import CLICK, body_of
 from tracecvr.online.ledger import first_needed, memory_of
+from tracecvr.online.ledger_erasure import erase_at_rest, remove_at_rest
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -88,7 +89,8 @@ def restore(store: Store, number: int) -> None:
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
-    """Delete a user's events, in the log and in the archive; how many clicks and actions.
+    """Delete a user's events, in the log, in the archive and in ledgers; how many clicks and actions. A learner that is
+    at work takes them out of its ledger before its next tick.
 
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
@@ -102,7 +104,22 @@ def erase(store: Store, user: str) -> tuple[int, int]:
             clicks += len(theirs)
             actions += len(frame) - len(left) - len(theirs)
             _write(path, left)
+    _erase_in_ledgers(store)
     return clicks, actions
+
+
+def _erase_in_ledgers(store: Store) -> None:
+    """Of the store's own model and of challengers. That of a challenger whose files are damaged is removed: the learner
+    builds it anew from the log."""
+    erase_at_rest(store, WholeLog(store))
+    remove_dropped(store)
+    for name in names(store):
+        try:
+            challenger = named(store, name)
+        except UserError:
+            remove_at_rest(store.folder / FOLDER / name)
+        else:
+            erase_at_rest(challenger, WholeLog(challenger))
 
 
 def archived(store: Store) -> list[Path]:

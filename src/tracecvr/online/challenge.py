@@ -6,11 +6,13 @@ STORE/challengers/NAME/files.json         sizes and hashes of the files that nev
 STORE/challengers/NAME/start.safetensors  the version of the store's own model that it goes on from, if it does
 STORE/challengers/NAME/models/N.*         its versions, after N intervals
 STORE/challengers/NAME/prequential.f32    log-odds that it gave clicks before it learnt them: the shadow of what serves
+STORE/challengers/NAME/ledger/            its open clicks, as the store has its own model's (`ledger_files`)
+STORE/challengers/NAME/answers/           what its frozen nets say of open clicks
 STORE/challengers/NAME/problem.json       why it cannot learn at present
 ```
 
 To whoever learns, replays or scores, a challenger is a store with another configuration and another home: everything
-else, log, ledger, intervals and encoder, is the store's.
+else, log, intervals and encoder, is the store's.
 """
 
 from __future__ import annotations
@@ -237,4 +239,10 @@ def drop(store: Store, name: str) -> None:
     log = store.log()
     log.forget_model(name)
     log.close()
-    shutil.rmtree(gone)
+    remove_dropped(store)
+
+
+def remove_dropped(store: Store) -> None:
+    """Remove what is left of challengers that were dropped; also of those whose removal was killed."""
+    for gone in (store.folder / FOLDER).glob(".*.dropped"):
+        shutil.rmtree(gone, ignore_errors=True)

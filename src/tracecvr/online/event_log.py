@@ -581,6 +581,15 @@ class EventLog:
             rows.insert(place, (CLICK, -1, ts, seen, None))
         return rows
 
+    def erased_between(self, start: int, end: int) -> list[int]:
+        """When clicks became known, in a range of time, that were erased after their intervals were closed."""
+        return [seen for (seen,) in self._rows("SELECT seen FROM erased WHERE seen >= ? AND seen < ?", (start, end))]
+
+    def has(self, click: int, kind: int, ts: int) -> bool:
+        """Whether an event is there."""
+        query = "SELECT EXISTS(SELECT 1 FROM events WHERE click = ? AND kind = ? AND ts = ?)"
+        return bool(self._one(query, (click, kind, ts)))
+
     def next_known(self, time: int) -> int | None:
         """When something became known for the first time since a time; None if nothing has."""
         times = [self._one(f"SELECT min(seen) FROM {table} WHERE seen >= ?", (time,)) for table in ("events", "erased")]

@@ -26,6 +26,8 @@ from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.online.archive import WholeLog
 from tracecvr.online.ledger import MATURE, Ledger, memory_of
+from tracecvr.online.ledger_erasure import ANSWERS, apply_erasures
+from tracecvr.online.ledger_files import LEDGER
 from tracecvr.online.live_metrics import LiveMetrics, by_version, recent_rates, windowed
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
@@ -128,13 +130,13 @@ class Learner:
         self.store, self.guard = store, guard_of(store)
         torch.set_num_threads(store.settings.threads)
         self.log, self.engine = store.log(), store.engine()
+        self.engine.keep_answers_in(store.home / ANSWERS)
         self.versions = Versions(store.home, store.settings.keep)
-        self.ledger = ledger_of(store, self.engine)
+        self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
         self.vitals = LiveMetrics(store.schema.d_max)
-        self._erasures = self.log.facts().get("erasures", 0)
         self.first = 0 if store.taken_over is None else store.taken_over.intervals
         """The first interval that it learns."""
-        row = self.ledger.rows if store.taken_over is None else store.taken_over.rows
+        row = self.ledger.first_of_stream if store.taken_over is None else store.taken_over.rows
         self.prequential = Prequential(store.home / "prequential.f32", row)
         manifest = self.versions.latest()
         if manifest is None:
@@ -216,16 +218,15 @@ class Learner:
         return {"window": {"intervals": MATURE} | all_versions, "by_version": by_version(served, version, label)}
 
     def _apply_erasures(self) -> None:
-        """Forget what was erased since: it is in the ledger's memory, too."""
-        erasures = self.log.facts().get("erasures", 0)
-        if erasures != self._erasures:
-            self.ledger.rebuild(self.ledger.done, self.ledger.rows, dict(self.ledger.counts))
-            self._erasures = erasures
+        """Forget what was erased since: it is in the ledger, and what frozen nets said of it, too."""
+        if starts := {self.store.grid.bounds(number)[0] for number in apply_erasures(self.ledger)}:
+            self.engine.forget_answers(starts.__contains__)
 
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
         self.prequential.sync()
+        self.ledger.commit()  # first: what it has more than a version is taken back, what it lacks is read again
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -260,7 +261,10 @@ class Learner:
 
     def _restore(self, manifest: dict[str, Any]) -> None:
         self.versions.load(self.engine, manifest)
-        self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
+        self.ledger.restore(manifest["intervals"], manifest["rows"], manifest["counts"])
+        end = self.store.grid.bounds(manifest["intervals"])[0]
+        self.engine.forget_answers(lambda start: start >= end)  # intervals that were reopened have other clicks now
+        self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
         self.prequential.keep(manifest["scored"] if "scored" in manifest else manifest["served"])
         if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
@@ -289,7 +293,7 @@ def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) ->
     before = {name: value.clone() for name, value in engine.state().items()}
     mature = end - ledger.grid.d_max
     judges = ledger.known_between(mature - MATURE * ledger.grid.interval, mature)[-_JUDGED:]
-    newest = ledger.known_between(mature - MATURE * ledger.grid.interval, end)[-_JUDGED:]
+    newest = ledger.newest_between(mature - MATURE * ledger.grid.interval, end, _JUDGED)
     label = ledger.converted(judges, end)
     asked = [torch.from_numpy(ledger.table.x[rows]) for rows in (judges, newest)]
     old = [engine.score(x) for x in asked]
@@ -319,9 +323,11 @@ def guard_of(store: Store) -> Guard:
     return Guard(settings.guard_nll, settings.guard_pcoc, base=settings.guard_base, log_odds=settings.guard_log_odds)
 
 
-def ledger_of(store: Store, engine: Engine) -> Ledger:
-    """The ledger that an engine of a store needs. It reads the archive, too: after all versions are lost, say."""
-    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory_of(store.grid, engine.memory))
+def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
+    """The ledger that an engine of a store needs, in files if there is a folder for them. It reads the archive, too:
+    after all versions are lost, say."""
+    memory = memory_of(store.grid, engine.memory)
+    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
 
 
 def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_progress) -> None:
@@ -331,8 +337,11 @@ def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_
         _warm_up(engine, store, progress)
     else:
         store.restore_start(engine)
+    engine.forget_answers(lambda _: True)  # of versions that are lost
     if (taken := store.taken_over) is not None:
-        ledger.rebuild(taken.intervals, taken.rows, taken.counts)
+        ledger.restore(taken.intervals, taken.rows, taken.counts)
+    else:
+        ledger.begin()
 
 
 def _warm_up(engine: Engine, store: Store, progress: Progress) -> None:
@@ -376,10 +385,7 @@ class Prequential:
         found = np.full(len(row), np.nan, np.float32)
         ours = row >= self.first
         if ours.any():
-            at = row[ours] - self.first
-            low, high = int(at.min()), int(at.max())
-            values = np.fromfile(self.path, np.float32, high - low + 1, offset=4 * low)
-            found[ours] = values[at - low]
+            found[ours] = np.memmap(self.path, np.float32, "r")[row[ours] - self.first]
         return found
 
     def sync(self) -> None:

@@ -2,31 +2,53 @@
 
 It is a table that grows by an interval at a time and forgets, at its other end, what no horizon needs any more. Rows
 keep their numbers. A ledger that is built anew from the log is the same ledger.
+
+How much is open does not matter to memory or to the time of a tick:
+
+- Clicks are memory-mapped columns, in the order in which they became known (`segments`). An interval appends to them,
+  and reads one contiguous range for each horizon. What is written to older rows are actions.
+- Actions are a table in the order in which they became known, so those of an interval are a contiguous range, too.
+- An action finds its click by an index of sorted files (`sorted_runs`). A new click is looked for in the base alone:
+  the log takes no click twice.
+- Clicks that came late are found by an index by their time, actions that wait for their click by one by its id.
+
+With a folder, `commit` lets the files be whole as of an interval, and `restore` goes on from there: it takes back what
+is newer than the version that learning goes on from, and reads from the log what is missing. If files are missing,
+damaged or another store's, the ledger is built anew from the log. What happens when it is killed: `ledger_files`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER, ClickTable, Ints
 from tracecvr.online.event_log import EventLog, Grid
 from tracecvr.online.events import CLICK, Reader
+from tracecvr.online.ledger_files import LedgerFiles
+from tracecvr.online.sorted_runs import PINNED
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import TableSource
-
-_CHUNKS = 64
-"""How many sorted pieces an index may have before they are merged into one."""
 
 BAD_VALUES = "bad_values."
 """What counts of values that could not be read begin with; then comes the column."""
 
 MATURE = 24
 """Intervals for which clicks are kept after their labels have become final: by them a tick is judged."""
+
+_SPARE = 48
+"""Intervals for which rows stay in the files after they are over, so that as many can be taken back."""
+
+_BLOCK = 1 << 18
+"""Rows of the base that are copied at a time."""
 
 
 def memory_of(grid: Grid, events: int) -> int:
@@ -50,19 +72,35 @@ class KnownAction(NamedTuple):
 
 
 class Ledger(TableSource):
-    """Clicks that became known since `memory` seconds before the newest interval, with what is known of them."""
+    """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
 
-    def __init__(self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int) -> None:
+    Without a folder it is in memory, and begun; with one, call `begin` or `restore` first.
+    """
+
+    def __init__(
+        self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int, folder: Path | None = None
+    ) -> None:
         self.grid, self.reader, self.log, self.memory = grid, reader, log, memory
         self.counts: Counter[str] = Counter()
-        self.done = 0
-        """How many intervals of the stream are in it."""
-        self._base = base
-        self._pending: dict[int, list[KnownAction]] = {}
+        self.done = self.first_row = self.erasures = 0
+        """How many intervals of the stream are in it, what its first row is called, and erasures that it knows of."""
+        self.whole_since: int | None = None
+        """If erasures left nothing of clicks that were over: since when clicks are as they were."""
+        self._base, self._base_rows = base, 0
+        schema = base.schema
+        self.files = LedgerFiles(folder, len(schema.features), len(schema.actions))
+        if folder is None:
+            self.begin()
+        else:
+            self._look()
+
+    def begin(self) -> None:
+        """Be the ledger of a stream that starts."""
+        self.counts.clear()
         self._start(0)
 
     def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:
-        """Become the ledger that had `done` intervals and, counting those dropped, `rows` rows in it."""
+        """Become, from the log alone, the ledger that had `done` intervals and, counting those dropped, `rows` rows."""
         self._start(first_needed(self.grid, self.memory, done))
         while self.done < done:
             self.advance()
@@ -73,20 +111,19 @@ class Ledger(TableSource):
         """Take in the next interval."""
         start, end = self.grid.bounds(self.done)
         rows = self.log.between(start, end)
-        first = len(self._columns)
-        fresh = self._add([row for row in rows if row[0] == CLICK])
-        self._answer(first, self.log.answers(start, end))
+        fresh = self._add(self.fresh([row for row in rows if row[0] == CLICK]), self.log.answers(start, end))
         actions = [KnownAction(seen, ts, kind, click) for kind, click, ts, seen, _ in rows if kind > CLICK]
-        self._join(actions + [action for click in fresh for action in self._pending.pop(click, ())])
-        self._expire(end)
+        self._join(actions + self._no_longer_waiting(fresh, start))
+        self._expire(start, end)
         self.done += 1
         self._drop(end - self.memory)
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
-        if self._pending:  # their time runs out with each interval
+        now = self.grid.bounds(self.done)[0]
+        if len(self._still_waiting(now - self.grid.d_max, NEVER)):  # their time runs out with each interval
             return
-        known = self.log.next_known(self.grid.bounds(self.done)[0])
+        known = self.log.next_known(now)
         until = closed if known is None else min(closed, self.grid.number(known))
         if until > self.done:
             self.done = until
@@ -95,25 +132,96 @@ class Ledger(TableSource):
     @property
     def idle(self) -> bool:
         """Whether nobody can ask for a click any more, nor could in the last interval: all are too long ago."""
-        newest = self.table.arrival_ts[-1:]
-        return not len(newest) or newest[0] < self.grid.bounds(self.done - 1)[0] - self.memory
+        newest = self.table.arrival_ts[len(self.table) - 1 :]
+        return not len(newest) or bool(newest[0] < self.grid.bounds(self.done - 1)[0] - self.memory)
 
     @property
     def rows(self) -> int:
         """How many clicks there have been, the base's included."""
         return self.first_row + len(self.table)
 
+    @property
+    def first_of_stream(self) -> int:
+        """The row of the stream's first click: how many the base has."""
+        return int(np.searchsorted(self._base.arrival_ts, self.grid.split))
+
+    # Files.
+
+    def commit(self) -> None:
+        """Let the files be this ledger, whatever happens from now on."""
+        facts = {"first_row": self.first_row, "base_rows": self._base_rows, "whole_since": self.whole_since}
+        self.files.commit(self.done, facts | {"erasures": self.erasures, "identity": self._identity()})
+
+    def restore(self, done: int, rows: int, counts: dict[str, int]) -> None:
+        """Become the ledger that had `done` intervals: from files and what came since, or else from the log."""
+        if not (self._opened(done) and self.rows == rows):
+            self.erasures = self.log.facts().get("erasures", 0)
+            self.rebuild(done, rows, counts)
+            self.commit()
+        self.counts = Counter(counts)
+
+    def opened_as_it_is(self) -> bool:
+        """Become the ledger that was committed, with the memory that it had; whether it can be read."""
+        content = self.files.read()
+        if content is not None:
+            self.memory = content["identity"][-1]
+        return self._opened_at_commit(content)
+
+    def _opened_at_commit(self, content: dict[str, Any] | None) -> bool:
+        if content is None or content["identity"] != self._identity():
+            return False
+        at, synced = (self.grid.bounds(content[name])[0] for name in ("done", "synced"))
+        try:
+            self.files.load(content, at, synced)
+        except UserError:
+            return False
+        self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
+        self.erasures, self.whole_since = content["erasures"], content["whole_since"]
+        self._look()
+        return True
+
+    def _opened(self, done: int) -> bool:
+        """Become the ledger of so many intervals, if the files have what that takes."""
+        if not self._opened_at_commit(self.files.read()):
+            return False
+        if self.done > done:
+            time = self.grid.bounds(done)[0]
+            oldest = self.table.arrival_ts[:1]
+            if self.whole_since is None and self.files.clicks.first and len(oldest):
+                self.whole_since = int(oldest[0])
+            if self.whole_since is not None and self.whole_since > time - self.memory:
+                return False
+            self.files.roll_back(time)
+            self.done = done
+        while self.done < done:
+            self.advance()
+        return True
+
+    def _identity(self) -> list[Any]:
+        """What a ledger depends on beside the log."""
+        return [self._base.fingerprint, asdict(self.grid), self.memory]
+
+    # Asking.
+
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
         events = super().reveals(schedule, start, end, truth)
-        erased = self._columns["erased"]
-        if not erased.any():
-            return events
-        return events.take(torch.from_numpy(np.flatnonzero(~erased[events.row.numpy() - self.first_row])))
+        erased = self._erased[events.row.numpy() - self.first_row]
+        return events.take(torch.from_numpy(np.flatnonzero(~erased))) if erased.any() else events
 
     def known_between(self, start: int, end: int) -> Ints:
         """Positions in the table of clicks that became known in [start, end) and were not erased."""
         first, last = self.table.rows_between(start, end)
-        return first + np.flatnonzero(~self._columns["erased"][first:last])
+        return first + np.flatnonzero(~self._erased[first:last])
+
+    def newest_between(self, start: int, end: int, count: int) -> Ints:
+        """The last of them, at most so many: however many there are, no more are looked at than that takes."""
+        first, last = self.table.rows_between(start, end)
+        newest = np.empty(0, np.int64)
+        while last > first and len(newest) < count:
+            at = max(first, last - count)
+            newest = np.concatenate([at + np.flatnonzero(~self._erased[at:last]), newest])
+            last = at
+        return newest[-count:]
 
     def converted(self, position: Ints, clock: int) -> npt.NDArray[np.bool_]:
         """Whether clicks are known to have converted at a clock."""
@@ -126,7 +234,24 @@ class Ledger(TableSource):
     def served(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
         """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
         not: clicks of the base, and those that came by `ingest` or from a broker."""
-        return self._columns["score"][position], self._columns["version"][position]
+        score, version = (self.files.clicks.column(name)[position] for name in ("score", "version"))
+        return score, version
+
+    def _late_between(self, seconds: int, start: int, end: int) -> Ints:
+        """Late clicks that happened in, or came in, [start, end) less so many seconds, or came in it."""
+        happened = self.files.late.between(start - seconds, end - seconds) - self.files.clicks.first
+        parts = [happened[happened >= 0]]
+        for since, until in ((start, end), (start - seconds, end - seconds)):
+            first, last = self.table.rows_between(since, until)
+            parts.append(first + np.flatnonzero(self.table.arrival_ts[first:last] != self.table.click_ts[first:last]))
+        return np.unique(np.concatenate(parts))
+
+    def _seen_between(self, action: int, start: int, end: int) -> Ints:
+        actions = self.files.actions
+        first, last = actions.search("seen", start), actions.search("seen", end)
+        rows = actions.column("row")[first:last][actions.column("kind")[first:last] == action + 1]
+        position: Ints = rows[rows >= self.files.clicks.first] - self.files.clicks.first
+        return position
 
     # Taking in.
 
@@ -134,213 +259,219 @@ class Ledger(TableSource):
         """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
         later one, whatever is needed has become known since, and so has all that is known of it."""
         t, split = self._base, self.grid.split
-        begin, end = np.searchsorted(t.arrival_ts, (split if first else split - self.memory, split))
-        known = t.known_ts[begin:end] < split
-        undone = np.full(end - begin, NEVER) if t.refund_ts is None else t.refund_ts[begin:end]
-        self.first_row, self.done = int(begin), first
-        self._columns = _Columns(
-            {
-                "x": np.array(t.x[begin:end]),
-                "click_ts": np.array(t.click_ts[begin:end]),
-                "click_id": np.array(t.click_id[begin:end]),
-                "action_ts": np.where(known, t.action_ts[begin:end], NEVER),
-                "known_ts": np.where(known, t.known_ts[begin:end], NEVER),
-                "arrival_ts": np.array(t.arrival_ts[begin:end]),
-                "refund_ts": np.where(undone < split, undone, NEVER),
-                "erased": np.zeros(end - begin, np.bool_),
-                "score": np.full(end - begin, np.nan, np.float32),
-                "version": np.full(end - begin, -1),
-            }
-        )
-        self._index = _Index()
-        self._index.add(self._columns["click_id"], np.arange(end - begin))
-        self._pending.clear()
-        super().__init__(self._view())
-        for action in range(len(t.schema.actions)):
-            self._seen_between(action, 0, 0)  # sorts them, once
+        begin, end = np.searchsorted(t.arrival_ts, (split if first else split - self.memory, split)).tolist()
+        self.files.clear()
+        self.whole_since = None
+        self.first_row, self.done, self._base_rows = begin, first, end - begin
+        for start in range(begin, end, _BLOCK):
+            self._take_over(slice(start, min(start + _BLOCK, end)))
+        self._take_over_actions(begin, end)
+        self._look()
 
-    def _add(self, clicks: list[tuple[Any, ...]]) -> tuple[int, ...]:
-        """Append the clicks that are new, sorted as they are; returns their ids."""
-        inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]  # of others all is over: nobody is told
-        known = self._rows_of([click for _, click, *_ in inside])
-        fresh = [row for row, old in zip(inside, known, strict=True) if old < 0 or row[4] is None]
-        self.counts["repeated_clicks"] += len(inside) - len(fresh)
+    def _take_over(self, part: slice) -> None:
+        """Append clicks of the base."""
+        t, split = self._base, self.grid.split
+        known, size = t.known_ts[part] < split, part.stop - part.start
+        undone = np.full(size, NEVER) if t.refund_ts is None else t.refund_ts[part]
+        block = _unanswered(size) | {
+            "x": t.x[part],
+            "click_ts": t.click_ts[part],
+            "click_id": t.click_id[part],
+            "action_ts": np.where(known, t.action_ts[part], NEVER),
+            "known_ts": np.where(known, t.known_ts[part], NEVER),
+            "arrival_ts": t.arrival_ts[part],
+            "refund_ts": np.where(undone < split, undone, NEVER),
+        }
+        number = self.files.clicks.append(block, self.done)
+        self.files.by_id.add(np.array(t.click_id[part]), number, PINNED)
+        late = t.arrival_ts[part] != t.click_ts[part]
+        self.files.late.add(np.array(t.click_ts[part])[late], number[late], PINNED)
+
+    def _take_over_actions(self, begin: int, end: int) -> None:
+        """Actions of the base, in the order in which they became known."""
+        known = self._base.known_ts[begin:end]
+        row, column = np.nonzero(known < self.grid.split)
+        seen, ts = known[row, column], self._base.action_ts[begin:end][row, column]
+        self._note(row, column + 1, ts, seen)
+
+    def _look(self) -> None:
+        """The columns, which tell what they hold now."""
+        columns: dict[str, Any] = {name: self.files.clicks.column(name) for name in self.files.clicks.layout}
+        self._erased = cast("npt.NDArray[np.bool_]", columns["erased"])
+        self.table = ClickTable(
+            x=columns["x"],
+            click_ts=columns["click_ts"],
+            click_id=columns["click_id"],
+            action_ts=columns["action_ts"],
+            schema=self._base.schema,
+            refund_ts=columns["refund_ts"],
+            late_known_ts=columns["known_ts"],
+            late_arrival_ts=columns["arrival_ts"],
+        )
+
+    def fresh(self, clicks: Sequence[tuple[Any, ...]], number: int | None = None) -> list[tuple[Any, ...]]:
+        """The clicks of an interval, the next one by default, that get a row: not those of which all is over, since
+        nobody is told, nor those that the base has. The log has each click once."""
+        inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]
+        if not self._base_rows or self.files.clicks.first >= self._base_rows:
+            return inside
+        end = self.grid.bounds(self.done if number is None else number)[1]
+        known = self._rows_of([click for _, click, *_ in inside], end, self._base_rows)
+        fresh = [row for row, old in zip(inside, known.tolist(), strict=True) if old < 0 or row[4] is None]
+        if number is None:
+            self.counts["repeated_clicks"] += len(inside) - len(fresh)
+        return fresh
+
+    def _add(self, fresh: Sequence[tuple[Any, ...]], answers: Iterable[tuple[int, float, int]]) -> Ints:
+        """Append clicks, sorted as they are; returns the ids of those that are not erased."""
         if not fresh:
-            return ()
+            return np.empty(0, np.int64)
         _, click, ts, seen, bodies = zip(*fresh, strict=True)
-        erased, first = np.array([body is None for body in bodies]), len(self._columns)
+        erased = np.array([body is None for body in bodies])
         x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
         x[~erased], unreadable = self.reader.encoded_counting([body for body in bodies if body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
-        blank = np.full((len(fresh), len(self.schema.actions)), NEVER)
-        self._columns.append(
-            {
-                "x": x,
-                "click_ts": np.array(ts, np.int64),
-                "click_id": np.array(click, np.int64),
-                "action_ts": blank,
-                "known_ts": blank,
-                "arrival_ts": np.array(seen, np.int64),
-                "refund_ts": blank[:, 0],
-                "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
-                "score": np.full(len(fresh), np.nan, np.float32),
-                "version": np.full(len(fresh), -1),
-            }
-        )
-        rows = np.arange(first, len(self._columns))
-        self._index.add(np.array(click, np.int64)[~erased], rows[~erased])
-        self.table = self._view()
-        self.late = np.concatenate([self.late, rows[np.array(ts) != np.array(seen)]])
-        return click
+        answered = {click: (score, version) for click, score, version in answers}
+        blank, (ids, times, came) = _blank(len(fresh), len(self.schema.actions)), np.array((click, ts, seen), np.int64)
+        told = [answered.get(number, (np.nan, -1)) for number in click]
+        block = blank | {
+            "x": x,
+            "click_ts": times,
+            "click_id": ids,
+            "arrival_ts": came,
+            "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
+            "score": np.array([score for score, _ in told], np.float32),
+            "version": np.array([version for _, version in told], np.int64),
+        }
+        number = self.files.clicks.append(block, self.done)
+        self.files.by_id.add(ids[~erased], number[~erased])
+        self.files.late.add(times[times != came], number[times != came])
+        kept: Ints = ids[~erased]
+        return kept
 
-    def _answer(self, first: int, answers: list[tuple[int, float, int]]) -> None:
-        """Note what clicks were answered, of those in the rows from `first` on."""
-        known = {click: (score, version) for click, score, version in answers}
-        for row, click in enumerate(self._columns["click_id"][first:].tolist() if known else (), start=first):
-            if click in known:
-                self._columns["score"][row], self._columns["version"][row] = known[click]
+    def _no_longer_waiting(self, fresh: Ints, start: int) -> list[KnownAction]:
+        """Actions that waited for one of these clicks."""
+        waiting = self.files.waiting
+        _, rows = self.files.by_click.find(fresh)
+        rows = np.sort(rows[rows >= waiting.first])
+        seen, ts, click, kind, joined = (
+            waiting.gather(name, rows) for name in ("seen", "ts", "click", "kind", "joined")
+        )
+        ours = (joined == NEVER) & (seen >= start - self.grid.d_max)
+        waiting.write(rows[ours], {"joined": np.full(int(ours.sum()), start)}, self.done)
+        facts = (column[ours].tolist() for column in (seen, ts, kind, click))
+        return [KnownAction(*fact) for fact in zip(*facts, strict=True)]
 
     def _join(self, actions: list[KnownAction]) -> None:
         """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""
-        ours = []
-        for action, row in zip(actions, self._rows_of([action.click for action in actions]), strict=True):
-            if row < 0:
-                self._pending.setdefault(action.click, []).append(action)
-            else:  # one that came before its click becomes known with it
-                seen = max(action.seen, int(self._columns["arrival_ts"][row]))
-                ours.append((action._replace(seen=seen), row))
-        happened: list[list[tuple[int, int]]] = [[] for _ in self.schema.actions]
-        for action, row in sorted(ours):
-            if action.kind > len(self.schema.actions):
-                self._take_back(row, action)
-            elif self._counts(row, action):
-                column = action.kind - 1
-                self._columns["action_ts"][row, column] = action.ts
-                self._columns["known_ts"][row, column] = action.seen
-                happened[column].append((action.seen, row))
-        for column, pairs in enumerate(happened):
-            self._extend(column, sorted(pairs))
+        if not actions:
+            return
+        table, end = self.files.clicks, self.grid.bounds(self.done)[1]
+        number = self._rows_of([action.click for action in actions], end)
+        self._wait([action for action, row in zip(actions, number.tolist(), strict=True) if row < 0])
+        rows = np.unique(number[number >= 0])
+        clicks = _Open(*(table.gather(name, rows) for name in ("arrival_ts", "click_ts", "action_ts", "refund_ts")))
+        place = np.searchsorted(rows, number).tolist()
+        ours = [  # one that came before its click becomes known with it
+            (action._replace(seen=max(action.seen, int(clicks.arrival[at]))), at)
+            for action, at, row in zip(actions, place, number.tolist(), strict=True)
+            if row >= 0
+        ]
+        noted = [(at, action) for action, at in sorted(ours) if self._counts(clicks, at, action)]
+        if not noted:
+            return
+        at, kind, ts, seen = np.array([(at, action.kind, action.ts, action.seen) for at, action in noted]).T
+        self._note(rows[at], kind, ts, seen)
+        self.files.actions.sync()  # before the clicks are changed
+        known, happened = table.gather("known_ts", rows), kind <= len(self.schema.actions)
+        known[at[happened], kind[happened] - 1] = seen[happened]
+        changed = np.unique(at)
+        values = {"known_ts": known, "action_ts": clicks.action, "refund_ts": clicks.refund}
+        table.write(rows[changed], {name: value[changed] for name, value in values.items()}, self.done)
 
-    def _rows_of(self, clicks: list[int]) -> list[int]:
-        """The rows of clicks, -1 of those not known, and of those that are there only because none was dropped yet."""
-        oldest = np.searchsorted(self.table.arrival_ts, self.grid.bounds(self.done)[1] - self.memory)
-        rows = self._index.rows(np.array(clicks, np.int64))
-        known_rows: list[int] = np.where(rows >= oldest, rows, -1).tolist()
-        return known_rows
+    def _rows_of(self, clicks: Sequence[int], end: int, before: int | None = None) -> Ints:
+        """The numbers of clicks in the files, -1 of those not known when an interval ends, or too old by then."""
+        oldest = self.files.clicks.first + self.files.clicks.search("arrival_ts", end - self.memory)
+        number = self.files.by_id.newest(np.array(clicks, np.int64), before)
+        number[number < oldest] = -1
+        return number
 
-    def _counts(self, row: int, action: KnownAction) -> bool:
-        """Whether an action changes anything; if not, why is counted."""
-        delay = action.ts - int(self._columns["click_ts"][row])
+    def _counts(self, clicks: _Open, at: int, action: KnownAction) -> bool:
+        """Whether an action changes anything, and the change; if not, why is counted."""
+        if action.kind > len(self.schema.actions):
+            self.counts["refunds"] += 1
+            first = action.seen < clicks.refund[at]
+            clicks.refund[at] = min(action.seen, int(clicks.refund[at]))
+            return bool(first)
+        delay, column = action.ts - int(clicks.click[at]), action.kind - 1
         if delay < 0:
             self.counts["before_click"] += 1
         elif delay > self.grid.d_max:
             self.counts["out_of_window"] += 1
-        elif self._columns["action_ts"][row, action.kind - 1] != NEVER:
+        elif clicks.action[at, column] != NEVER:
             self.counts["repeated_actions"] += 1
         else:
+            clicks.action[at, column] = action.ts
             return True
         return False
 
-    def _take_back(self, row: int, action: KnownAction) -> None:
-        self.counts["refunds"] += 1
-        undone = self._columns["refund_ts"]
-        undone[row] = min(int(undone[row]), action.seen)
+    def _note(self, row: Ints, kind: Ints, ts: Ints, seen: Ints) -> None:
+        """Keep actions in the order in which they became known: those of an interval come after all before it."""
+        order = np.lexsort((kind, row, seen))
+        block = {"seen": seen[order], "ts": ts[order], "row": row[order], "kind": kind[order]}
+        self.files.actions.append(block, self.done)
 
-    def _extend(self, column: int, pairs: list[tuple[int, int]]) -> None:
-        """Keep the actions in the order in which they became known: those of an interval come after all before it."""
-        if pairs:
-            seen, rows = (np.array(values, np.int64) for values in zip(*pairs, strict=True))
-            old_rows, old_seen = self._by_seen[column]
-            self._by_seen[column] = np.concatenate([old_rows, rows]), np.concatenate([old_seen, seen])
+    def _wait(self, actions: Sequence[KnownAction]) -> None:
+        if actions:
+            seen, ts, kind, click = np.array(sorted(actions, key=lambda action: action.seen), np.int64).T
+            block = {"seen": seen, "ts": ts, "click": click, "kind": kind, "joined": np.full(len(actions), NEVER)}
+            self.files.by_click.add(click, self.files.waiting.append(block, self.done))
 
     # Forgetting.
 
-    def _expire(self, now: int) -> None:
+    def _still_waiting(self, since: int, until: int) -> Ints:
+        """Actions that became known in a range of time and whose click has not come."""
+        waiting = self.files.waiting
+        first, last = waiting.search("seen", since), waiting.search("seen", until)
+        return waiting.first + first + np.flatnonzero(waiting.column("joined")[first:last] == NEVER)
+
+    def _expire(self, start: int, end: int) -> None:
         """Give up on actions whose click has not come in d_max."""
-        for click, waiting in list(self._pending.items()):
-            kept = [action for action in waiting if now - action.seen <= self.grid.d_max]
-            self.counts["orphans"] += len(waiting) - len(kept)
-            if kept:
-                self._pending[click] = kept
-            else:
-                del self._pending[click]
+        self.counts["orphans"] += len(self._still_waiting(start - self.grid.d_max, end - self.grid.d_max))
 
     def _drop(self, before: int) -> None:
-        """Forget clicks that became known before a time, once they are half of what is kept: copying is not free."""
-        gone = int(np.searchsorted(self.table.arrival_ts, before))
-        if 2 * gone < len(self.table):
-            return
-        self._columns.drop(gone)
-        self._index = _Index()
-        kept = np.flatnonzero(~self._columns["erased"])
-        self._index.add(self._columns["click_id"][kept], kept)
-        self.late = self.late[self.late >= gone] - gone
-        for action, (rows, seen) in self._by_seen.items():
-            ours = rows >= gone
-            self._by_seen[action] = rows[ours] - gone, seen[ours]
-        self.first_row += gone
-        self.table = self._view()
-
-    def _view(self) -> ClickTable:
-        c = self._columns
-        return ClickTable(
-            x=c["x"],
-            click_ts=c["click_ts"],
-            click_id=c["click_id"],
-            action_ts=c["action_ts"],
-            schema=self._base.schema,
-            refund_ts=c["refund_ts"],
-            late_known_ts=c["known_ts"],
-            late_arrival_ts=c["arrival_ts"],
-        )
+        """Forget clicks that became known before a time, and actions that nobody asks about any more."""
+        files = self.files
+        spare = _SPARE * self.grid.interval if files.folder is not None else 0
+        first = files.clicks.first
+        files.clicks.drop(first + files.clicks.search("arrival_ts", before - spare))
+        self.first_row += files.clicks.first - first
+        files.by_id.drop(files.clicks.first)
+        files.late.drop(files.clicks.first)
+        files.actions.drop(files.actions.first + files.actions.search("seen", before - spare))
+        over = self.grid.bounds(self.done)[0] - self.grid.d_max
+        files.waiting.drop(files.waiting.first + files.waiting.search("seen", over - spare))
+        files.by_click.drop(files.waiting.first)
 
 
-class _Columns:
-    """Arrays that grow at the end, in place as long as there is room."""
+class _Open(NamedTuple):
+    """Clicks that actions of an interval belong to, as they are being changed."""
 
-    def __init__(self, columns: dict[str, npt.NDArray[Any]]) -> None:
-        self._held, self._size = columns, len(columns["click_ts"])
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self._held[name][: self._size]
-
-    def append(self, rows: dict[str, npt.NDArray[Any]]) -> None:
-        size = self._size + len(rows["click_ts"])
-        for name, column in self._held.items():
-            if size > len(column):
-                grown = np.empty((max(size, 3 * len(column) // 2), *column.shape[1:]), column.dtype)
-                grown[: self._size] = column[: self._size]
-                self._held[name] = grown
-            self._held[name][self._size : size] = rows[name]
-        self._size = size
-
-    def drop(self, rows: int) -> None:
-        self._held = {name: np.array(self[name][rows:]) for name in self._held}
-        self._size -= rows
+    arrival: Ints
+    click: Ints
+    action: Ints
+    refund: Ints
 
 
-class _Index:
-    """From click ids to rows, in sorted pieces: one large one, and a small one for each interval since."""
+def _unanswered(size: int) -> dict[str, npt.NDArray[Any]]:
+    return {
+        "erased": np.zeros(size, np.bool_),
+        "score": np.full(size, np.nan, np.float32),
+        "version": np.full(size, -1),
+    }
 
-    def __init__(self) -> None:
-        self._pieces: list[tuple[Ints, Ints]] = []
 
-    def add(self, ids: Ints, rows: Ints) -> None:
-        order = np.argsort(ids, kind="stable")
-        self._pieces.append((ids[order], rows[order]))
-        if len(self._pieces) > _CHUNKS:
-            ids, rows = (np.concatenate(parts) for parts in zip(*self._pieces, strict=True))
-            self._pieces = []
-            self.add(ids, rows)
-
-    def rows(self, ids: Ints) -> Ints:
-        """The row of each click, -1 if there is none."""
-        result = np.full(len(ids), -1, np.int64)
-        for known, rows in self._pieces:
-            if len(known):
-                at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-                result = np.where(known[at] == ids, rows[at], result)
-        return result
+def _blank(size: int, actions: int) -> dict[str, npt.NDArray[Any]]:
+    """Of clicks of which nothing is known."""
+    never = np.full((size, actions), NEVER)
+    return _unanswered(size) | {"action_ts": never, "known_ts": never, "refund_ts": never[:, 0]}

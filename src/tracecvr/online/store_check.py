@@ -1,19 +1,22 @@
-"""A store held against itself: the files that it is made of, its log, its versions and its archive."""
+"""A store held against itself: the files that it is made of, its log, its versions, its ledger and
+its archive."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tracecvr.base.errors import UserError
+from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online import archive, file_hashes, page_checksums
 from tracecvr.online.challenge import FOLDER, challengers, named, names
 from tracecvr.online.event_log import Accepted, EventLog
 from tracecvr.online.events import CLICK
+from tracecvr.online.ledger_files import LEDGER, MANIFEST, LedgerFiles
 from tracecvr.online.store import Store
 from tracecvr.online.verify_log import verify_log
 from tracecvr.online.versions import Versions
@@ -38,7 +41,7 @@ def verified(store: Store) -> list[Finding]:
     files = _files(store)
     if not files.fine:
         return [files]
-    return [files, *_log(store), _versions(store), _archive(store), *_challengers(store)]
+    return [files, *_log(store), _versions(store), _ledger(store), _archive(store), *_challengers(store)]
 
 
 def replayed(store: Store, progress: Progress = no_progress) -> list[Finding]:
@@ -52,7 +55,7 @@ def replayed(store: Store, progress: Progress = no_progress) -> list[Finding]:
 
 
 def _challengers(store: Store) -> Iterator[Finding]:
-    """Files and versions of each."""
+    """Files, versions and ledger of each."""
     for name in names(store):
         part, home = f"challenger {name}", store.folder / FOLDER / name
         try:
@@ -62,8 +65,9 @@ def _challengers(store: Store) -> Iterator[Finding]:
             yield Finding(part, False, str(error))
             continue
         wrong = [text for file, facts in files.items() if (text := file_hashes.problem(home, file, facts))]
-        versions = _versions(challenger)
+        versions, ledger = _versions(challenger), _ledger(challenger)
         yield Finding(part, versions.fine, versions.text) if not wrong else _finding(part, wrong, "")
+        yield Finding(f"{part}, ledger", ledger.fine, ledger.text)
 
 
 def record(store: Store) -> None:
@@ -187,6 +191,34 @@ def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
         yield str(error)
     finally:
         log.close()
+
+
+def _ledger(store: Store) -> Finding:
+    """The files of the ledger. Whatever is wrong with them, they can be made again from the log."""
+    folder = store.home / LEDGER
+    if not (folder / MANIFEST).is_file():
+        return Finding("ledger", True, "no files: it is built from the log when the learner starts")
+    try:
+        with locked(store.home / "models"):  # what was not committed is taken back
+            return _checked(LedgerFiles(folder, len(store.schema.features), len(store.schema.actions)), folder, store)
+    except HeldError:
+        return Finding("ledger", True, "not checked: the learner is at work on it")
+
+
+def _checked(files: LedgerFiles, folder: Path, store: Store) -> Finding:
+    content = files.read()
+    wrong = [f"{folder / MANIFEST} is damaged"] if content is None else _wrong_files(files, content, store)
+    advice = "" if not wrong else f"remove {folder}: the learner builds it anew from the log"
+    clicks = len(files.clicks)
+    return _finding("ledger", wrong + [advice] * bool(wrong), f"{clicks:,} clicks, {len(files.waiting)} actions waited")
+
+
+def _wrong_files(files: LedgerFiles, content: dict[str, Any], store: Store) -> list[str]:
+    try:
+        files.load(content, *(store.grid.bounds(content[name])[0] for name in ("done", "synced")))
+    except UserError as error:
+        return [str(error)]
+    return [f"{path} is damaged" for path in files.wrong()]
 
 
 def _archive(store: Store) -> Finding:

@@ -127,16 +127,20 @@ class TableSource:
         first, last = self.table.rows_between(start - trigger.seconds, end - trigger.seconds)
         row = np.arange(first, last, dtype=np.int64)
         fire = self.table.click_ts[first:last] + trigger.seconds
-        if len(self.late):
-            row, fire = self._with_late(trigger.seconds, row, fire, start, end)
+        if len(late := self._late_between(trigger.seconds, start, end)):
+            row, fire = self._with_late(late, trigger.seconds, row, fire, start, end)
         if trigger.seen is not None:
             converted = self._converted(row, fire)
             row, fire = row[converted == trigger.seen], fire[converted == trigger.seen]
         return row, fire, fire
 
-    def _with_late(self, seconds: int, row: Ints, fire: Ints, start: int, end: int) -> tuple[Ints, Ints]:
+    def _late_between(self, seconds: int, start: int, end: int) -> Ints:
+        """Clicks that came late: all that matter to what fires in [start, end), so long after the click; or more."""
+        return self.late
+
+    def _with_late(self, late: Ints, seconds: int, row: Ints, fire: Ints, start: int, end: int) -> tuple[Ints, Ints]:
         """Clicks that came late are not where their time says; what is overdue by then fires when they come."""
-        t, late = self.table, self.late
+        t = self.table
         due = np.maximum(t.click_ts[late] + seconds, t.arrival_ts[late])
         now, on_time = (start <= due) & (due < end), t.arrival_ts[row] == t.click_ts[row]
         return np.concatenate([row[on_time], late[now]]), np.concatenate([fire[on_time], due[now]])

@@ -1,0 +1,161 @@
+"""Erasure in a ledger: what the log has no more is in no file of it, and rows keep their numbers.
+
+The log leaves the place of an erased click, without its id. So intervals of which the log has more such places than
+the ledger has erased rows are read once more. Nothing is kept of clicks that are over, erased or not: the log may have
+moved them to the archive, where no place is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracecvr.base.errors import HeldError
+from tracecvr.base.files import locked
+from tracecvr.data.table import NEVER, Ints
+from tracecvr.online.event_log import EventLog
+from tracecvr.online.events import CLICK
+from tracecvr.online.ledger import Ledger
+from tracecvr.online.ledger_files import LEDGER, MANIFEST
+from tracecvr.online.store import Store
+
+ANSWERS = "answers"
+"""The folder of a store, or of a challenger, in which the learner keeps what frozen nets say of open clicks."""
+_BLOCK = 1 << 16
+
+
+def apply_erasures(ledger: Ledger) -> list[int]:
+    """Let a ledger forget what was erased from its log since it was told last; the intervals that had some of it."""
+    erasures = ledger.log.facts().get("erasures", 0)
+    if erasures == ledger.erasures:
+        return []
+    over = ledger.grid.bounds(ledger.done)[0] - ledger.memory
+    intervals = _intervals(ledger, over)
+    rows = _erased_rows(ledger, intervals)
+    if rows is None:  # the log cannot tell them any more
+        ledger.rebuild(ledger.done, ledger.rows, dict(ledger.counts))
+    else:
+        _blank_what_is_over(ledger, over)
+        _blank(ledger, rows)
+        _blank_waiting(ledger)
+    ledger.erasures = erasures
+    ledger.commit()
+    return intervals
+
+
+def erase_at_rest(store: Store, log: EventLog) -> bool:
+    """Let the files of a model's ledger forget what was erased from its log; False if a learner is at work on them,
+    which does it before its next tick."""
+    folder = store.home / LEDGER
+    if not (folder / MANIFEST).is_file():
+        return remove_at_rest(store.home)
+    try:
+        with locked(store.home / "models", "the learner erases it"):
+            ledger = Ledger(store.base, store.grid, store.reader, log, 0, folder)
+            if not ledger.opened_as_it_is():
+                _remove(store.home)
+                return True
+            for number in apply_erasures(ledger):
+                for path in (store.home / ANSWERS).glob(f"*/{store.grid.bounds(number)[0]}"):
+                    path.unlink()
+    except HeldError:
+        return False
+    return True
+
+
+def remove_at_rest(home: Path) -> bool:
+    """Remove all files of a model's ledger, which the learner builds anew from the log; False if a learner is at work
+    on them."""
+    try:
+        (home / "models").mkdir(exist_ok=True)
+        with locked(home / "models", "the learner erases it"):
+            _remove(home)
+    except HeldError:
+        return False
+    return True
+
+
+def _remove(home: Path) -> None:
+    for name in (LEDGER, ANSWERS):
+        shutil.rmtree(home / name, ignore_errors=True)
+
+
+def _intervals(ledger: Ledger, over: int) -> list[int]:
+    """Intervals of which the log has erased clicks that the ledger still has."""
+    now = ledger.grid.bounds(ledger.done)[0]
+    places = Counter(map(ledger.grid.number, ledger.log.erased_between(max(over, ledger.grid.split), now)))
+    return [number for number, count in places.items() if count != _known_erased(ledger, number)]
+
+
+def _known_erased(ledger: Ledger, number: int) -> int:
+    first, last = ledger.table.rows_between(*ledger.grid.bounds(number))
+    return last - first - len(ledger.known_between(*ledger.grid.bounds(number)))
+
+
+def _erased_rows(ledger: Ledger, intervals: list[int]) -> Ints | None:
+    """Numbers of the rows of clicks that were erased from some intervals; None if they cannot be told."""
+    rows = [np.empty(0, np.int64)]
+    for number in intervals:
+        bounds = ledger.grid.bounds(number)
+        clicks = ledger.fresh([row for row in ledger.log.between(*bounds) if row[0] == CLICK], number)
+        first, last = ledger.table.rows_between(*bounds)
+        if len(clicks) != last - first:
+            return None
+        rows.append(ledger.files.clicks.first + first + np.flatnonzero([row[4] is None for row in clicks]))
+    return np.concatenate(rows)
+
+
+def _blank_what_is_over(ledger: Ledger, over: int) -> None:
+    clicks = ledger.files.clicks
+    end = clicks.first + clicks.search("arrival_ts", over)
+    for start in range(clicks.first, end, _BLOCK):
+        _blank(ledger, np.arange(start, min(start + _BLOCK, end)))
+    if end > clicks.first:
+        ledger.whole_since = over
+
+
+def _blank(ledger: Ledger, rows: Ints) -> None:
+    """Leave of clicks that they were there and when."""
+    clicks, actions, size = ledger.files.clicks, ledger.files.actions, len(rows)
+    ids = clicks.gather("click_id", rows)
+    never = np.full((size, len(ledger.schema.actions)), NEVER)
+    values: dict[str, Any] = {
+        "x": np.zeros((size, len(ledger.schema.features)), np.int32),
+        "click_id": np.full(size, -1),
+        "action_ts": never,
+        "known_ts": never,
+        "refund_ts": never[:, 0],
+        "erased": np.ones(size, np.bool_),
+        "score": np.full(size, np.nan, np.float32),
+        "version": np.full(size, -1),
+    }
+    clicks.write(rows, values, ledger.done)
+    ledger.files.by_id.remove(rows)
+    theirs = actions.first + np.flatnonzero(np.isin(actions.column("row")[:], rows))
+    gone = np.full(len(theirs), -1)
+    actions.write(theirs, {"row": gone, "ts": np.zeros_like(gone)}, ledger.done)
+    _remove_waiting(ledger, np.unique(ledger.files.by_click.find(ids)[1]))
+    clicks.sync()
+
+
+def _blank_waiting(ledger: Ledger) -> None:
+    """Actions that wait and are not in the log any more, or that have waited too long."""
+    waiting, now = ledger.files.waiting, ledger.grid.bounds(ledger.done)[0]
+    first, last = waiting.first, waiting.end
+    over = first + waiting.search("seen", now - ledger.grid.d_max)
+    rows = np.arange(over, last)
+    facts = zip(*(waiting.gather(name, rows).tolist() for name in ("click", "kind", "ts")), strict=True)
+    gone = [row for row, fact in zip(rows.tolist(), facts, strict=True) if not ledger.log.has(*fact)]
+    _remove_waiting(ledger, np.concatenate([np.arange(first, over), np.array(gone, np.int64)]))
+
+
+def _remove_waiting(ledger: Ledger, rows: Ints) -> None:
+    waiting = ledger.files.waiting
+    rows = rows[rows >= waiting.first]
+    gone = np.full(len(rows), -1)
+    waiting.write(rows, {"click": gone, "ts": np.zeros_like(gone), "joined": np.zeros_like(gone)}, ledger.done)
+    ledger.files.by_click.remove(rows)

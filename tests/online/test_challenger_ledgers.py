@@ -1,0 +1,161 @@
+"""Ledgers of challengers: files of their own, checked, erased, rolled back and built anew as the store's are."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import numpy as np
+import pytest
+from conftest import Call
+
+from livestore import SMALL, Made, learnt, send, the_events
+from test_ledger_files import never
+from tracecvr.base import registry
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.learn.stream_learning import StreamLearning
+from tracecvr.online.archive import erase
+from tracecvr.online.challenge import FOLDER, Challenger, Parts, create, drop
+from tracecvr.online.challenger_learner import ChallengerLearner, Learners
+from tracecvr.online.learner import Learner, ledger_of, opened
+from tracecvr.online.ledger import Ledger
+from tracecvr.online.reopening import reopen
+from tracecvr.online.store import Settings, Store
+from tracecvr.online.verify_log import verify_log
+
+EVENTS = tuple(event for event in the_events() if event["ts"] < 5 * DAY)
+HALF = len(EVENTS) // 2
+
+
+def learn_all(store: Store) -> None:
+    with Learners(store) as learners:
+        list(learners.all())
+
+
+def compared(made: Made, warm: str = "history") -> tuple[Store, Challenger]:
+    """A store that has learnt half of the events, and a challenger with frozen nets."""
+    store = made("trace", Settings(lateness=HOUR, keep=6))
+    send(store, EVENTS[: HALF // 2])
+    learnt(store)
+    if warm == "champion":
+        parts = Parts.of(store, None, (), {})
+    else:
+        parts = Parts(registry.get("method", "trace")(**SMALL), (), StreamLearning())
+    challenger = create(store, "other", parts, warm)
+    send(store, EVENTS[HALF // 2 : HALF])
+    learn_all(store)
+    return store, challenger
+
+
+def same_as_from_the_log(store: Store) -> None:
+    kind = ChallengerLearner if isinstance(store, Challenger) else Learner
+    with opened(store, kind=kind) as learner:
+        ours, log = learner.ledger, ledger_of(store, learner.engine)
+        log.rebuild(ours.done, ours.rows, dict(ours.counts))
+        end = store.grid.bounds(ours.done)[0]
+        places = [ledger.known_between(end - ours.memory, end) for ledger in (ours, log)]
+        assert len(places[0]) == len(places[1]) > 0
+        for name in ("click_id", "click_ts", "arrival_ts", "action_ts", "known_ts", "refund_ts", "x"):
+            one, other = (getattr(ledger.table, name)[at] for ledger, at in zip((ours, log), places, strict=True))
+            assert np.array_equal(one, other), name
+        assert not ours.files.wrong()
+
+
+@pytest.mark.parametrize("warm", ["history", "champion"])
+def test_it_goes_on_from_files_of_its_own(
+    warm: str, made: Made, monkeypatch: pytest.MonkeyPatch, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, other = compared(made, warm)
+    for home in (store.home, other.home):
+        for name in ("ledger", "answers"):
+            paths = [home / name, *(home / name).rglob("*")]
+            assert len(paths) > 5
+            assert not [path for path in paths if path.stat().st_mode & 0o077]
+    send(store, EVENTS[HALF:])
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "rebuild", never)
+        learn_all(store)
+    for model in (store, other):
+        assert verify_log(model).same
+        same_as_from_the_log(model)
+    capsys.readouterr()
+    assert call("verify", store.folder) == 0
+    assert "challenger other, ledger: " in capsys.readouterr().out
+    path = next((other.home / "ledger").glob("clicks.*"))
+    content = bytearray(path.read_bytes())
+    content[30] ^= 1
+    path.write_bytes(content)
+    assert call("verify", store.folder) == 1
+    assert f"challenger other, ledger: WRONG: {path} is damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["a learner runs", "at rest"])
+def test_an_erased_user_is_in_no_ledger(running: bool, made: Made) -> None:
+    dice, store = random.Random(7), made("trace")
+    other = create(store, "other", Parts(registry.get("method", "trace")(**SMALL), (), StreamLearning()))
+    number = {e["click_id"]: dice.getrandbits(62) for e in EVENTS}
+    events = [e | {"click_id": number[e["click_id"]], "user": f"u{number[e['click_id']] % 5}"} for e in EVENTS]
+    theirs = {e["click_id"] for e in events if e["user"] == "u3"}
+    send(store, events[:HALF])
+    learn_all(store)
+    left = shutil.copytree(other.home, store.folder / FOLDER / ".gone.1.dropped")
+    assert all(_ids(model, theirs) for model in (store, other))
+    if running:
+        with Learners(store) as learners:
+            list(learners.all())
+            erase(store, "u3")
+            list(learners.all())
+    else:
+        erase(store, "u3")
+    assert not left.exists()
+    assert not any(_ids(model, theirs) for model in (store, other))
+    send(store, [e for e in events[HALF:] if e["user"] != "u3"])
+    learn_all(store)
+    for model in (store, other):
+        same_as_from_the_log(model)
+
+
+def _ids(model: Store, clicks: set[int]) -> set[int]:
+    held = b"".join(path.read_bytes() for path in (model.home / "ledger").iterdir())
+    return {click for click in clicks if click.to_bytes(8, "little") in held}
+
+
+def test_what_was_erased_while_a_learner_ran_that_was_killed_is_not_in_answers(made: Made) -> None:
+    store = made("trace")
+    events = [e | {"user": f"u{int(e['click_id']) % 5}"} for e in EVENTS[:HALF]]
+    send(store, events)
+    learnt(store)
+    files = {path.name: path for path in (store.folder / "answers").glob("*/*")}
+    with opened(store):  # and never learns again
+        erase(store, "u3")
+    assert all(path.exists() for path in files.values())
+    with opened(store):
+        pass
+    user = [e["ts"] for e in events if e["user"] == "u3" and e["type"] == "click"]
+    assert not [name for name, path in files.items() if path.exists() and _has(store, int(name), user)]
+
+
+def _has(store: Store, start: int, times: list[int]) -> bool:
+    return any(start <= ts < start + store.grid.interval for ts in times)
+
+
+def test_a_reopened_interval_has_answers_of_its_own(made: Made) -> None:
+    """Clicks that get their place in it were not there when nets were asked about it."""
+    store, other = compared(made)
+    done = store.log().closed()
+    start = store.grid.bounds(done - 3)[0]
+    late = [e for e in the_events() if e["type"] == "click" and start <= e["ts"] < start + 3 * HOUR][::2]
+    send(store, [e | {"click_id": 10**9 + n, "event_id": f"late{n}"} for n, e in enumerate(late)])
+    learn_all(store)
+    reopen(store, done - 3)
+    learn_all(store)
+    for model in (store, other):
+        assert verify_log(model).same
+        same_as_from_the_log(model)
+
+
+def test_a_dropped_challenger_leaves_nothing(made: Made) -> None:
+    store, other = compared(made)
+    drop(store, "other")
+    assert not other.home.exists()
+    assert list((store.folder / FOLDER).iterdir()) == []
