@@ -2,7 +2,7 @@
 
 A third party's method is checked by `tracecvr check NAME` or `checks.run(["NAME"])` without writing a test. A check is
 a function in one of the files here whose name starts with `check_`; it takes a `Subject` and raises `AssertionError`
-when the promise is broken, or `NotApplicable` when there is nothing to be held to.
+when the promise is broken, or `NotApplicable` when it does not apply.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tracecvr.stream.reveal import Reveals
 from tracecvr.stream.source import TableSource
 
 
-class NotApplicable(Exception):  # noqa: N818  (not an error: there is nothing to be held to)
+class NotApplicable(Exception):  # noqa: N818  (not an error: the promise does not apply)
     """The check promises nothing for this subject; the message says why."""
 
 

@@ -1,4 +1,4 @@
-"""How long answers took of late: quantiles from the histogram that Prometheus is told, as it is less as it was."""
+"""Quantiles of recent answer times: the difference between the Prometheus histogram now and some time ago."""
 
 from __future__ import annotations
 
