@@ -13,7 +13,18 @@ from log_kinds import KINDS
 from test_service import asked, served
 from tracecvr.online.store import Store
 
-QUICK = ("--set", "hidden=16,8", "--set", "warm_epochs=1", "--set", "interval=5d", "--threads", "1")
+QUICK = (
+    "--set",
+    "hidden=16,8",
+    "--set",
+    "warm_epochs=1",
+    "--set",
+    "interval=5d",
+    "--set",
+    "until=50d",
+    "--threads",
+    "1",
+)
 
 
 def story(
