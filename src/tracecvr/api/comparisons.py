@@ -85,8 +85,8 @@ class Board:
         if seed is not None and seed not in seeds:
             raise UserError(f"{line.name} was not run with seed {seed}; seeds are {', '.join(map(str, seeds))}")
         cell = line.cells["cell"][0 if seed is None else seeds.index(seed)]
-        found = load_result(self.folder / "cells" / cell)
-        return Result(found.folder, found.content, self._holds)
+        result = load_result(self.folder / "cells" / cell)
+        return Result(result.folder, result.content, self._holds)
 
     @property
     def report(self) -> Path:
