@@ -17,6 +17,7 @@ from tracecvr.bench.report.sentences import summary
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.data.table import NEVER
 from tracecvr.runs import reference_models
+from tracecvr.runs.intervals import interval_edges
 from tracecvr.stream.source import TableSource
 
 TABLE = small_log(20_000)
@@ -29,7 +30,7 @@ def label() -> metrics.Labels:
 
 
 def test_the_constant_is_the_warm_up_rate_and_the_regression_beats_it() -> None:
-    measured = reference_models.evaluated(TableSource(TABLE), PLAN)
+    measured = reference_models.evaluated(TableSource(TABLE), PLAN).pooled
     warm = np.searchsorted(TABLE.arrival_ts, PLAN.split)
     rate, seen = TABLE.label[:warm].mean(), label().mean()
     expected = -seen * np.log(rate) - (1 - seen) * np.log(1 - rate)
@@ -62,7 +63,18 @@ def test_only_judged_clicks_count() -> None:
     first, last = later.judged_rows(TABLE)
     served = reference_models.scores(TableSource(TABLE), PLAN)["logistic"][first - last :]
     expected = metrics.evaluate(served, np.asarray(TABLE.label[first:last])).nll
-    assert reference_models.evaluated(TableSource(TABLE), later)["logistic"]["nll"] == expected
+    assert reference_models.evaluated(TableSource(TABLE), later).pooled["logistic"]["nll"] == expected
+
+
+def test_intervals_of_the_references_are_those_of_a_run() -> None:
+    later = replace(PLAN, judge_from=PLAN.split + DAY)
+    references = reference_models.evaluated(TableSource(TABLE), later)
+    edges = interval_edges(later, TABLE)
+    clicks = np.diff(edges)[np.diff(edges) > 0]
+    assert 0 < len(clicks) < len(later)
+    for column in references.interval_columns():
+        name = column.name.removesuffix("_nll")
+        assert np.average(column, weights=clicks) == pytest.approx(references.pooled[name]["nll"], rel=1e-12)
 
 
 def test_runs_that_share_a_folder_compute_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +116,19 @@ def test_tables_and_report_name_the_rows_that_lose_to_the_constant(tmp_path: Pat
     won = with_references(tmp_path / "won", 0.6)
     assert "Worse than" not in (won / "table.md").read_text()
     assert not any("constant rate" in s.text for s in summary(tables.Outcome(won)))
+
+
+def test_a_row_is_judged_against_the_regression_by_days(tmp_path: Path) -> None:
+    """Days differ far more than the two models do, so only a paired difference can tell them apart."""
+    bench, gap = madeup.bench(tmp_path), {"Pretrain": 0.01, "Vanilla": 0.0, "TRACE": -0.01}
+    for path in (bench / "cells").glob("*/intervals.parquet"):
+        frame = pl.read_parquet(path)
+        rng = np.random.default_rng(len(frame))
+        days, noise = np.repeat(rng.normal(0.5, 0.1, 10), 24), rng.normal(0, 0.01, len(frame))
+        ours = days + gap.get(path.parent.name.partition("~")[0], 0.0) + noise - noise.mean()
+        frame.with_columns(nll=pl.Series(ours), logistic_nll=pl.Series(days)).write_parquet(path)
+    rows = {row[0].text: row[2].text for row in tables.beside_logistic(tables.Outcome(bench)).rows}
+    assert [rows[name] for name in ("Pretrain", "Vanilla", "TRACE")] == ["worse", "within noise", "better"]
 
 
 def test_results_of_old_have_no_references(tmp_path: Path) -> None:

@@ -121,6 +121,15 @@ class Outcome:
         start, clicks = a["start"].to_numpy(), a["clicks"].to_numpy().astype(float)
         return stats.over_days(start, clicks, numbers(a[metric]), numbers(b[metric]))
 
+    def beyond_logistic(self, line: Line) -> stats.Difference | None:
+        """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""
+        seeds = [one for seed in line.cells["seed"] if (one := self._intervals(line, seed)) is not None]
+        if not seeds or any("logistic_nll" not in one.columns for one in seeds):
+            return None
+        start, clicks = seeds[0]["start"].to_numpy(), seeds[0]["clicks"].to_numpy().astype(float)
+        ours = np.mean([numbers(one["nll"]) for one in seeds], axis=0)
+        return stats.over_days(start, clicks, ours, numbers(seeds[0]["logistic_nll"]))
+
     def _intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
         """None where cells were cleared away and the results kept."""
         path = self.out / "cells" / f"{line.facts['name']}~seed{seed}" / "intervals.parquet"
@@ -187,7 +196,20 @@ def references(outcome: Outcome) -> list[Table]:
     if lost := losers(outcome):
         names_of = ", ".join(line.name for line in lost)
         table.notes.append(f"Worse than the constant in NLL: {names_of}. Look at PCOC, warm-up and learning_rate.")
-    return [table]
+    return [table, beside_logistic(outcome)]
+
+
+def beside_logistic(outcome: Outcome) -> Table:
+    """Whether each method is better than the logistic regression; without rows where cells were cleared away."""
+    table = Table("NLL minus that of the logistic regression", ["method", "difference", "verdict"])
+    for line in outcome.lines:
+        if (difference := outcome.beyond_logistic(line)) is not None:
+            verdict = ("better" if difference.mean < 0 else "worse") if difference.clear else "within noise"
+            table.rows.append([Text(line.name), difference_cell(difference), Text(verdict)])
+    table.notes.append(
+        "Mean over intervals, weighted by clicks, and over seeds, with a 95 % interval by a bootstrap over judged days."
+    )
+    return table
 
 
 def losers(outcome: Outcome) -> list[Line]:

@@ -72,6 +72,15 @@ def finished_interval(scored: Scored, table: ClickTable, plan: FullPlan, origin:
     )
 
 
+def interval_edges(plan: FullPlan, table: ClickTable) -> npt.NDArray[np.int64]:
+    """Where each interval of a plan starts and the last one ends, among the judged clicks. An interval before
+    `judge_from` is empty."""
+    first, _ = plan.judged_rows(table)
+    starts = np.searchsorted(table.arrival_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until])
+    edges: npt.NDArray[np.int64] = np.maximum(starts - first, 0)
+    return edges
+
+
 def by_interval(
     log_odds: npt.NDArray[np.float32],
     label: npt.NDArray[np.bool_],

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from tracecvr.base import metrics
 from tracecvr.base.files import read_json, write_json
 from tracecvr.data.table import Schema
 from tracecvr.learn.warm_up_cache import locked
+from tracecvr.runs.intervals import interval_edges
 from tracecvr.runs.replay import FullPlan
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource
 
 Floats = npt.NDArray[np.float64]
 
-_BATCH, _STEP, _BLOCK, _VERSION = 64, 0.1, 65_536, 1
+_BATCH, _STEP, _BLOCK, _VERSION = 64, 0.1, 65_536, 2
 
 _GROWING = 1 << 16
 """Weights of a growing column."""
@@ -84,8 +88,22 @@ def scores(source: TableSource, plan: FullPlan) -> dict[str, npt.NDArray[np.floa
     return {"constant": constant.astype(np.float32), "logistic": logistic.astype(np.float32)}
 
 
-def evaluated(source: TableSource, plan: FullPlan, folder: Path | None = None) -> dict[str, Any]:
-    """The pooled metrics of each reference; computed once for all runs that share a folder, a log and a plan."""
+@dataclass(frozen=True)
+class References:
+    """How the references did on the judged clicks, by name."""
+
+    pooled: dict[str, dict[str, Any]]
+    """All metrics over the judged clicks; None where they do not define one."""
+    interval_nll: dict[str, list[float]]
+    """NLL of each interval that has judged clicks."""
+
+    def interval_columns(self) -> list[pl.Series]:
+        """Columns of `intervals.parquet`: `constant_nll` and `logistic_nll`."""
+        return [pl.Series(f"{name}_nll", values, pl.Float64) for name, values in self.interval_nll.items()]
+
+
+def evaluated(source: TableSource, plan: FullPlan, folder: Path | None = None) -> References:
+    """How each reference did; computed once for all runs that share a folder, a log and a plan."""
     if folder is None:
         return _evaluated(source, plan)
     facts = [_VERSION, source.table.fingerprint, plan.split, plan.interval, plan.until, plan.warm_labels]
@@ -94,17 +112,28 @@ def evaluated(source: TableSource, plan: FullPlan, folder: Path | None = None) -
     folder.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         if not path.exists():
-            write_json(path, _evaluated(source, plan))
-    known: dict[str, Any] = read_json(path)
-    return known
+            write_json(path, asdict(_evaluated(source, plan)))
+    return References(**read_json(path))
 
 
-def _evaluated(source: TableSource, plan: FullPlan) -> dict[str, Any]:
+def _evaluated(source: TableSource, plan: FullPlan) -> References:
     first, last = plan.judged_rows(source.table)
     label = np.asarray(source.table.label[first:last])
     weight = metrics.population_weight(label, source.schema.negatives_kept)
     judged = {name: served[-len(label) :] for name, served in scores(source, plan).items()}  # the stream's last clicks
-    return {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
+    edges = interval_edges(plan, source.table)
+    return References(
+        {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()},
+        {name: _interval_nll(served, label, weight, edges) for name, served in judged.items()},
+    )
+
+
+def _interval_nll(
+    log_odds: npt.NDArray[np.float32], label: npt.NDArray[np.bool_], weight: Floats | None, edges: npt.NDArray[np.int64]
+) -> list[float]:
+    loss = metrics.nll(log_odds.astype(np.float64), label)
+    parts = [slice(first, last) for first, last in pairwise(edges) if first < last]
+    return [float(np.average(loss[part], weights=None if weight is None else weight[part])) for part in parts]
 
 
 def advice(nll: float, pcoc: float | None, constant: float) -> str | None:

@@ -47,7 +47,7 @@ from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.nets import ranks
 from tracecvr.runs import reference_models
-from tracecvr.runs.intervals import OnInterval, by_interval, finished_interval
+from tracecvr.runs.intervals import OnInterval, by_interval, finished_interval, interval_edges
 from tracecvr.runs.replay import Plan, replay
 from tracecvr.stream.source import TableSource
 
@@ -321,10 +321,8 @@ class _Run:
         first, last = plan.judged_rows(table)
         log_odds = np.fromfile(self.served, dtype=np.float32)[first - begin :]
         label = np.asarray(table.label[first:last])
-        starts = np.searchsorted(table.arrival_ts, [plan.bounds(i)[0] for i in range(len(plan))] + [plan.until])
-        edges = np.maximum(starts - first, 0)  # intervals before `judge_from` are empty
         weight = metrics.population_weight(label, table.schema.negatives_kept)
-        per_interval, summary = by_interval(log_odds, label, weight, plan, edges)
+        per_interval, summary = by_interval(log_odds, label, weight, plan, interval_edges(plan, table))
         scores = pl.DataFrame(
             {
                 "click_id": self.log.ids_of(first, last),
@@ -338,7 +336,8 @@ class _Run:
         self.encoder.save(self.out / "encoder.json")
         if self.spec.keep_record is not None:
             self.spec.keep_record(self.out)
-        write_parquet(self.out / "intervals.parquet", per_interval)
+        references = reference_models.evaluated(self.source, plan, self.shared)
+        write_parquet(self.out / "intervals.parquet", per_interval.with_columns(references.interval_columns()))
         write_parquet(self.out / "scores.parquet", scores)
         if (open_clicks := plan.open_clicks(self.source)) is not None:
             judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
@@ -347,7 +346,6 @@ class _Run:
             write_parquet(self.out / "posterior.parquet", whole)
             write_parquet(self.out / "posterior_days.parquet", days)
         write_json(self.out / "internals.json", self.engine.report())
-        beside = reference_models.evaluated(self.source, plan, self.shared)
         pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
         assert pooled["nll"] is not None
         counts = table.counts | {
@@ -375,8 +373,8 @@ class _Run:
             "config": identity["config"] | {"in_force": self.engine.resolved_options()},
             "metrics": {"interval": summary, "pooled": pooled},
             "judged": {"clicks": last - first, "conversions": int(label.sum())},
-            "references": beside,
-            "advice": reference_models.advice(pooled["nll"], pooled["pcoc"], beside["constant"]["nll"]),
+            "references": references.pooled,
+            "advice": reference_models.advice(pooled["nll"], pooled["pcoc"], references.pooled["constant"]["nll"]),
             "cost": self.cost
             | {
                 "clicks": last - begin,
