@@ -215,13 +215,13 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
             if methods and swept.get("schedule_of", method) not in methods:
                 continue  # the bound of a method that is not asked for
             row = Row(
-                label=raw.get("label", "{method}").format(method=title, **_titles(swept)),
+                label=_filled(raw.get("label", "{method}"), {"method": title} | _titles(swept)),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
                 settings=config.settings_of(raw.get("set", {})) | swept,
                 role=raw.get("role", role_of(method)),
                 variant=raw.get("variant", variant),
-                base=raw.get("base", "").format(method=title),
+                base=_filled(raw.get("base", ""), {"method": title}),
             )
             rows += _equalised(row, raw.get("equal_steps"), schema)
     return rows
@@ -239,6 +239,22 @@ def title_of(method: str) -> str:
 def role_of(method: str) -> str:
     """What a method is in a comparison, as its own class has it: a role that is inherited is another method's."""
     return str(vars(registry.get("method", method)).get("role", Method.role))
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """A text with `{key}` replaced by values. Keys may have dots; an unknown key is an error.
+
+    >>> _filled("{method} at {stream.learning_rate}", {"method": "TRACE", "stream.learning_rate": "0.001"})
+    'TRACE at 0.001'
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if (key := match[1]) not in values:
+            known = ", ".join(f"{{{name}}}" for name in values)
+            raise UserError(f"{text!r}: {{{key}}} stands for nothing here; known: {known}")
+        return values[key]
+
+    return re.sub(r"\{([^{}]*)\}", value, text)
 
 
 def _titles(settings: Mapping[str, str]) -> dict[str, str]:
