@@ -35,6 +35,7 @@ def test_the_constant_is_the_warm_up_rate_and_the_regression_beats_it() -> None:
     rate, seen = TABLE.label[:warm].mean(), label().mean()
     expected = -seen * np.log(rate) - (1 - seen) * np.log(1 - rate)
     assert measured["constant"]["nll"] == pytest.approx(expected, abs=1e-4)
+    assert measured["constant"]["pr_auc"] == pytest.approx(seen)
     assert measured["logistic"]["nll"] < measured["constant"]["nll"] - 0.005
     assert measured["logistic"]["ne"] < 1
     assert 0.85 < measured["logistic"]["pcoc"] < 1.15

@@ -242,19 +242,21 @@ def role_of(method: str) -> str:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """A text with `{key}` replaced by values. Keys may have dots; an unknown key is an error.
+    """A text with `{key}` replaced by values. Keys may have dots; `{{` and `}}` stand for braces.
 
     >>> _filled("{method} at {stream.learning_rate}", {"method": "TRACE", "stream.learning_rate": "0.001"})
     'TRACE at 0.001'
     """
 
     def value(match: re.Match[str]) -> str:
-        if (key := match[1]) not in values:
+        if (key := match[1]) is None:
+            return match[0][0]
+        if key not in values:
             known = ", ".join(f"{{{name}}}" for name in values)
             raise UserError(f"{text!r}: {{{key}}} stands for nothing here; known: {known}")
         return values[key]
 
-    return re.sub(r"\{([^{}]*)\}", value, text)
+    return re.sub(r"\{\{|\}\}|\{([^{}]*)\}", value, text)
 
 
 def _titles(settings: Mapping[str, str]) -> dict[str, str]:

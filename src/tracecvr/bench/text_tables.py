@@ -25,18 +25,20 @@ class Text:
     """What comes after the text, such as its interval; a page has it on a line of its own."""
 
     def markdown(self) -> str:
-        plain = self._whole().replace("|", "\\|")
+        plain = self.whole.replace("|", "\\|")
         if self.bold:
             return f"**{plain}**"
         return f"<u>{plain}</u>" if self.underline else plain
 
     def latex(self) -> str:
-        plain = escaped(self._whole())
+        plain = escaped(self.whole)
         if self.bold:
             return rf"\textbf{{{plain}}}"
         return rf"\underline{{{plain}}}" if self.underline else plain
 
-    def _whole(self) -> str:
+    @property
+    def whole(self) -> str:
+        """Text and detail."""
         return f"{self.text} {self.detail}" if self.detail else self.text
 
 
@@ -56,6 +58,20 @@ class Table:
         lines += [f"| {' | '.join(place.markdown() for place in row)} |" for row in self.rows]
         lines += [line for note in self.notes for line in ("", note)]
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """For a terminal: columns of equal width.
+
+        >>> print(Table("Clicks", ["method", "AUC"], [[Text("TRACE"), Text("0.8")], [Text("Oracle"), Text("0.81")]]))
+        Clicks
+        method   AUC
+        TRACE    0.8
+        Oracle  0.81
+        """
+        rows = [self.headings, *([place.whole for place in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+        return "\n".join([self.title, *("  ".join(line).rstrip() for line in lines), *self.notes])
 
     def latex(self) -> str:
         lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{escaped(self.title)}}}"]

@@ -122,8 +122,11 @@ def _evaluated(source: TableSource, plan: FullPlan) -> References:
     weight = metrics.population_weight(label, source.schema.negatives_kept)
     judged = {name: served[-len(label) :] for name, served in scores(source, plan).items()}  # the stream's last clicks
     edges = interval_edges(plan, source.table)
+    pooled = {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
+    # Its curve is one point. The area below the line from there to precision 1, which no threshold gives, misleads.
+    pooled["constant"]["pr_auc"] = pooled["constant"]["ap"]
     return References(
-        {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()},
+        pooled,
         {name: _interval_nll(served, label, weight, edges) for name, served in judged.items()},
     )
 
