@@ -169,6 +169,8 @@ def read(
     id: str | Sequence[str] | None = None,
     click_time: str | None = None,
     conversion_time: str | None = None,
+    converted: str | None = None,
+    delay: str | None = None,
     actions: Mapping[str, Table] | None = None,
     refunds: Table = None,
     features: Sequence[str] | None = None,
@@ -197,6 +199,9 @@ def read(
         Column (or columns) that tells clicks apart and that all tables have.
     click_time, conversion_time
         Columns of times: date-times, ISO 8601 text, or numbers since 1970. In two tables they may have the same name.
+    converted, delay
+        Columns of a table of clicks that has no time of the conversion: whether a click converted, and after how many
+        seconds.
     actions
         Other things that may follow a click, such as a cart: by name, a column of `clicks` or a table.
     refunds
@@ -226,6 +231,8 @@ def read(
         "id": id,
         "click_time": click_time,
         "conversion_time": conversion_time,
+        "converted": converted,
+        "delay": delay,
         "features": features,
     }
     tables: dict[str, Any] = {"conversions": conversions, "actions": actions, "refunds": refunds}

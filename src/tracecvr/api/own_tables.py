@@ -34,6 +34,7 @@ Moment = str | float | timedelta | date
 """A date, ISO 8601 text, or a duration since the log's first day."""
 
 ID, CLICK_TIME, CONVERSION_TIME, REFUND_TIME = "click_id", "click_time", "conversion_time", "refund_time"
+CONVERTED, DELAY = "conversion", "conversion_delay_seconds"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class _Roles:
     id: tuple[str, ...]
     click_time: str | None
     conversion_time: str | None
+    converted: str | None
+    delay: str | None
     columns: Mapping[str, str]
     """Of the table of clicks: column by the name of the action, `refund` included."""
     features: tuple[str, ...] | None
@@ -62,6 +65,8 @@ class _Roles:
         renamed = {column: f"{name}_time" for name, column in self.columns.items()}
         renamed |= {self.click_time: CLICK_TIME} if self.click_time else {}
         renamed |= {self.conversion_time: CONVERSION_TIME} if self.conversion_time and wide else {}
+        renamed |= {self.converted: CONVERTED} if self.converted else {}
+        renamed |= {self.delay: DELAY} if self.delay else {}
         return renamed | self._id()
 
     def of_others(self, there: Iterable[str]) -> dict[str, str]:
@@ -82,6 +87,8 @@ def prepared_tables(
     id: str | Sequence[str] | None,
     click_time: str | None,
     conversion_time: str | None,
+    converted: str | None,
+    delay: str | None,
     features: Sequence[str] | None,
     zone: str,
     labels: Mapping[str, Any],
@@ -98,6 +105,8 @@ def prepared_tables(
         () if id is None else (id,) if isinstance(id, str) else tuple(id),
         click_time,
         conversion_time,
+        converted,
+        delay,
         columns,
         None if features is None else tuple(features),
     )
@@ -125,6 +134,8 @@ def _write_clicks(given: Table, roles: _Roles, wide: bool, room: Path) -> str:
     if is_path(given) and wide and not renamed and roles.features is None:
         return str(Path(given).absolute())  # as it is
     frame = frame_of(given, "clicks")
+    if roles.delay is not None and not frame.collect_schema().get(roles.delay, pl.Int64()).is_numeric():
+        raise UserError(f"delay: column {roles.delay!r} is not a number of seconds from the click to the conversion")
     kept = None if roles.features is None else [*renamed, *roles.id, *roles.features]
     return _write(frame, renamed, kept, room / "clicks.parquet", "clicks")
 
@@ -169,6 +180,8 @@ def _check(inspection: Inspection, roles: _Roles) -> None:
         raise UserError(
             f"id: column {roles.id[0]!r} does not tell clicks apart: too many values are missing or there several times"
         )
+    if roles.converted and read["action"][0].get("label") != CONVERTED:  # the conversion is the first
+        raise UserError(f"converted: column {roles.converted!r} does not say yes or no of every click")
     left = [name for name in roles.features or () if name not in read["features"]]
     if left:
         why = inspection.guess.left_out | inspection.measured.leaks
