@@ -10,7 +10,7 @@ demo: install  ## every method on the embedded synthetic log, and a report to lo
 	$(BIN)/tracecvr bench quick --data synthetic --out runs/demo
 
 test: install lint  ## lint, types and the whole fast suite
-	$(BIN)/pytest -n 2 -m "not slow and not browser and not scale"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not browser and not scale"
 
 test-slow: install  ## the tests that take minutes, and those on real logs
 	$(BIN)/pytest -m slow

@@ -1,9 +1,11 @@
-"""Shared set-up: one thread per test process, so that parallel tests do not slow each other down."""
+"""Shared set-up: one thread per test process and files in memory, so that nothing waits for anything else."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,10 +14,26 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 settings.register_profile("tracecvr", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("tracecvr")
 
 pytest_plugins = ("browsing", "livestore")
+
+MEMORY_DISK = Path("/dev/shm")
+
+
+def use_memory_for_files() -> None:
+    """Have pytest put temporary files where a sync costs nothing: half of the time of live models is waiting for the disk.
+
+    What is promised of a crash is that of a process, whose files outlive it there, too. Elsewhere they are on disk:
+    where there is no such place, where it is small, as in many containers, and where a place is chosen.
+    """
+    if MEMORY_DISK.is_dir() and os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > 2 * 2**30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+
+
+use_memory_for_files()
 
 SHARED = Path(os.environ.get("TRACECVR_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -25,6 +43,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
     pairs = sum("test_everything_found_keeps_every_promise" in r.nodeid for r in reports)
     terminalreporter.write_line(f"{pairs} method x check pairs ran")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_core() -> Iterator[None]:
+    """Commands take as many threads as there are cores; threads that wait for each other beside other tests crawl."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "cpu_count", lambda: 1)
+        yield
 
 
 class Call(Protocol):
@@ -46,6 +72,15 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Call:
         return 0
 
     return run
+
+
+@pytest.fixture
+def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tracecvr check` with two of its checks: tests/checks has all of them, for every method."""
+    from tracecvr import checks
+
+    few = {name: check for name, check in checks.all_checks().items() if name in ("no_future", "scoring_is_pure")}
+    monkeypatch.setattr(checks, "all_checks", lambda: few)
 
 
 @pytest.fixture

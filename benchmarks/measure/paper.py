@@ -69,11 +69,11 @@ def _table(click_ts: Ints, split: int) -> ClickTable:
 class Stream:
     """A method at its default sizes, warmed up on at most an hour of clicks, and the hours of a log that follow."""
 
-    def __init__(self, method: str, table: ClickTable) -> None:
+    def __init__(self, method: str, table: ClickTable, hourly: int = HOURLY) -> None:
         self.source = TableSource(table)
         self.plan = Plan().resolved(table)
         self.engine = Engine(registry.get("method", method)(), table.schema)
-        share = min(1.0, HOURLY / int(np.searchsorted(table.click_ts, HOUR)))
+        share = min(1.0, hourly / int(np.searchsorted(table.click_ts, HOUR)))
         self.engine.warm_up(self.source.history(self.plan.split, "mature", round(HOUR * (1 - share))))
 
     def replayed(self) -> Iterator[Scored]:

@@ -41,12 +41,14 @@ def updates(rounds: int, threads: int, hourly: int = paper.HOURLY) -> dict[str, 
     }
 
 
-def overhead(intervals: int, before: int, threads: int, processor: bool = False) -> dict[str, list[float]]:
+def overhead(
+    intervals: int, before: int, threads: int, hourly: int = paper.HOURLY, processor: bool = False
+) -> dict[str, list[float]]:
     """Seconds, of the wall or of the processor, of each interval with one click and six events, through `replay`: the
     whole of it, and without its one optimiser step, which belongs to the events."""
     now = time.thread_time if processor else time.perf_counter
     torch.set_num_threads(threads)
-    stream = paper.Stream("trace", paper.sparse(paper.STEADY + intervals, before))
+    stream = paper.Stream("trace", paper.sparse(paper.STEADY + intervals, before), hourly)
     learn, steps = stream.engine._learn, [0.0]
 
     def timed(b: Reveals, start: int) -> None:

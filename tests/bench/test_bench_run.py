@@ -21,8 +21,8 @@ from conftest import Call
 from benches import FAILS, SUITE, children, gone, one_thread, same, until
 from tracecvr.base.errors import UserError
 from tracecvr.bench import results, reuse, segments, suite, tables
-from tracecvr.bench.engines.local import Local
-from tracecvr.bench.runner import Request, State, carry_out, opened
+from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench.runner import Request, carry_out, opened
 from tracecvr.bench.suite import Cell, Row
 
 
@@ -38,19 +38,15 @@ def request_for(folder: Path, name: str = "small", **changes: Any) -> Request:
     return replace(Request(suite.load(str(folder / f"{name}.toml")), "synthetic"), **changes)
 
 
-def carried_out(request: Request, out: Path, workers: int = 2) -> State:
-    with opened(request, out) as bench:
-        state = carry_out(bench, Local(workers))
-        tables.write(out)
-    return state
-
-
 @pytest.fixture(scope="module")
 def undisturbed(folder: Path) -> Path:
-    """By one worker, with one more row that fails."""
-    state = carried_out(request_for(folder, "fails"), folder / "undisturbed", workers=1)
+    """In this process, with one more row that fails."""
+    out = folder / "undisturbed"
+    with opened(request_for(folder, "fails"), out) as bench:
+        state = carry_out(bench, Serial())
+        tables.write(out)
     assert len(state.done) == 4
-    return folder / "undisturbed"
+    return out
 
 
 def command(folder: Path, out: Path) -> list[str]:

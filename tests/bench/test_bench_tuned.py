@@ -16,8 +16,8 @@ from benches import SUITE
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import report, suite, tables, tuned
-from tracecvr.bench.engines.local import Local
+from tracecvr.bench import engines, report, suite, tables, tuned
+from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import Request, carry_out, opened
 from tracecvr.bench.tuned import Choice, Period, Tuned
 from tracecvr.checks.subject import small_log
@@ -101,7 +101,10 @@ def test_what_was_tuned_on_is_not_judged() -> None:
 # The whole way.
 
 
-def test_from_a_search_to_a_table(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_search_to_a_table(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engines, "chosen", lambda *_: Serial())  # workers are those of test_bench_run
     (tmp_path / "search.toml").write_text(TUNE)
     (tmp_path / "small.toml").write_text(SUITE)
     words = ("--data", "synthetic", "--workers", "1")
@@ -162,7 +165,7 @@ def test_a_search_inside_warm_up_is_judged_on_all_of_the_stream(tmp_path: Path) 
     request = Request(suite.load(str(tmp_path / "search.toml")), "synthetic", settings={"tuning": "true"})
     with opened(request, tmp_path / "out") as bench:
         assert read_json(tmp_path / "out" / "bench.json")["judged"]["until"] == bench.schema.split
-        assert not carry_out(bench, Local(1)).failed
+        assert not carry_out(bench, Serial()).failed
 
 
 # What is said of it.

@@ -32,12 +32,6 @@ from tracecvr.online.versions import Versions
 ROOT = documents.ROOT
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that wait for each other beside other tests crawl."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-
-
 def assert_good(result: dict[str, Any]) -> None:
     """A model that is worth having: better than a logistic regression, and calibrated."""
     model, logistic = result["metrics"]["pooled"], result["references"]["logistic"]
@@ -48,7 +42,7 @@ def assert_good(result: dict[str, Any]) -> None:
 
 
 def test_the_readme_runs_and_ends_with_a_good_model(
-    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Call, few_checks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (commands,), (code,) = documents.blocks("README.md", "sh"), documents.blocks("README.md", "python")

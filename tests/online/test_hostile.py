@@ -469,7 +469,7 @@ class TwoClients(RuleBasedStateMachine):
 
 
 def test_an_honest_client_is_not_harmed_by_a_dishonest_one_and_nothing_is_silent() -> None:
-    run_state_machine_as_test(TwoClients, settings=settings(max_examples=4, stateful_step_count=15, deadline=None))
+    run_state_machine_as_test(TwoClients, settings=settings(max_examples=3, stateful_step_count=12, deadline=None))
 
 
 @pytest.mark.slow
