@@ -24,10 +24,10 @@ MEMORY_DISK = Path("/dev/shm")
 
 
 def use_memory_for_files() -> None:
-    """Have pytest put temporary files where a sync costs nothing: half of the time of live models is waiting for the disk.
+    """Have pytest put temporary files in memory, where a sync costs nothing. Live models sync often.
 
-    What is promised of a crash is that of a process, whose files outlive it there, too. Elsewhere they are on disk:
-    where there is no such place, where it is small, as in many containers, and where a place is chosen.
+    Tests of crashes are as good there: they kill processes, and files in memory outlive a process. Files stay on disk
+    if there is no such place or little room in it, as in many containers, or if PYTEST_DEBUG_TEMPROOT is set.
     """
     if MEMORY_DISK.is_dir() and os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > 2 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))

@@ -22,7 +22,7 @@ from benches import FAILS, SUITE, children, gone, one_thread, same, until
 from tracecvr.base.errors import UserError
 from tracecvr.bench import results, reuse, segments, suite, tables
 from tracecvr.bench.engines.serial import Serial
-from tracecvr.bench.runner import Request, carry_out, opened
+from tracecvr.bench.runner import Request, State, carry_out, opened
 from tracecvr.bench.suite import Cell, Row
 
 

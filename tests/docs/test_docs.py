@@ -53,14 +53,17 @@ def test_the_readme_runs_and_ends_with_a_good_model(
     assert 0.05 < left["rates"][0] < 0.5
 
 
+@pytest.mark.parametrize("clicks", ["8_000", pytest.param("40_000", marks=pytest.mark.slow)])
 def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
-    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clicks: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """As it stands if it may be slow, else on a smaller log."""
     monkeypatch.chdir(tmp_path)
     make, ask, compare, client = documents.blocks("docs/tutorial.md", "python")
     inspect, replay = documents.blocks("docs/tutorial.md", "sh")
     (live,) = documents.blocks("docs/tutorial.md", "bash")
-    documents.run_code(make, "docs/tutorial.md")
+    assert "count, days = 40_000, 30\n" in make
+    documents.run_code(make.replace("40_000", clicks), "docs/tutorial.md")
     documents.run_commands(call, inspect)
     documents.run_commands(call, replay)
     assert_good(read_json(tmp_path / "result" / "result.json"))
