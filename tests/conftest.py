@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import pytest
@@ -23,17 +25,22 @@ pytest_plugins = ("browsing", "livestore")
 MEMORY_DISK = Path("/dev/shm")
 
 
-def use_memory_for_files() -> None:
-    """Have pytest put temporary files in memory, where a sync costs nothing. Live models sync often.
+def memory_for_files() -> TemporaryDirectory[str] | None:
+    """Temporary files are kept in memory, where a sync costs nothing: runs and live models sync often.
 
     Tests of crashes are as good there: they kill processes, and files in memory outlive a process. Files stay on disk
-    if there is no such place or little room in it, as in many containers, or if PYTEST_DEBUG_TEMPROOT is set.
+    if there is no such place or little room in it, as in many containers, or if TMPDIR says where they go. The
+    directory, for files that are outside a test's `tmp_path`, is removed when pytest ends.
     """
-    if MEMORY_DISK.is_dir() and os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > 2 * 2**30:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+    if "TMPDIR" in os.environ or not MEMORY_DISK.is_dir() or shutil.disk_usage(MEMORY_DISK).free < 2 * 2**30:
+        return None
+    room = TemporaryDirectory(prefix="tracecvr_tests_", dir=MEMORY_DISK)
+    tempfile.tempdir = room.name
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY_DISK)
+    return room
 
 
-use_memory_for_files()
+_ROOM = memory_for_files()
 
 SHARED = Path(os.environ.get("TRACECVR_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -81,7 +81,7 @@ def alone() -> Iterator[dict[str, str]]:
 @contextmanager
 def _short_folder() -> Iterator[Path]:
     """Ray's sockets need a short path, which pytest's folders are not."""
-    folder = Path(tempfile.mkdtemp(prefix="ray"))
+    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
     try:
         yield folder
     finally:
