@@ -174,7 +174,7 @@ def test_the_gradients_of_a_life_add_up_to_oracles(life: tuple[ClickTable, dict[
     assert torch.allclose(total, oracle_gradient(table, served), atol=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=150)
 @given(lives(), st.integers(1, 60), st.integers(1, 200), st.sampled_from(["censored", "mature"]))
 def test_warm_up_and_stream_together_teach_each_click_once(
     life: tuple[ClickTable, dict[str, Any], int], interval: int, split: int, labels: str
