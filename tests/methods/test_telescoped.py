@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -174,8 +174,17 @@ def test_the_gradients_of_a_life_add_up_to_oracles(life: tuple[ClickTable, dict[
     assert torch.allclose(total, oracle_gradient(table, served), atol=1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+def refunded_before_the_split() -> tuple[ClickTable, dict[str, Any], int]:
+    """A click that converts at once and is refunded after 6 s. Conversions are shown at once, refunds at a look."""
+    schema = replace(CELL.schema, horizons=(D_MAX,), d_max=D_MAX)
+    zero, shown_at_once = np.zeros(1, np.int64), {"ages": (), "late_share": 1.0, "at_once": True, "merge": False}
+    click = ClickTable(zero[:, None].astype(np.int32), zero, zero, zero[:, None], schema, refund_ts=zero + 6)
+    return click, shown_at_once, 0
+
+
+@settings(deadline=None, max_examples=100)
 @given(lives(), st.integers(1, 60), st.integers(1, 200), st.sampled_from(["censored", "mature"]))
+@example(refunded_before_the_split(), 1, 7, "censored")
 def test_warm_up_and_stream_together_teach_each_click_once(
     life: tuple[ClickTable, dict[str, Any], int], interval: int, split: int, labels: str
 ) -> None:

@@ -100,7 +100,10 @@ class RepeatedLooks(Method):
         """The state that each click has been shown in by its clock: (B,)."""
         ages = torch.tensor((-1, *self.looks))
         count = (ages[1:] <= b.elapsed[:, None]).sum(1)
-        return self._at(b, b.elapsed if self.at_once else ages[count], count)
+        state = self._at(b, ages[count], count)
+        if self.at_once:  # conversions, not refunds: these are shown at the next look
+            state = torch.where((state == count) & (b.known <= b.elapsed), len(self.looks) + 1, state)
+        return state
 
     def _at(self, b: Reveals, age: Tensor, looks: Tensor) -> Tensor:
         converted, refunded = len(self.looks) + 1, len(self.looks) + 2
