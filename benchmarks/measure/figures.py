@@ -158,13 +158,16 @@ def overhead(bench: Bench) -> Iterator[Figure]:
     yield bench.figure("such an interval with its step", 1e3 * median(timing["whole_s"]), "ms", None, where)
 
 
+_STAGES = ("prepare_s", "warm_up_s", "stream_s")
+
+
 def whole_run(bench: Bench) -> Iterator[Figure]:
-    """TRACE over a raw Criteo file, by the command line: prepare, warm-ups and stream."""
+    """TRACE over a raw Criteo file, by the command line: prepare, warm-ups and stream; and Telescoped beside it."""
     pace: dict[int, float] = {}
     for rows in bench.size.runs:
         ended, cost, peak = _run(bench, rows)
         pace[rows] = cost["stream_s"] / cost["reveals"] * MILLION
-        stages = [cost[stage] for stage in ("prepare_s", "warm_up_s", "stream_s")]
+        stages = [cost[stage] for stage in _STAGES]
         how = (
             f"{' + '.join(f'{s:.1f}' for s in stages)} s (prepare, warm-ups, stream); the command took "
             f"{ended.wall_s:.1f} s; {peak / 1e9:.0f} GFLOP/s"
@@ -175,17 +178,29 @@ def whole_run(bench: Bench) -> Iterator[Figure]:
         yield bench.figure(f"{name}: time", sum(stages), "s", target, how)
         yield bench.figure(f"{name}: memory", ended.peak_gb, "GB", scaled_gb(rows), "peak of the process")
         yield bench.figure(f"{name}: stream per million reveals", pace[rows], "s", None, f"{cost['reveals']:,} reveals")
+        if rows == min(bench.size.runs):
+            yield from _telescoped(bench, rows, cost)
     if len(pace) > 1:
         least, most = min(pace), max(pace)
         name = f"stream per reveal, {short(most)} / {short(least)} clicks"
         yield bench.figure(name, pace[most] / pace[least], "x", 1.10, "one run each")
 
 
-def _run(bench: Bench, rows: int) -> tuple[Ended, dict[str, Any], float]:
+def _telescoped(bench: Bench, rows: int, trace: dict[str, Any]) -> Iterator[Figure]:
+    """A run of Telescoped against the run of TRACE before it, over the same clicks."""
+    _, cost, _ = _run(bench, rows, "telescoped")
+    stages, theirs = ([run[stage] for stage in _STAGES] for run in (cost, trace))
+    name, how = f"Telescoped / TRACE, {short(rows)} clicks", " + ".join(f"{s:.1f}" for s in stages)
+    yield bench.figure(f"{name}: run", sum(stages) / sum(theirs), "x", 110 / 149, f"{how} s; one run each")
+    how = f"{cost['reveals'] / cost['clicks']:.1f} events per click against {trace['reveals'] / trace['clicks']:.1f}"
+    yield bench.figure(f"{name}: stream", cost["stream_s"] / trace["stream_s"], "x", 2 / 3, how)
+
+
+def _run(bench: Bench, rows: int, method: str = "trace") -> tuple[Ended, dict[str, Any], float]:
     """How a run came out, what it says it cost, and the best rate of matrix products before and after it."""
     log, out = bench.log("criteo", rows), bench.scratch / "run"
     before = call("machine", "peak", threads=bench.threads)
-    words = ("run", "--method", "trace", "--data", "criteo", "--threads", bench.threads)
+    words = ("run", "--method", method, "--data", "criteo", "--threads", bench.threads)
     ended = tracecvr(*words, "--source", log, "--out", out).wait()
     cost = json.loads((out / "result.json").read_text())["cost"]
     shutil.rmtree(out)

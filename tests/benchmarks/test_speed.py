@@ -88,6 +88,21 @@ def test_an_update_is_held_against_its_arithmetic_at_the_best_rate(
     assert [update.passed, score.passed] == [False, True]
 
 
+def test_telescoped_is_held_against_the_run_of_trace(bench: figures.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: figures.Bench, rows: int, method: str = "trace") -> tuple[child.Ended, dict[str, Any], float]:
+        stream, events = (50.0, 3) if method == "telescoped" else (100.0, 6)
+        cost = {"prepare_s": 5.0, "warm_up_s": 45.0, "stream_s": stream, "clicks": rows, "reveals": events * rows}
+        return child.Ended(150.0, 150.0, 1.0, ""), cost, 180e9
+
+    monkeypatch.setattr(figures, "_run", run)
+    whole, stream = (figure for figure in figures.whole_run(bench) if figure.name.startswith("Telescoped / TRACE"))
+    assert (whole.value, stream.value) == pytest.approx((100 / 150, 0.5))
+    assert whole.passed
+    assert whole.limit == pytest.approx(110 / 149)
+    assert stream.limit == pytest.approx(2 / 3)
+    assert stream.how == "3.0 events per click against 6.0"
+
+
 def test_targets_between_those_that_are_given() -> None:
     assert figures.scaled_s(16_000_000) == 90
     assert figures.scaled_gb(2_000_000) == pytest.approx(1.2)
