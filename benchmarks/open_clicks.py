@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,6 @@ from tracecvr.online.ledger import MATURE, Ledger
 from tracecvr.online.store import Settings, Store
 
 RATE, MEAN_DELAY = 0.1, 6 * HOUR
-_BLOCK = 1 << 18
 _PATIENCE = 120
 """Seconds within which a server answers."""
 
@@ -61,7 +61,7 @@ def fill(store: Store, clicks: int, hourly: int) -> int:
         ledger, log = learner.ledger, store.log()
         done = clicks // hourly
         end = store.grid.bounds(done)[0]
-        noted = [_filled(ledger, first, min(_BLOCK, clicks - first), hourly, end) for first in range(0, clicks, _BLOCK)]
+        noted = [_filled(ledger, first, min(hourly, clicks - first), hourly, end) for first in range(0, clicks, hourly)]
         row, ts = (np.concatenate(parts) for parts in zip(*noted, strict=True))
         ledger._note(row, np.ones_like(row), ts, ts)
         ledger.files.clicks.sync()  # all of it, as it would have been bit by bit
@@ -93,7 +93,7 @@ def _filled(ledger: Ledger, first: int, size: int, hourly: int, end: int) -> tup
         "score": np.full(size, np.nan, np.float32),
         "version": np.full(size, -1),
     }
-    number = ledger.files.clicks.append(block, 0)
+    number = ledger.files.clicks.append(block)
     ledger.files.by_id.add(block["click_id"], number)
     return number[known], bought[known]
 
@@ -130,22 +130,36 @@ def _events(store: Store, first: int, number: int, hourly: int, rng: np.random.G
 
 
 def learner(folder: str) -> dict[str, Any]:
-    """Seconds until a learner is ready, and of each tick; its own memory."""
-    since = time.monotonic()
+    """What it costs until a learner is ready, and each tick; its own memory."""
+    since, begun = time.monotonic(), _used()
     with opened(Store.open(Path(folder))) as learning:
-        ready = time.monotonic() - since
-        ticks, memory, used = [], [_own_memory("self")], [time.process_time()]
-        while (tick := learning.tick()) is not None:
-            ticks.append(tick.seconds)
-            used.append(time.process_time())  # what others do on the machine does not count
+        ready, used = time.monotonic() - since, [_used()]
+        ticks, memory = [], [_own_memory("self")]
+        while True:
+            since = time.monotonic()
+            if learning.tick() is None:
+                break
+            ticks.append(time.monotonic() - since)  # with what is saved at its end
+            used.append(_used())
             memory.append(_own_memory("self"))
-        return {
+        facts = {f"ticks_{name}": np.diff([use[name] for use in used]).tolist() for name in begun}
+        return facts | {
             "restart_s": ready,
+            "restart_processor_s": used[0]["processor_s"] - begun["processor_s"],
             "ticks_s": ticks,
-            "ticks_processor_s": np.diff(used).tolist(),
             "memory_gb": max(memory),
             "open": len(learning.ledger.table),
         }
+
+
+def _used() -> dict[str, float]:
+    """What this process has used so far. What others do on the machine does not count."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "processor_s": usage.ru_utime + usage.ru_stime,
+        "read_mb": usage.ru_inblock * 512 / 1e6,
+        "written_mb": usage.ru_oublock * 512 / 1e6,
+    }
 
 
 def server(folder: Path) -> float:

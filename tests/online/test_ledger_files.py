@@ -3,27 +3,29 @@ ledger that the log would give."""
 
 from __future__ import annotations
 
+import mmap
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Call
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from livestore import Made, finish, learnt, send, the_events
 from tracecvr.base.config import HOUR
-from tracecvr.online import archive, segments, sorted_runs
+from tracecvr.online import archive, ledger_files, segments, sorted_runs
 from tracecvr.online.learner import ledger_of, opened
 from tracecvr.online.ledger import Ledger
 from tracecvr.online.ledger_files import LedgerFiles
-from tracecvr.online.segments import SegmentedTable
-from tracecvr.online.sorted_runs import SortedRuns
+from tracecvr.online.segments import Segment, SegmentedTable
+from tracecvr.online.sorted_runs import Run, SortedRuns
 from tracecvr.online.store import Settings, Store
 from tracecvr.online.verify_log import verify_log
 from tracecvr.online.versions import Versions
@@ -65,7 +67,7 @@ def test_a_segmented_table_reads_as_an_array(steps: list[tuple[str, int]], tmp_p
     for step, size in steps:
         end = first + len(plain["time"])
         if step == "append":
-            table.append(rows_of(end, size), 0)
+            table.append(rows_of(end, size))
             plain = {name: np.concatenate([plain[name], values]) for name, values in rows_of(end, size).items()}
         elif step == "write" and end > first:
             at = np.unique(np.random.default_rng(size).integers(first, end, 7))
@@ -101,7 +103,7 @@ def test_a_segmented_table_reads_as_an_array(steps: list[tuple[str, int]], tmp_p
 
 def test_a_flipped_bit_of_a_segment_is_noticed(tmp_path: Path) -> None:
     table = SegmentedTable(tmp_path, "t", LAYOUT)
-    table.append(rows_of(0, 4), 0)
+    table.append(rows_of(0, 4))
     (path,) = table.files()
     for at in (0, 8 * 3, 8 * 4 + 16 * 3 + 15):  # of the first row, and of the last
         table._segments[0]._map[at] ^= 4  # type: ignore[index]
@@ -110,17 +112,73 @@ def test_a_flipped_bit_of_a_segment_is_noticed(tmp_path: Path) -> None:
     assert not table.wrong()
 
 
+class Disk:
+    """What a loss of power would leave of the segments: pages that were flushed, and zeros."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.held: dict[Path, bytearray] = {}
+        patch.setattr(segments, "_PAGE", 8)  # so that neighbours are not written along
+        patch.setattr(Segment, "_flush", lambda segment, *given: self._flush(segment.path, *given))
+
+    def _flush(self, path: Path, mapped: mmap.mmap, first: int, size: int) -> None:
+        held = self.held.setdefault(path, bytearray(len(mapped)))
+        held[first : first + size] = mapped[first : first + size]
+
+    def lose_power(self, folder: Path) -> None:
+        for path in [path for name in ("clicks", "actions", "waiting") for path in folder.glob(f"{name}.*")]:
+            path.write_bytes(self.held.get(path, bytes(path.stat().st_size)))
+
+
 @settings(max_examples=40)
-@given(adds=st.lists(st.lists(st.integers(-9, 9), max_size=30), max_size=12), cut=st.integers(0, 60))
+@given(steps=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=25))
+@example(steps=[(30, 0, 0)] * 10 + [(0, 40, 0)] + [(0, 0, 0)] * 10)
+def test_what_is_due_is_on_disk(steps: list[tuple[int, int, int]], tmp_path_factory: Any) -> None:
+    """What was appended is, at once; what was changed is before it has been waiting for too long."""
+    folder, within = tmp_path_factory.mktemp("disk"), 6
+    table, changes = SegmentedTable(folder, "clicks", LAYOUT), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "LARGEST", 16)  # more segments than are written at a time
+        disk = Disk(patch)
+        for now, (added, changed, taken_back) in enumerate(steps):
+            table.append(rows_of(table.end, added))
+            at = np.unique(np.random.default_rng(changed).integers(0, max(1, table.end), min(changed, table.end)))
+            table.write(at, {"ids": np.stack([at + now] * 3, 1)}, now)
+            changes |= dict.fromkeys(at.tolist(), now)
+            table.truncate(max(0, table.end - taken_back))
+            table.sync_due(now + 1, within)
+            assert table.changed_since(now + 1) > now - within
+        synced = table.changed_since(len(steps))
+    disk.lose_power(folder)
+    left = SegmentedTable(folder, "clicks", LAYOUT)
+    left.load(table.state())
+    plain = rows_of(0, table.end)
+    for name in ("time", "pair", "flag"):
+        assert np.array_equal(left.column(name)[:], plain[name])
+    sure = np.array([row for row in range(table.end) if changes.get(row, -1) < synced], np.int64)
+    assert np.array_equal(left.column("ids")[sure], table.column("ids")[sure])
+
+
+@settings(max_examples=40)
+@given(
+    adds=st.lists(st.lists(st.integers(-9, 9), max_size=30), max_size=12),
+    cut=st.integers(0, 60),
+    cheap=st.sampled_from([4, 40, 400]),
+    together=st.integers(2, 3),
+)
 def test_sorted_runs_find_what_a_dictionary_would(
-    adds: list[list[int]], cut: int, tmp_path_factory: Any, small: None
+    adds: list[list[int]], cut: int, cheap: int, together: int, tmp_path_factory: Any, small: None
 ) -> None:
     runs, pairs, end = SortedRuns(tmp_path_factory.mktemp("runs"), "r"), [], 0
-    for keys in adds:
-        rows = np.arange(end, end + len(keys))
-        runs.add(np.array(keys, np.int64), rows)
-        pairs += list(zip(keys, rows.tolist(), strict=True))
-        end += len(keys)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"_TOGETHER": together, "_CHEAP": cheap, "_ADDS": 2}.items():
+            patch.setattr(sorted_runs, name, value)
+        for keys in adds:
+            rows = np.arange(end, end + len(keys))
+            runs.add(np.array(keys, np.int64), rows)
+            pairs += list(zip(keys, rows.tolist(), strict=True))
+            end += len(keys)
+    bounds = [(run.first, run.end) for run in runs._runs]
+    assert all(old[0] < old[1] <= new[0] for old, new in pairwise(bounds))
     gone = np.array([row for _, row in pairs if row % 7 == 3], np.int64)
     runs.remove(gone)
     runs.truncate(cut)
@@ -133,8 +191,40 @@ def test_sorted_runs_find_what_a_dictionary_would(
         assert sorted(zip(asked[which].tolist(), rows.tolist(), strict=True)) == sorted(pairs)
         assert sorted(index.between(-2, 5).tolist()) == sorted(row for key, row in pairs if -2 <= key < 5)
         assert not index.wrong()
-    newest = dict(pairs)
-    assert runs.newest(asked).tolist() == [newest.get(key, -1) for key in asked.tolist()]
+    before = len(adds) and len(adds[0])
+    for bound in (None, before):  # the first run is not asked about rows that others have
+        newest = dict(pairs if bound is None else [(key, row) for key, row in pairs if row < _end_of(runs, bound)])
+        assert runs.newest(asked, bound).tolist() == [newest.get(key, -1) for key in asked.tolist()]
+
+
+def _end_of(runs: SortedRuns, before: int) -> int:
+    """Where the last run ends that starts before a row."""
+    return max((run.end for run in runs._runs if run.first < before), default=0)
+
+
+def test_no_merge_is_larger_than_what_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much there is. There are few runs all the same, and quiet times do not leave many small ones."""
+    merged, plain = [], SortedRuns._replace
+    monkeypatch.setattr(sorted_runs, "_TOGETHER", 4)
+    monkeypatch.setattr(sorted_runs, "_CHEAP", 64)
+    monkeypatch.setattr(sorted_runs, "_ADDS", 16)
+
+    def replace(self: SortedRuns, old: list[Run], level: int, without: Any = None) -> None:
+        merged.append(sum(len(run.keys) for run in old))
+        plain(self, old, level, without)
+
+    monkeypatch.setattr(SortedRuns, "_replace", replace)
+    runs, end, numbers = SortedRuns(tmp_path, "r"), 0, []
+    for sizes in ([20] * 100, [1] * 100, [20] * 100, [20, 1] * 20):  # by day, by night, by day, now and then
+        for size in sizes:
+            merged.clear()
+            runs.add(np.random.default_rng(end).integers(0, 1 << 40, size), np.arange(end, end + size))
+            end += size
+            assert sum(merged) <= 1.5 * max(64, 16 * size)
+        numbers.append(len(runs._runs))
+    assert max(numbers) < 40
+    assert [run.first for run in runs._runs] == [0, *(run.end for run in runs._runs[:-1])]
+    assert sum(len(run.keys) for run in runs._runs) == end
 
 
 # Killed.
@@ -198,6 +288,28 @@ def same_as_from_the_log(store: Store) -> None:
             one, other = (getattr(ledger.table, name)[at] for ledger, at in zip((ours, log), places, strict=True))
             assert np.array_equal(one, other), name
         assert not ours.files.wrong()
+
+
+def test_after_a_loss_of_power_it_goes_on_from_what_is_on_disk(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it had been killed before, with changes that were not on disk."""
+    disk, store = Disk(monkeypatch), made("trace")
+    send(store, the_events()[:900])
+    with opened(store) as learner:
+        for _ in range(5):
+            learner.tick()
+    with opened(store) as learner:
+        learner.tick()
+        synced = learner.ledger.files.clicks.changed_since(learner.ledger.done)
+        assert synced < learner.ledger.done  # something is only in the table of actions
+    before = [path.read_bytes() for path in sorted((store.folder / "ledger").glob("clicks.*"))]
+    disk.lose_power(store.folder / "ledger")
+    assert before != [path.read_bytes() for path in sorted((store.folder / "ledger").glob("clicks.*"))]
+    monkeypatch.setattr(ledger_files, "_place", lambda _: ["after the power came back"])
+    monkeypatch.setattr(Ledger, "rebuild", never)
+    learnt(store)
+    monkeypatch.undo()
+    assert verify_log(store).same
+    same_as_from_the_log(store)
 
 
 # Stores without ledger files, copies, damage.

@@ -191,7 +191,7 @@ class Ledger(TableSource):
                 self.whole_since = int(oldest[0])
             if self.whole_since is not None and self.whole_since > time - self.memory:
                 return False
-            self.files.roll_back(time)
+            self.files.roll_back(time, done)
             self.done = done
         while self.done < done:
             self.advance()
@@ -282,7 +282,7 @@ class Ledger(TableSource):
             "arrival_ts": t.arrival_ts[part],
             "refund_ts": np.where(undone < split, undone, NEVER),
         }
-        number = self.files.clicks.append(block, self.done)
+        number = self.files.clicks.append(block)
         self.files.by_id.add(np.array(t.click_id[part]), number, PINNED)
         late = t.arrival_ts[part] != t.click_ts[part]
         self.files.late.add(np.array(t.click_ts[part])[late], number[late], PINNED)
@@ -343,7 +343,7 @@ class Ledger(TableSource):
             "score": np.array([score for score, _ in told], np.float32),
             "version": np.array([version for _, version in told], np.int64),
         }
-        number = self.files.clicks.append(block, self.done)
+        number = self.files.clicks.append(block)
         self.files.by_id.add(ids[~erased], number[~erased])
         self.files.late.add(times[times != came], number[times != came])
         kept: Ints = ids[~erased]
@@ -419,13 +419,13 @@ class Ledger(TableSource):
         """Keep actions in the order in which they became known: those of an interval come after all before it."""
         order = np.lexsort((kind, row, seen))
         block = {"seen": seen[order], "ts": ts[order], "row": row[order], "kind": kind[order]}
-        self.files.actions.append(block, self.done)
+        self.files.actions.append(block)
 
     def _wait(self, actions: Sequence[KnownAction]) -> None:
         if actions:
             seen, ts, kind, click = np.array(sorted(actions, key=lambda action: action.seen), np.int64).T
             block = {"seen": seen, "ts": ts, "click": click, "kind": kind, "joined": np.full(len(actions), NEVER)}
-            self.files.by_click.add(click, self.files.waiting.append(block, self.done))
+            self.files.by_click.add(click, self.files.waiting.append(block))
 
     # Forgetting.
 

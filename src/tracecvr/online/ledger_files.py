@@ -29,7 +29,7 @@ LEDGER, MANIFEST = "ledger", "ledger.json"
 """The folder of a store, or of a challenger, with the files of its ledger; and what is committed of them."""
 _FORMAT = 1
 _SYNCED = 24
-"""Commits in which every segment that has changed is written to disk once."""
+"""Intervals after which changes of older clicks are on disk. Until then `actions` has them."""
 
 
 class LedgerFiles:
@@ -100,7 +100,7 @@ class LedgerFiles:
             return
         self.actions.sync()
         self.waiting.sync()
-        self.clicks.sync(-(-len(self.clicks.files()) // _SYNCED))
+        self.clicks.sync_due(done, _SYNCED)
         for index in self._indexes.values():
             index.sync()
         content: dict[str, Any] = facts | {
@@ -135,18 +135,18 @@ class LedgerFiles:
         for name, index in self._indexes.items():
             index.load(content[name])
         self.actions.adopt("kind")
-        self._redo(synced, committed)
-        self._take_back(committed, counted=False)
+        self._redo(synced, committed, content["synced"])
+        self._take_back(committed, content["synced"], counted=False)
         self.clicks.blank("arrival_ts")
         self.waiting.blank("kind")
         self._remove_unnamed({*self._files(), self.folder / MANIFEST})
         if content["place"] != _place(self.folder) and (damaged := self.wrong()):
             raise UserError(f"{damaged[0]} is damaged")
 
-    def roll_back(self, time: int) -> None:
-        """Become what it was when nothing was known from a time on."""
+    def roll_back(self, time: int, interval: int) -> None:
+        """Become what it was when nothing was known from a time on, at which an interval starts."""
         self.clicks.truncate(self.clicks.first + self.clicks.search("arrival_ts", time))
-        self._take_back(time, counted=True)
+        self._take_back(time, interval, counted=True)
         self.waiting.truncate(self.waiting.first + self.waiting.search("seen", time))
         self.by_id.truncate(self.clicks.end)
         self.late.truncate(self.clicks.end)
@@ -174,8 +174,9 @@ class LedgerFiles:
         rows = self.actions.column("row")[self.actions.search("seen", time) :]
         return np.unique(rows[(rows >= self.clicks.first) & (rows < self.clicks.end)])
 
-    def _take_back(self, time: int, counted: bool) -> None:
-        """Forget actions that became known since a time; `counted`, if the sums have them."""
+    def _take_back(self, time: int, interval: int, counted: bool) -> None:
+        """Forget actions that became known since a time; `counted`, if the sums have them. Clicks may lack on disk what
+        was changed since an interval."""
         rows = self._since(time)
         known, happened, undone = (self.clicks.gather(name, rows) for name in ("known_ts", "action_ts", "refund_ts"))
         later = (known >= time) & (known != NEVER)
@@ -189,13 +190,13 @@ class LedgerFiles:
         again = self.waiting.first + np.flatnonzero((joined >= time) & (joined != NEVER))
         blank = {"joined": np.full(len(again), NEVER)}
         if counted:
-            self.clicks.write(rows, values, 0)
-            self.waiting.write(again, blank, 0)
+            self.clicks.write(rows, values, interval)
+            self.waiting.write(again, blank, interval)
         else:
-            self.clicks.put(rows, values)
-            self.waiting.put(again, blank)
+            self.clicks.put(rows, values, interval)
+            self.waiting.put(again, blank, interval)
 
-    def _redo(self, start: int, end: int) -> None:
+    def _redo(self, start: int, end: int, interval: int) -> None:
         """Write actions of a range of time into their clicks once more."""
         first, last = self.actions.search("seen", start), self.actions.search("seen", end)
         seen, ts, row, kind = (self.actions.column(name)[first:last] for name in ("seen", "ts", "row", "kind"))
@@ -207,7 +208,7 @@ class LedgerFiles:
         happened[which[~taken_back], kind[~taken_back] - 1] = ts[~taken_back]
         known[which[~taken_back], kind[~taken_back] - 1] = seen[~taken_back]
         undone[which[taken_back]] = seen[taken_back]
-        self.clicks.put(rows, {"known_ts": known, "action_ts": happened, "refund_ts": undone})
+        self.clicks.put(rows, {"known_ts": known, "action_ts": happened, "refund_ts": undone}, interval)
 
 
 def _place(folder: Path) -> list[Any]:

@@ -31,6 +31,7 @@ SMALLEST, LARGEST = 1 << 10, 1 << 20
 _AT_ONCE = 1 << 16
 """Rows that are hashed together: what is in between stays in the processor's cache."""
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+_PAGE = mmap.ALLOCATIONGRANULARITY
 
 
 class SegmentFacts(NamedTuple):
@@ -48,7 +49,9 @@ class Segment:
     def __init__(self, path: Path | None, layout: Layout, first: int, room: int) -> None:
         self.path, self.first, self.room, self.total = path, first, room, 0
         self.changed_since: int | None = None
-        """The interval since which it has changes that may not be on disk."""
+        """The interval since which rows that it had were changed and may not be on disk as they are."""
+        self.appended: slice | None = None
+        """Rows that were appended, or taken back, and may not be on disk."""
         size = room * _row_bytes(layout)
         self._map = None if path is None else _mapped(path, size)
         held: Any = np.zeros(size, np.uint8) if self._map is None else self._map
@@ -61,12 +64,37 @@ class Segment:
 
     def sync(self) -> None:
         """Let everything be on disk that was written."""
-        self.changed_since = None
-        if self._map is not None and self.path is not None:
-            try:
-                self._map.flush()
-            except OSError as error:
-                raise not_written(self.path, error) from error
+        if self._map is not None:
+            self._flush(self._map, 0, len(self._map))
+        self.changed_since = self.appended = None
+
+    def sync_appended(self) -> None:
+        """Let the rows be on disk that were appended. Pages of other rows that were changed are not written for it:
+        actions are scattered over them, and most pages will change again soon."""
+        if self._map is None or self.appended is None:
+            return
+        start = 0
+        for column in self.columns.values():
+            row = column.nbytes // self.room
+            first = (start + self.appended.start * row) // _PAGE * _PAGE
+            self._flush(self._map, first, start + self.appended.stop * row - first)
+            start += column.nbytes
+        self.appended = None
+
+    def _flush(self, mapped: mmap.mmap, first: int, size: int) -> None:
+        try:
+            mapped.flush(first, size)
+        except OSError as error:
+            raise not_written(Path(str(self.path)), error) from error
+
+    def extend(self, at: slice) -> None:
+        """Note that rows at its end were appended or taken back."""
+        old = self.appended or at
+        self.appended = slice(min(old.start, at.start), max(old.stop, at.stop))
+
+    def change(self, interval: int) -> None:
+        """Note that rows were changed in an interval."""
+        self.changed_since = interval if self.changed_since is None else min(interval, self.changed_since)
 
     def facts(self) -> SegmentFacts:
         return SegmentFacts(self.first, self.room, self.total)
@@ -104,7 +132,7 @@ class SegmentedTable:
 
     # Writing.
 
-    def append(self, block: Mapping[str, Array], interval: int) -> Ints:
+    def append(self, block: Mapping[str, Array]) -> Ints:
         """Rows after all others; their numbers."""
         start, size = self.end, len(next(iter(block.values())))
         while self.end < start + size:
@@ -114,7 +142,8 @@ class SegmentedTable:
             at = slice(self.end - segment.first, self.end - segment.first + count)
             for name, values in block.items():
                 segment.columns[name][at] = values[done : done + count]
-            self._changed(segment, at, interval)
+            segment.total = (segment.total + segment.sum_of(at)) % (1 << 64)
+            segment.extend(at)
             self.end += count
         return np.arange(start, self.end, dtype=np.int64)
 
@@ -125,13 +154,15 @@ class SegmentedTable:
             segment.total = (segment.total - segment.sum_of(at)) % (1 << 64)
             for name, value in values.items():
                 segment.columns[name][at] = value[which]
-            self._changed(segment, at, interval)
+            segment.total = (segment.total + segment.sum_of(at)) % (1 << 64)
+            segment.change(interval)
 
-    def put(self, number: Ints, values: Mapping[str, Array]) -> None:
+    def put(self, number: Ints, values: Mapping[str, Array], interval: int) -> None:
         """Write what the sums count already: a row may be given more than once."""
         for segment, which in self._parts(number):
             for name, value in values.items():
                 segment.columns[name][number[which] - segment.first] = value[which]
+            segment.change(interval)
 
     def truncate(self, end: int) -> None:
         """Take back the rows from `end` on, and leave nothing of them."""
@@ -143,7 +174,7 @@ class SegmentedTable:
             last = self._segments[-1]
             at = slice(end - last.first, min(self.end - last.first, last.room))
             last.total = (last.total - last.sum_of(at)) % (1 << 64)
-            last.changed_since = last.changed_since or 0
+            last.extend(at)
             for column in last.columns.values():
                 column[at] = 0
         self.end = max(self.first, end)
@@ -164,11 +195,6 @@ class SegmentedTable:
         self._segments.append(Segment(path, self.layout, self.end, room))
         return self._segments[-1]
 
-    def _changed(self, segment: Segment, at: slice | Ints, interval: int) -> None:
-        segment.total = (segment.total + segment.sum_of(at)) % (1 << 64)
-        if segment.changed_since is None:
-            segment.changed_since = interval
-
     def _parts(self, number: Ints) -> Iterator[tuple[Segment, Ints]]:
         """Segments that rows are in, and which of the rows."""
         where = np.searchsorted([s.first for s in self._segments], number, side="right") - 1
@@ -179,16 +205,23 @@ class SegmentedTable:
 
     # On disk.
 
-    def sync(self, most: int | None = None) -> None:
-        """Let what was written be on disk: what was appended last, and of older changes those of so many segments."""
-        changed = [s for s in self._segments if s.changed_since is not None]
-        recent = [s for s in changed if s is self._segments[-1]]
-        older = sorted((s for s in changed if s not in recent), key=lambda s: s.changed_since or 0)
-        for segment in recent + older[:most]:
+    def sync(self) -> None:
+        """Let what was written be on disk."""
+        for segment in self._segments:
+            if segment.appended is not None or segment.changed_since is not None:
+                segment.sync()
+
+    def sync_due(self, now: int, within: int) -> None:
+        """Let what was appended be on disk, and what was changed within so many intervals. A segment is written once in
+        half of them at most, and few segments at a time, however many there are."""
+        for segment in self._segments:
+            segment.sync_appended()
+        due = [s for s in self._segments if s.changed_since is not None and s.changed_since <= now - within // 2]
+        for segment in sorted(due, key=lambda s: s.changed_since or 0)[: -(-2 * len(self._segments) // within)]:
             segment.sync()
 
     def changed_since(self, now: int) -> int:
-        """The first interval of which changes may not be on disk."""
+        """The first interval whose changes of rows may not be on disk."""
         return min((s.changed_since for s in self._segments if s.changed_since is not None), default=now)
 
     def state(self) -> dict[str, Any]:
@@ -219,7 +252,8 @@ class SegmentedTable:
             written = last.columns[name][self.end - last.first :] != 0
             count = len(written) if written.all() else int(np.argmin(written))
             at = slice(self.end - last.first, self.end - last.first + count)
-            self._changed(last, at, 0)
+            last.total = (last.total + last.sum_of(at)) % (1 << 64)
+            last.extend(at)
             self.end += count
             if self.end < last.first + last.room:
                 return

@@ -1,13 +1,14 @@
 """An index on disk: pairs of a key and a row number, in runs that are sorted by key, a file each.
 
-Each interval adds a run. Eight runs of a kind are merged into one of the next kind, so that there are few of them and
-each pair is written a few times in its life. A file never changes; it is removed when nothing names it any more.
+Each interval adds a run. Eight runs of a level are merged into one of the next, so that there are few of them and each
+pair is written a few times in its life. How much is merged at a time depends on what an interval adds, not on how much
+there is: no tick waits for a merge of a month. A file never changes; it is removed when nothing names it any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from tracecvr.data.table import Ints
 
 _TOGETHER = 8
 """Runs of a level that become one of the next."""
-_LARGEST = 1 << 25
-"""Pairs of a run that is not made larger by merging: half a gigabyte."""
+_CHEAP = 1 << 20
+"""Pairs that are merged in a few hundredths of a second, so that it does not matter when."""
+_ADDS = 64
+"""How many times as many pairs as were just added may be merged, if that is more."""
 _CHUNK = 1 << 18
 """Pairs that are merged at a time, about: merging takes no memory that grows with the runs."""
 _SAMPLED = 1 << 12
 PINNED = 99
-"""The level of a run that is never merged."""
+"""The level of a run that is not merged any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +87,19 @@ class SortedRuns:
         return np.concatenate(which), np.concatenate(rows)
 
     def newest(self, keys: Ints, before: int | None = None) -> Ints:
-        """The last row of each key, -1 if there is none."""
-        which, rows = self.find(keys, before)
+        """The last row of each key, -1 if there is none. Runs are asked from the newest on, and older ones only for
+        keys that are still missing: most actions follow their click soon."""
         result = np.full(len(keys), -1, np.int64)
-        np.maximum.at(result, which, rows)
+        missing = np.argsort(keys, kind="stable")  # neighbours in a run are asked for one after the other
+        for run in reversed(self._runs):
+            if not len(missing):
+                break
+            if not len(run.keys) or (before is not None and run.first >= before):
+                continue
+            after = np.searchsorted(run.keys, keys[missing], "right")
+            hit = (after > 0) & (run.keys[np.maximum(after, 1) - 1] == keys[missing])
+            result[missing[hit]] = run.rows[after[hit] - 1]
+            missing = missing[~hit]
         return result
 
     def between(self, low: int, high: int) -> Ints:
@@ -104,12 +116,21 @@ class SortedRuns:
         order = np.argsort(keys, kind="stable")
         first, end = int(rows.min()), int(rows.max()) + 1
         self._runs.append(self._written(level, first, end, iter([(keys[order], rows[order])]), len(keys)))
-        while level < PINNED:
-            equal = [run for run in self._runs if run.level == level]
-            if len(equal) < _TOGETHER or sum(len(run.keys) for run in equal) > _LARGEST:
-                break
+        if level < PINNED:
+            self._merge(max(_CHEAP, _ADDS * len(keys)))
+
+    def _merge(self, most: int) -> None:
+        """Merge runs of equal levels, at most so many pairs of each level. Runs that are too large for that stay as
+        they are from now on, and so do all before them: runs are in the order of their rows."""
+        level = 0
+        while len(equal := [run for run in self._runs if run.level == level][:_TOGETHER]) == _TOGETHER:
+            large = [run for run in equal if len(run.keys) * _TOGETHER > most]
+            if large:
+                end = large[-1].end
+                self._runs = [replace(run, level=PINNED) if run.end <= end else run for run in self._runs]
+            else:
+                self._replace(equal, level + 1)
             level += 1
-            self._replace(equal, level)
 
     def remove(self, rows: Ints) -> None:
         """Leave nothing of some rows."""
