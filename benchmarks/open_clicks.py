@@ -5,7 +5,8 @@
 
 Each interval has the same traffic, and d_max grows with the number of clicks that are to be open: what is learnt in a
 tick is the same. Open clicks are written straight into the ledger, since their log would be several times larger; the
-ticks that are measured come from the log. Learner and server are processes of their own.
+ticks that are measured come from the log. Learners and servers are processes of their own, and ticks of few and of many
+open clicks take turns, so that a busy machine is equally busy for both.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from measure import child, machine
+from measure import machine
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
@@ -46,6 +47,7 @@ _PATIENCE = 120
 
 def made(folder: Path, clicks: int, hourly: int, method: str) -> Store:
     """A store that is about to have so many open clicks."""
+    folder.mkdir()
     d_max = max(1, clicks // hourly - MATURE - 1) * HOUR
     horizons = tuple(sorted({min(h, d_max) for h in (15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, d_max)}))
     dataset = Synthetic(clicks=20_000, days=3, split=2 * DAY, d_max=d_max, horizons=horizons, interval=HOUR)
@@ -129,26 +131,67 @@ def _events(store: Store, first: int, number: int, hourly: int, rng: np.random.G
 # In processes of their own.
 
 
-def learner(folder: str) -> dict[str, Any]:
-    """What it costs until a learner is ready, and each tick; its own memory."""
-    since, begun = time.monotonic(), _used()
+def learner(folder: str) -> None:
+    """Be a learner that says, in lines of JSON, what it took to be ready, and then, for each line that it is sent, what
+    a tick took."""
+    since = time.monotonic()
     with opened(Store.open(Path(folder))) as learning:
-        ready, used = time.monotonic() - since, [_used()]
-        ticks, memory = [], [_own_memory("self")]
-        while True:
-            since = time.monotonic()
-            if learning.tick() is None:
-                break
-            ticks.append(time.monotonic() - since)  # with what is saved at its end
-            used.append(_used())
-            memory.append(_own_memory("self"))
-        facts = {f"ticks_{name}": np.diff([use[name] for use in used]).tolist() for name in begun}
-        return facts | {
-            "restart_s": ready,
-            "restart_processor_s": used[0]["processor_s"] - begun["processor_s"],
-            "ticks_s": ticks,
-            "memory_gb": max(memory),
-            "open": len(learning.ledger.table),
+        _say({"ready_s": time.monotonic() - since} | _used())
+        for _ in sys.stdin:
+            before, since = _used(), time.monotonic()
+            assert learning.tick() is not None
+            seconds = time.monotonic() - since  # with what is saved at its end
+            used = {name: after - before[name] for name, after in _used().items()}
+            facts = {"s": seconds, "memory_gb": _own_memory("self"), "open": len(learning.ledger.table)}
+            _say(used | facts)
+
+
+def _say(facts: dict[str, float]) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+class LearnerProcess:
+    """A learner in a process of its own, which learns when it is told to."""
+
+    def __init__(self, store: Store) -> None:
+        code = "import sys, open_clicks; open_clicks.learner(sys.argv[1])"
+        self._since = time.monotonic()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, str(store.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent,
+        )
+        self.ready = self._line()
+        self.ticks: list[dict[str, float]] = []
+        self.started_s = 0.0
+
+    def tick(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self.ticks.append(self._line())
+        self.started_s = self.started_s or time.monotonic() - self._since
+
+    def _line(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        content: dict[str, float] = json.loads(self._process.stdout.readline())
+        return content
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def facts(self) -> dict[str, Any]:
+        """What its restart and its ticks took."""
+        names = ("s", "processor_s", "read_mb", "written_mb")
+        return {f"ticks_{name}": [tick[name] for tick in self.ticks] for name in names} | {
+            "restart_s": self.ready["ready_s"],
+            "restart_processor_s": self.ready["processor_s"],
+            "started_s": self.started_s,
+            "memory_gb": max(tick["memory_gb"] for tick in self.ticks),
+            "open": self.ticks[-1]["open"],
         }
 
 
@@ -188,25 +231,39 @@ def _own_memory(process: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024 / 1e9
 
 
-def measured(room: Path, clicks: int, hourly: int, ticks: int, method: str) -> dict[str, Any]:
-    """What so many open clicks cost."""
-    since = time.monotonic()
+def filled(room: Path, clicks: int, hourly: int, ticks: int, method: str) -> Store:
+    """A store with so many open clicks, and events of some more intervals in its log."""
     store = made(room, clicks, hourly, method)
-    done = fill(store, clicks, hourly)
-    filled = time.monotonic() - since
-    send(store, clicks, done, hourly, ticks)
-    code = "import json, sys, open_clicks; print(json.dumps(open_clicks.learner(sys.argv[1])))"
-    ended = child.Child("learner", [sys.executable, "-c", code, str(store.folder)]).wait()
-    facts: dict[str, Any] = json.loads(ended.output.splitlines()[-1])
+    send(store, clicks, fill(store, clicks, hourly), hourly, ticks)
+    return store
+
+
+def measured(stores: list[Store], ticks: int) -> list[dict[str, Any]]:
+    """What open clicks cost. Ticks of all stores take turns: whatever else the machine does, it does to all of them.
+    The first of a store comes right after its start."""
+    processes: list[LearnerProcess] = []
+    try:
+        for store in stores:
+            processes.append(LearnerProcess(store))
+            processes[-1].tick()
+        for _ in range(ticks - 1):
+            for process in processes:
+                process.tick()
+    finally:
+        for process in processes:
+            process.close()
+    return [process.facts() | _sizes(store) for process, store in zip(processes, stores, strict=True)]
+
+
+def _sizes(store: Store) -> dict[str, float]:
     size = sum(path.stat().st_size for path in (store.folder / "ledger").iterdir())
-    return facts | {
-        "clicks": clicks,
-        "fill_s": filled,
-        "learner_wall_s": ended.wall_s,
-        "server_memory_gb": server(store.folder),
-        "ledger_gb": size / 1e9,
-        "bytes_per_click": size / facts["open"],
-    }
+    return {"ledger_gb": size / 1e9, "server_memory_gb": server(store.folder)}
+
+
+def _ratio(results: list[dict[str, Any]], name: str) -> float:
+    """How many times as much as with the fewest clicks a tick takes with the most: of medians."""
+    least, most = (float(np.median(result[name])) for result in (results[0], results[-1]))
+    return most / least
 
 
 def main() -> None:
@@ -216,18 +273,26 @@ def main() -> None:
     )
     parser.add_argument("--clicks", type=int, nargs="+", default=[1_000_000, 50_000_000], help="how many are open")
     parser.add_argument("--hourly", type=int, default=25_000, help="clicks of an interval")
-    parser.add_argument("--ticks", type=int, default=5, help="how many are measured")
+    parser.add_argument("--ticks", type=int, default=9, help="how many are measured")
     parser.add_argument("--method", default="defer")
     parser.add_argument("--room", type=Path, default=None, help="where the stores are made, and removed")
     parser.add_argument("--out", type=Path, default=Path("runs/open_clicks.json"), help="the JSON that is written")
     given = parser.parse_args()
-    results, console = [], Console()
-    for clicks in given.clicks:
-        with tempfile.TemporaryDirectory(prefix="tracecvr_open_", dir=given.room) as room:
-            results.append(measured(Path(room), clicks, min(given.hourly, clicks // 30), given.ticks, given.method))
-        console.print_json(json.dumps(results[-1]))
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="tracecvr_open_", dir=given.room) as room:
+        stores = []
+        for clicks in given.clicks:
+            hourly = min(given.hourly, clicks // 30)
+            stores.append(filled(Path(room) / str(clicks), clicks, hourly, given.ticks, given.method))
+        results = measured(stores, given.ticks)
+    for clicks, result in zip(given.clicks, results, strict=True):
+        console.print_json(json.dumps({"clicks": clicks} | result))
+    for name in ("ticks_s", "ticks_processor_s"):
+        console.print(f"{name}: {_ratio(results, name):.2f} times")
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"machine": machine.facts(1), "results": results}, indent=2) + "\n")
+    given.out.write_text(
+        json.dumps({"machine": machine.facts(1), "clicks": given.clicks, "results": results}, indent=2) + "\n"
+    )
 
 
 if __name__ == "__main__":

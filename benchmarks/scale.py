@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from math import ceil, log2
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,14 +36,15 @@ from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
+from tracecvr.online import segments
 from tracecvr.online.event_log import Grid
-from tracecvr.online.ledger import MATURE, Ledger
+from tracecvr.online.ledger import MATURE, SPARE, Ledger
 from tracecvr.online.store import Settings, Store
 
 SCALES = (1, 10, 100, 1000)
 GB = 1e9
 DISK_USED = 0.8
-"""The share of a disk that log and ledger may fill."""
+"""The share of a disk that log, ledger and answers may fill."""
 REQUEST_S = 4.2e-3
 """Of the processor, to answer a request that registers and scores one click: taken with `load.py`, not here."""
 
@@ -53,7 +54,11 @@ class Costs:
     """What was measured on one core of this machine, TRACE at the paper's sizes."""
 
     ledger_bytes: float
-    """Disk of a click as long as its label is open."""
+    """Disk of a click as long as it is in the ledger."""
+    action_bytes: float
+    """Disk of an action, as long."""
+    answer_bytes: float
+    """Disk of what TRACE's frozen nets say of a click, as long as its label is open."""
     log_bytes: float
     """Disk of an event of the log."""
     accept_s: float
@@ -111,22 +116,26 @@ class Machine:
 
 def measured(clicks: int, rounds: int) -> Costs:
     """Costs, on this machine, now."""
-    with tempfile.TemporaryDirectory(prefix="tracecvr_scale_") as room:
-        ledger_bytes, log_bytes, accept_s = _of_a_click(Path(room), clicks)
     torch.set_num_threads(1)
     table = paper.dense(paper.STEADY + rounds, clicks)
     stream = paper.Stream("trace", table)
-    for hour in range(paper.STEADY):
-        stream.tick(hour)
     each = []
-    for hour in range(paper.STEADY, paper.STEADY + rounds):
-        start = time.process_time()
-        events = stream.tick(hour)
-        each.append((time.process_time() - start) / events)
+    with tempfile.TemporaryDirectory(prefix="tracecvr_scale_") as room:
+        of_a_click = _of_a_click(Path(room), clicks)
+        stream.engine.keep_answers_in(Path(room) / "answers")
+        for hour in range(paper.STEADY):
+            stream.tick(hour)
+        for hour in range(paper.STEADY, paper.STEADY + rounds):
+            start = time.process_time()
+            events = stream.tick(hour)
+            each.append((time.process_time() - start) / events)
+        answer_bytes = _answer_bytes(Path(room) / "answers")
     return Costs(
-        ledger_bytes,
-        log_bytes,
-        accept_s,
+        of_a_click.ledger,
+        of_a_click.action,
+        answer_bytes,
+        of_a_click.log,
+        of_a_click.accept_s,
         float(np.median(each)),
         max(0.02, float(np.std(np.log(each)))),
         _net_bytes(stream.engine),
@@ -134,8 +143,28 @@ def measured(clicks: int, rounds: int) -> Costs:
     )
 
 
-def _of_a_click(room: Path, clicks: int) -> tuple[float, float, float]:
-    """Bytes of ledger per click, bytes of log per event and seconds to accept one: clicks of a day, as JSON."""
+class OfAClick(NamedTuple):
+    """Bytes of the ledger per click and per action, bytes of the log per event, and seconds to accept one."""
+
+    ledger: float
+    action: float
+    log: float
+    accept_s: float
+
+
+def _answer_bytes(folder: Path) -> float:
+    """Of a click, by all nets: a file for each net and interval."""
+    nets = [list(net.iterdir()) for net in folder.iterdir()]
+    return sum(
+        sum(path.stat().st_size for path in blocks)
+        / sum(len(np.lib.format.open_memmap(path, mode="r")) for path in blocks)
+        for blocks in nets
+        if blocks
+    )
+
+
+def _of_a_click(room: Path, clicks: int) -> OfAClick:
+    """Of clicks of a day, as JSON."""
     write_criteo(room / "raw.txt", 2 * clicks)
     dataset = Criteo(split=30 * DAY, duplicates="keep")
     prepared.prepare_to(room / "base", dataset, room / "raw.txt")
@@ -152,10 +181,14 @@ def _of_a_click(room: Path, clicks: int) -> tuple[float, float, float]:
     ledger = Ledger(store.base, grid, store.reader, log, 10**10)
     before = len(ledger.table)
     ledger.advance()
-    row = sum(np.dtype(kind).itemsize * max(1, width) for kind, width in ledger.files.clicks.layout.values())
     index = 2 * 8  # id and row, sorted
     assert len(ledger.table) > before
-    return float(row + index), size / len(lines), seconds / len(lines)
+    click, action = (_row_bytes(table.layout) for table in (ledger.files.clicks, ledger.files.actions))
+    return OfAClick(click + index, action, size / len(lines), seconds / len(lines))
+
+
+def _row_bytes(layout: segments.Layout) -> float:
+    return float(sum(np.dtype(kind).itemsize * max(1, width) for kind, width in layout.values()))
 
 
 def _events(dataset: Dataset, raw: Path) -> Iterator[dict[str, Any]]:
@@ -197,6 +230,7 @@ class Demand:
     clicks_per_s: float
     open_clicks: float
     ledger_gb: float
+    answers_gb: float
     log_gb: float
     accept_cores: float
     score_cores: float
@@ -216,7 +250,9 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     t = traffic.times(scale)
     kept = t.d_max + (MATURE + 1) * t.interval
     open_clicks = t.clicks_per_s * kept
-    ledger = open_clicks * costs.ledger_bytes
+    of_a_click = costs.ledger_bytes + t.conversions_per_click * costs.action_bytes
+    ledger = t.clicks_per_s * (kept + SPARE * t.interval) * of_a_click
+    answers = open_clicks * costs.answer_bytes
     events = t.clicks_per_s * (1 + t.conversions_per_click)
     log = events * kept * costs.log_bytes
     accept = events * costs.accept_s
@@ -224,7 +260,7 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     learn = t.clicks_per_s * t.reveals_per_click * costs.learn_s
     embedding = 3 * 4.0 * t.embedding_rows * t.dim  # weights and Adam's two moments
     needs = {
-        "disk of log and ledger": (log + ledger) / (DISK_USED * m.disk),
+        "disk": (log + ledger + answers) / (DISK_USED * m.disk),
         "cores that accept": accept / (m.cores / 2),
         "cores that score": serve / (m.cores / 2),
         "cores that learn": learn / (m.cores / 2),
@@ -235,6 +271,7 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
         t.clicks_per_s,
         open_clicks,
         ledger / GB,
+        answers / GB,
         log / GB,
         accept,
         serve,
@@ -367,6 +404,8 @@ def main() -> None:
     given.out.write_text(json.dumps(content, indent=2) + "\n")
     console.print(_table("what was measured", ("", ""), [(k, f"{v:.3g}") for k, v in asdict(costs).items()]))
     console.print(_table("demand", DEMAND, [_demand_row(d) for d in demands]))
+    most = demands[0].clicks_per_s / demands[0].servers["disk"]
+    console.print(f"the disk of one server: {most:,.0f} clicks a second")
     console.print(_table("ticks, simulated", TICKS, [_tick_row(*row) for row in lags]))
     console.print(f"written: {given.out}")
 
@@ -376,6 +415,7 @@ DEMAND = (
     "clicks/s",
     "open clicks",
     "ledger",
+    "answers",
     "log",
     "accept",
     "score",
@@ -393,6 +433,7 @@ def _demand_row(d: Demand) -> tuple[str, ...]:
         f"{d.clicks_per_s:,.0f}",
         f"{d.open_clicks:.2g}",
         f"{d.ledger_gb:,.0f} GB",
+        f"{d.answers_gb:,.0f} GB",
         f"{d.log_gb:,.0f} GB",
         f"{d.accept_cores:,.2f} cores",
         f"{d.score_cores:,.2f} cores",

@@ -51,7 +51,7 @@ def test_shards_learn_what_one_table_does(base: Path, tmp_path: Path, method: st
     assert ours.fingerprint() == whole.fingerprint()
 
 
-COSTS = Costs(133, 319, 3.7e-5, 1.8e-5, 0.1, 680_000, 8e-10)
+COSTS = Costs(145, 32, 45, 319, 3.7e-5, 1.8e-5, 0.1, 680_000, 8e-10)
 
 
 def test_demand_grows_with_traffic_and_names_what_is_short() -> None:
@@ -59,7 +59,7 @@ def test_demand_grows_with_traffic_and_names_what_is_short() -> None:
     assert ten.open_clicks == pytest.approx(10 * one.open_clicks)
     assert ten.learn_cores == pytest.approx(10 * 100 * 6 * 1.8e-5)
     assert one.open_clicks == 100 * (30 * DAY + 25 * HOUR)
-    assert one.short == "disk of log and ledger"  # open clicks are in files
+    assert one.short == "disk"  # open clicks are in files
     assert demand(1, Traffic(d_max=HOUR), COSTS, Machine(cores=1)).short == "cores that score"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -310,6 +311,30 @@ def test_after_a_loss_of_power_it_goes_on_from_what_is_on_disk(made: Made, monke
     monkeypatch.undo()
     assert verify_log(store).same
     same_as_from_the_log(store)
+
+
+def test_a_replay_has_open_clicks_in_files_and_leaves_none(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made("trace")
+    send(store, the_events()[:900])
+    learnt(store)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    commit, held = LedgerFiles.commit, []
+
+    def watched(files: LedgerFiles, *given: Any) -> None:
+        commit(files, *given)
+        assert files.folder is not None
+        assert set(files.folder.iterdir()) == set(files._files())
+        held.append(len(list(files.folder.iterdir())) + len(list((files.folder.parent / "answers").glob("*/*"))))
+
+    monkeypatch.setattr(LedgerFiles, "commit", watched)
+    monkeypatch.setattr(Segment, "sync", never)  # nobody opens it again: it waits for no disk
+    assert verify_log(store).same
+    assert len(held) > 10
+    assert min(held) > 5
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 # Stores without ledger files, copies, damage.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,41 @@ def test_compaction_changes_nothing_and_the_archive_is_replayed_too(made: Made, 
     send(store, the_events()[half:])
     finish(store)
     assert learnt(store)[0] == replayed(store)
+    assert verify_log.verify_log(store).same
+
+
+def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
+    made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that is lost afterwards is built anew from them, also what waits for clicks that come late."""
+    store = made("es_dfm", Settings(lateness=HOUR, keep=2), hourly)
+    late = {e["click_id"] for e in the_events() if e["type"] == "click" and e["click_id"] % 10 == 0}
+    order = sorted(
+        enumerate(the_events()), key=lambda e: e[0] + 150 * (e[1]["type"] == "click" and e[1]["click_id"] in late)
+    )
+    events = [event for _, event in order]
+    half = len(events) * 19 // 20
+    send(store, events[:half])
+    learnt(store)
+    everything = len(store.log().since(0, 10**6))
+    monkeypatch.setattr(archive, "_BLOCK", 40)
+    assert archive.compact(store, store.engine().memory) > 100
+    frames = [pl.read_parquet(path) for path in archive.archived(store)]
+    sizes = [len(frame) for frame in frames]
+    assert sum(sizes) + len(store.log().since(0, 10**6)) == everything
+    assert len(sizes) > 3
+    assert all(
+        size <= 40 or len({store.grid.number(t) for t in frame["seen"]}) == 1
+        for size, frame in zip(sizes, frames, strict=True)
+    )
+    with opened(store) as learner:
+        done = learner.ledger.done - 1  # of the older version that is kept
+        assert store.log().next_known(0) >= store.grid.bounds(done - 1)[0] - learner.ledger.memory - store.grid.interval
+        assert len(learner.ledger.files.waiting) > 5
+    shutil.rmtree(store.folder / "ledger")
+    send(store, events[half:])
+    finish(store)
+    learnt(store)
     assert verify_log.verify_log(store).same
 
 

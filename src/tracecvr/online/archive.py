@@ -16,11 +16,13 @@ from tracecvr.base.files import sha256, write_parquet, write_text
 from tracecvr.online.challenge import FOLDER, challengers, named, names, remove_dropped
 from tracecvr.online.event_log import Accepted, EventLog, answers_for
 from tracecvr.online.events import CLICK, body_of
-from tracecvr.online.ledger import first_needed, memory_of
+from tracecvr.online.ledger import first_held, memory_of
 from tracecvr.online.ledger_erasure import erase_at_rest, remove_at_rest
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
+_BLOCK = 1 << 18
+"""Events of a file, about: some hundred megabytes while it is written."""
 _FACTS = {
     "pos": pl.Int64,
     "event_id": pl.String,
@@ -39,7 +41,8 @@ def compact(store: Store, memory: int) -> int:
     """Archive what neither the learner, whose engine has that memory, nor a version that it could fall back to needs;
     returns how many events.
 
-    The file is whole before anything is deleted, and named by its intervals: a compaction that is killed is repeated.
+    A file is whole before its events are deleted, and named by its intervals: a compaction that is killed is repeated.
+    Each file has as many intervals as fit in memory.
     """
     log = store.log()
     for path in archived(store):  # of a compaction that was killed before it deleted
@@ -49,19 +52,23 @@ def compact(store: Store, memory: int) -> int:
     )
     if not last:
         return 0
-    before = store.grid.bounds(last)[0]
-    rows = log.before(before)
-    if rows:
-        first = min(store.grid.number(row.seen) for row in rows)
-        _write(store.folder / "archive" / f"{first:09d}-{last:09d}.parquet", _frame(store, rows))
-    return log.prune(before)
+    end, count, until = store.grid.bounds(last)[0], 0, -1
+    while until < end:
+        until = log.portion(end, _BLOCK)
+        if rows := log.before(until):
+            first = min(store.grid.number(row.seen) for row in rows)
+            name = f"{first:09d}-{store.grid.number(until):09d}.parquet"
+            _write(store.folder / "archive" / name, _frame(store, rows))
+        count += log.prune(until)
+    return count
 
 
 def _first_needed(store: Store, memory: int) -> int:
-    """The interval from which on a model, or a version that it could fall back to, needs the log."""
+    """The interval from which on a model, or a version that it could fall back to, has open clicks. A ledger that is
+    built anew also asks for actions that came before their clicks: it reads the archive, too."""
     versions = Versions(store.home, store.settings.keep).listed()
     oldest = min((manifest["intervals"] for manifest in versions), default=0)
-    return first_needed(store.grid, memory_of(store.grid, memory), oldest)
+    return first_held(store.grid, memory_of(store.grid, memory), oldest)
 
 
 def restore(store: Store, number: int) -> None:

@@ -614,6 +614,15 @@ class EventLog:
         """Accepted events that became known before a time."""
         return self._accepted_rows("WHERE seen < ? ORDER BY pos", (time,))
 
+    def portion(self, time: int, count: int) -> int:
+        """The end of as many intervals as have no more than so many events, or of the first that has any; at most a
+        time, with which an interval starts."""
+        beyond = self._one("SELECT seen FROM events WHERE seen < ? ORDER BY seen LIMIT 1 OFFSET ?", (time, count))
+        if beyond is None:
+            return time
+        first = self.grid.number(self._one("SELECT min(seen) FROM events"))
+        return self.grid.bounds(max(self.grid.number(beyond), first + 1))[0]
+
     def prune(self, time: int) -> int:
         """Delete what became known before a time: it is kept elsewhere. Returns how much that was."""
         with self._transaction():
@@ -676,10 +685,10 @@ class EventLog:
         """What SQLite finds wrong with the whole database: pages, tables, indexes."""
         try:
             with self._turn:
-                found = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
+                errors = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
         except apsw.Error as error:
-            found = [page_checksums.reason(error)]
-        return [*found, f"events up to {self._readable()} can be read"] if found else []
+            errors = [page_checksums.reason(error)]
+        return [*errors, f"events up to {self._readable()} can be read"] if errors else []
 
     def _readable(self) -> int:
         """The position of the last event before the first that cannot be read."""

@@ -323,11 +323,11 @@ def guard_of(store: Store) -> Guard:
     return Guard(settings.guard_nll, settings.guard_pcoc, base=settings.guard_base, log_odds=settings.guard_log_odds)
 
 
-def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
+def ledger_of(store: Store, engine: Engine, folder: Path | None = None, temporary: bool = False) -> Ledger:
     """The ledger that an engine of a store needs, in files if there is a folder for them. It reads the archive, too:
     after all versions are lost, say."""
     memory = memory_of(store.grid, engine.memory)
-    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
+    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder, temporary)
 
 
 def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_progress) -> None:
@@ -382,11 +382,11 @@ class Prequential:
 
     def of(self, row: Ints) -> npt.NDArray[np.float32]:
         """Of clicks by row; NaN of those that were not scored, as the base's."""
-        found = np.full(len(row), np.nan, np.float32)
+        log_odds = np.full(len(row), np.nan, np.float32)
         ours = row >= self.first
         if ours.any():
-            found[ours] = np.memmap(self.path, np.float32, "r")[row[ours] - self.first]
-        return found
+            log_odds[ours] = np.memmap(self.path, np.float32, "r")[row[ours] - self.first]
+        return log_odds
 
     def sync(self) -> None:
         sync(self.path)

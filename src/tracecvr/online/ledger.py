@@ -44,7 +44,7 @@ BAD_VALUES = "bad_values."
 MATURE = 24
 """Intervals for which clicks are kept after their labels have become final: by them a tick is judged."""
 
-_SPARE = 48
+SPARE = 48
 """Intervals for which rows stay in the files after they are over, so that as many can be taken back."""
 
 _BLOCK = 1 << 18
@@ -56,10 +56,15 @@ def memory_of(grid: Grid, events: int) -> int:
     return max(events, grid.d_max + MATURE * grid.interval) + grid.interval
 
 
+def first_held(grid: Grid, memory: int, done: int) -> int:
+    """The interval of the oldest click that a ledger needs which goes on after `done` intervals."""
+    return max(0, done - 1 - -(-memory // grid.interval))
+
+
 def first_needed(grid: Grid, memory: int, done: int) -> int:
-    """The interval from which on the log has to be read by a ledger that goes on after `done` intervals: for the oldest
-    click that it needs, an action may have been waiting for d_max when the click came."""
-    return max(0, done - 1 - -(-(memory + grid.d_max) // grid.interval))
+    """The interval from which on such a ledger has to read the log, if it is built anew: an action may have been
+    waiting for d_max when the oldest click came."""
+    return first_held(grid, memory + grid.d_max, done)
 
 
 class KnownAction(NamedTuple):
@@ -74,11 +79,19 @@ class KnownAction(NamedTuple):
 class Ledger(TableSource):
     """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
 
-    Without a folder it is in memory, and begun; with one, call `begin` or `restore` first.
+    Without a folder it is in memory, and begun; with one, call `begin` or `restore` first. One that is `temporary` is
+    not opened again: its files only save memory.
     """
 
     def __init__(
-        self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int, folder: Path | None = None
+        self,
+        base: ClickTable,
+        grid: Grid,
+        reader: Reader,
+        log: EventLog,
+        memory: int,
+        folder: Path | None = None,
+        temporary: bool = False,
     ) -> None:
         self.grid, self.reader, self.log, self.memory = grid, reader, log, memory
         self.counts: Counter[str] = Counter()
@@ -88,7 +101,7 @@ class Ledger(TableSource):
         """If erasures left nothing of clicks that were over: since when clicks are as they were."""
         self._base, self._base_rows = base, 0
         schema = base.schema
-        self.files = LedgerFiles(folder, len(schema.features), len(schema.actions))
+        self.files = LedgerFiles(folder, len(schema.features), len(schema.actions), temporary)
         if folder is None:
             self.begin()
         else:
@@ -382,7 +395,7 @@ class Ledger(TableSource):
             return
         at, kind, ts, seen = np.array([(at, action.kind, action.ts, action.seen) for at, action in noted]).T
         self._note(rows[at], kind, ts, seen)
-        self.files.actions.sync()  # before the clicks are changed
+        self.files.sync_actions()
         known, happened = table.gather("known_ts", rows), kind <= len(self.schema.actions)
         known[at[happened], kind[happened] - 1] = seen[happened]
         changed = np.unique(at)
@@ -442,7 +455,7 @@ class Ledger(TableSource):
     def _drop(self, before: int) -> None:
         """Forget clicks that became known before a time, and actions that nobody asks about any more."""
         files = self.files
-        spare = _SPARE * self.grid.interval if files.folder is not None else 0
+        spare = SPARE * self.grid.interval if files.folder is not None else 0
         first = files.clicks.first
         files.clicks.drop(first + files.clicks.search("arrival_ts", before - spare))
         self.first_row += files.clicks.first - first

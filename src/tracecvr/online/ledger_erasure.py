@@ -135,11 +135,20 @@ def _blank(ledger: Ledger, rows: Ints) -> None:
     }
     clicks.write(rows, values, ledger.done)
     ledger.files.by_id.remove(rows)
-    theirs = actions.first + np.flatnonzero(np.isin(actions.column("row")[:], rows))
+    theirs = _actions_of(ledger, rows)
     gone = np.full(len(theirs), -1)
     actions.write(theirs, {"row": gone, "ts": np.zeros_like(gone)}, ledger.done)
     _remove_waiting(ledger, np.unique(ledger.files.by_click.find(ids)[1]))
     clicks.sync()
+
+
+def _actions_of(ledger: Ledger, rows: Ints) -> Ints:
+    """Numbers of the actions of some clicks."""
+    actions, numbers = ledger.files.actions, [np.empty(0, np.int64)]
+    for at in range(0, len(actions), _BLOCK):
+        clicks = actions.column("row")[at : at + _BLOCK]
+        numbers.append(actions.first + at + np.flatnonzero(np.isin(clicks, rows)))
+    return np.concatenate(numbers)
 
 
 def _blank_waiting(ledger: Ledger) -> None:

@@ -33,10 +33,11 @@ _SYNCED = 24
 
 
 class LedgerFiles:
-    """What a ledger is made of. Without a folder, all of it is in memory."""
+    """What a ledger is made of. Without a folder, all of it is in memory. If it is temporary, nobody opens it again:
+    files are there to save memory, and nothing waits for the disk."""
 
-    def __init__(self, folder: Path | None, features: int, actions: int) -> None:
-        self.folder, self._shape = folder, (features, actions)
+    def __init__(self, folder: Path | None, features: int, actions: int, temporary: bool = False) -> None:
+        self.folder, self._shape, self._temporary = folder, (features, actions), temporary
         if folder is not None:
             folder.mkdir(mode=0o700, exist_ok=True)
             make_private(folder)
@@ -98,6 +99,9 @@ class LedgerFiles:
         """Let the ledger after so many intervals be the one that is opened next."""
         if self.folder is None:
             return
+        if self._temporary:
+            self._remove_unnamed(set(self._files()))
+            return
         self.actions.sync()
         self.waiting.sync()
         self.clicks.sync_due(done, _SYNCED)
@@ -114,6 +118,11 @@ class LedgerFiles:
         write_json(self.folder / MANIFEST, content | {"manifest": digest(content)})
         make_private(self.folder / MANIFEST)
         self._remove_unnamed({*self._files(), self.folder / MANIFEST})
+
+    def sync_actions(self) -> None:
+        """Let actions be on disk that were noted, before clicks are changed by them."""
+        if not self._temporary:
+            self.actions.sync()
 
     def read(self) -> dict[str, Any] | None:
         """What was committed last; None if there is nothing that could be read."""

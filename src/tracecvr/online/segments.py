@@ -340,8 +340,8 @@ class Column:
 
     def searchsorted(self, value: Any, side: str = "left", sorter: None = None) -> Any:
         """As of an array, of which `np.searchsorted` is asked."""
-        found = [self._table.search(self._name, int(v), side == "right") for v in np.ravel(value)]
-        return np.array(found, np.int64) if np.ndim(value) else np.int64(found[0])
+        positions = [self._table.search(self._name, int(v), side == "right") for v in np.ravel(value)]
+        return np.array(positions, np.int64) if np.ndim(value) else np.int64(positions[0])
 
     def _slice(self, key: slice) -> Array:
         first, end, step = key.indices(len(self))

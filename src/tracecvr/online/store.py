@@ -195,12 +195,12 @@ class Store:
         content = read_json(folder / "store.json")
         if content.get("format") != _FORMAT:
             raise UserError(f"{folder}: not a store of format {_FORMAT}: another version of tracecvr made it")
-        found = cls(folder, content)
+        store = cls(folder, content)
         if check:
             files.refuse_if_changed(folder)
             if os.access(folder, os.W_OK):  # a copy to look at has no log that could be opened
-                found.refuse_lost_log()
-        return found
+                store.refuse_lost_log()
+        return store
 
     def refuse_lost_log(self) -> None:
         """Stop if the log ends before what was learnt from it, or before what was acknowledged."""

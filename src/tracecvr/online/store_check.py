@@ -46,11 +46,11 @@ def verified(store: Store) -> list[Finding]:
 
 def replayed(store: Store, progress: Progress = no_progress) -> list[Finding]:
     """Learn everything again from the log, and compare with the versions; of challengers, too."""
-    found = verify_log(store, progress)
-    findings = [Finding("replay", found.same, found.summary())]
+    verification = verify_log(store, progress)
+    findings = [Finding("replay", verification.same, verification.summary())]
     for challenger in challengers(store):
-        found = verify_log(challenger, progress)
-        findings.append(Finding(f"challenger {challenger.name}, replay", found.same, found.summary()))
+        verification = verify_log(challenger, progress)
+        findings.append(Finding(f"challenger {challenger.name}, replay", verification.same, verification.summary()))
     return findings
 
 
@@ -222,10 +222,10 @@ def _wrong_files(files: LedgerFiles, content: dict[str, Any], store: Store) -> l
 
 
 def _archive(store: Store) -> Finding:
-    found = {path: archive.problem(path) for path in archive.archived(store)}
-    unknown = sum(text is None for text in found.values())
+    problems = {path: archive.problem(path) for path in archive.archived(store)}
+    unknown = sum(text is None for text in problems.values())
     how = f"; {unknown} have no hash, `verify --record` writes them" if unknown else ""
-    return _finding("archive", [text for text in found.values() if text], f"{len(found)} files{how}")
+    return _finding("archive", [text for text in problems.values() if text], f"{len(problems)} files{how}")
 
 
 def _finding(part: str, wrong: list[str], fine: str) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import torch
 from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, atomic_directory
+from tracecvr.learn.engine import Engine
 from tracecvr.online.archive import WholeLog
 from tracecvr.online.learner import begin, guard_of, learn, ledger_of, skip
 from tracecvr.online.ledger import Ledger
+from tracecvr.online.ledger_erasure import ANSWERS
+from tracecvr.online.ledger_files import LEDGER
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -52,10 +56,19 @@ class LogVerification:
 
 
 def verify_log(store: Store, progress: Progress = no_progress) -> LogVerification:
-    """Warm up and learn every interval again, from nothing but the log, and compare with the versions that are kept."""
+    """Warm up and learn every interval again, from nothing but the log, and compare with the versions that are kept.
+
+    Open clicks are in temporary files, not in memory: a month of them may not fit.
+    """
     torch.set_num_threads(store.settings.threads)
-    log, engine, guard = WholeLog(store), store.engine(), guard_of(store)
-    ledger = ledger_of(store, engine)
+    with tempfile.TemporaryDirectory(prefix="tracecvr_replay_") as folder:
+        engine = store.engine()
+        engine.keep_answers_in(Path(folder) / ANSWERS)
+        return _replayed(store, engine, ledger_of(store, engine, Path(folder) / LEDGER, temporary=True), progress)
+
+
+def _replayed(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
+    log, guard = WholeLog(store), guard_of(store)
     versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).listed()}
     last = max(versions, default=log.closed())
     begin(engine, ledger, store, progress)
@@ -73,6 +86,7 @@ def verify_log(store: Store, progress: Progress = no_progress) -> LogVerificatio
             ledger.advance()
             _, undone = learn(engine, ledger, guard, *store.grid.bounds(number))
             verification.undone += [number] if undone else []
+            ledger.commit()
         progress("replay", ledger.done, last)
     verification.intervals, verification.weights = last, engine.fingerprint()
     return verification

@@ -81,7 +81,7 @@ def page_text() -> str:
 def page_policy(page: str) -> str:
     """The content security policy of a page: its own script and style by their hashes, and calls to its own origin."""
     hashed = {name: _hashes(page, name) for name in ("script", "style")}
-    sources = "; ".join(f"{name}-src {found}" for name, found in hashed.items())
+    sources = "; ".join(f"{name}-src {hashes}" for name, hashes in hashed.items())
     return f"{_NOTHING}; {sources}; connect-src 'self'; img-src data:"
 
 

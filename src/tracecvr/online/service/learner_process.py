@@ -70,10 +70,10 @@ class LearnerProcess:
 
     def state(self) -> LearnerState:
         """How it is now."""
-        found = self._state
-        if found.running and found.since is not None and time.time() - found.since > _STEADY_S:
-            return replace(found, elsewhere=False, problem=None)
-        return found
+        state = self._state
+        if state.running and state.since is not None and time.time() - state.since > _STEADY_S:
+            return replace(state, elsewhere=False, problem=None)
+        return state
 
     def _watch(self) -> None:
         failures = 0
