@@ -37,7 +37,7 @@ from tracecvr.datasets.criteo import Criteo
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
 from tracecvr.online import segments
-from tracecvr.online.event_log import Grid
+from tracecvr.online.grid import Grid
 from tracecvr.online.ledger import MATURE, SPARE, Ledger
 from tracecvr.online.store import Settings, Store
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.table import ClickTable, Ints, Schema
-from tracecvr.online.event_log import EventLog, Grid
+from tracecvr.online.event_log import EventLog
 from tracecvr.online.events import Reader
+from tracecvr.online.grid import Grid
 from tracecvr.online.ledger import Ledger
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import Clicks, History, TableSource

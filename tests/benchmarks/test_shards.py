@@ -15,7 +15,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.learn.engine import Engine
-from tracecvr.online.event_log import Grid
+from tracecvr.online.grid import Grid
 from tracecvr.online.ledger import memory_of
 from tracecvr.stream.source import TableSource
 

@@ -26,8 +26,9 @@ from tracecvr.data.encoder import Binned, Encoder, Hashed
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
 from tracecvr.online import segments, sorted_runs
 from tracecvr.online.committer import Committer
-from tracecvr.online.event_log import EventLog, Grid, Receipt
+from tracecvr.online.event_log import EventLog, Receipt
 from tracecvr.online.events import Event, Reader, click_key
+from tracecvr.online.grid import Grid
 from tracecvr.online.ledger import Ledger
 from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger
 

@@ -136,7 +136,8 @@ class Disk:
 def test_what_is_due_is_on_disk(steps: list[tuple[int, int, int]], tmp_path_factory: Any) -> None:
     """What was appended is, at once; what was changed is before it has been waiting for too long."""
     folder, within = tmp_path_factory.mktemp("disk"), 6
-    table, changes = SegmentedTable(folder, "clicks", LAYOUT), {}
+    table = SegmentedTable(folder, "clicks", LAYOUT)
+    changes: dict[int, int] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "LARGEST", 16)  # more segments than are written at a time
         disk = Disk(patch)

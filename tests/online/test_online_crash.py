@@ -19,8 +19,9 @@ from crashing import LATENESS, each_event_once, learn_all, same_in_the_end, send
 from tracecvr.base.errors import UserError
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.archive import compact
-from tracecvr.online.event_log import EventLog, Grid
+from tracecvr.online.event_log import EventLog
 from tracecvr.online.events import Event
+from tracecvr.online.grid import Grid
 from tracecvr.online.learner import opened
 from tracecvr.online.store import Store
 from tracecvr.online.verify_log import verify_log

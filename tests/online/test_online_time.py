@@ -25,8 +25,9 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online import archive, event_log
-from tracecvr.online.event_log import EventLog, Grid
+from tracecvr.online.event_log import EventLog
 from tracecvr.online.events import Event
+from tracecvr.online.grid import Grid
 from tracecvr.online.learner import begin, ledger_of, opened
 from tracecvr.online.reopening import reopen
 from tracecvr.online.store import Settings, Store

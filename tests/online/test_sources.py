@@ -32,6 +32,7 @@ from crashing import each_event_once, free_port, in_batches, learn_all, replayed
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.client import Client
+from tracecvr.online.event_database import EventDatabase
 from tracecvr.online.event_log import EventLog
 from tracecvr.online.inbox import Inbox, Message
 from tracecvr.online.sources import BrokerSource
@@ -64,7 +65,7 @@ def _mortal_log(die: Callable[[str], None], method: str) -> None:
     inside: list[int] = []
 
     @contextmanager
-    def mortal(self: EventLog) -> Iterator[None]:
+    def mortal(self: EventDatabase) -> Iterator[None]:
         with transaction(self):
             yield
             if inside:

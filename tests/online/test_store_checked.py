@@ -19,8 +19,9 @@ from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online import page_checksums
 from tracecvr.online.archive import compact
-from tracecvr.online.event_log import EventLog, Grid
+from tracecvr.online.event_log import EventLog
 from tracecvr.online.events import Event
+from tracecvr.online.grid import Grid
 from tracecvr.online.store import Settings, Store
 
 Captured = pytest.CaptureFixture[str]

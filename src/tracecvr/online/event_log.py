@@ -1,102 +1,21 @@
-"""The event log: append-only, on disk before it answers, each event once.
-
-SQLite in WAL mode with synchronous=FULL: a transaction that has returned survives the loss of power. Any number of
-processes may write and read; SQLite lets one write at a time.
-"""
+"""The event log: append-only, on disk before it answers, each event once."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import apsw
-
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import make_private
-from tracecvr.online import page_checksums
+from tracecvr.online.event_database import EventDatabase
 from tracecvr.online.events import CLICK, Event
+from tracecvr.online.grid import UNBOUNDED, Grid, Reach
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS events(
-  pos INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of acceptance
-  event TEXT NOT NULL UNIQUE,    -- what makes it the same event
-  kind INTEGER NOT NULL,
-  click INTEGER NOT NULL,
-  ts INTEGER NOT NULL,           -- when it happened
-  seen INTEGER NOT NULL,         -- when it became known: max(ts, end of the last closed interval)
-  user TEXT,
-  body TEXT,                     -- of a click: raw features, a JSON list
-  score REAL,                    -- of a click: the log-odds that it was answered with, if it was,
-  version INTEGER,               -- and by which version
-  model TEXT                     -- of which challenger; null: of the store's own model
-);
-CREATE INDEX IF NOT EXISTS events_click ON events(click);
-CREATE INDEX IF NOT EXISTS events_seen ON events(seen);
-CREATE INDEX IF NOT EXISTS events_user ON events(user) WHERE user IS NOT NULL;
-CREATE TABLE IF NOT EXISTS closings(
-  number INTEGER PRIMARY KEY,    -- the last of those that were closed at once: a run of empty ones is one row
-  pos INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS aside(event TEXT NOT NULL, user TEXT, reason TEXT NOT NULL, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS ahead(
-  number INTEGER PRIMARY KEY,    -- order in which they came
-  event TEXT NOT NULL UNIQUE,
-  click INTEGER NOT NULL,
-  ts INTEGER NOT NULL,
-  user TEXT,
-  due INTEGER,                   -- when it may be accepted without being asked; null: never
-  content TEXT NOT NULL          -- the event, a JSON list
-);
-CREATE INDEX IF NOT EXISTS ahead_due ON ahead(due) WHERE due IS NOT NULL;
-CREATE TABLE IF NOT EXISTS reopenings(
-  at INTEGER NOT NULL,           -- Unix time
-  number INTEGER NOT NULL,       -- the first interval that was reopened
-  closed INTEGER NOT NULL,       -- how many were closed before,
-  pos INTEGER NOT NULL,          -- and how far the log had come
-  moved INTEGER NOT NULL,        -- events that became known earlier by it
-  set_aside INTEGER NOT NULL     -- events that were dated too far ahead
-);
-CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS challenger_ticks(
-  model TEXT NOT NULL, number INTEGER NOT NULL, content TEXT NOT NULL, PRIMARY KEY(model, number)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS sources(
-  source TEXT PRIMARY KEY,       -- a stream or topic that events are pulled from
-  identity TEXT NOT NULL,        -- what makes it the same one: positions mean nothing in another; empty if unknown
-  problem TEXT                   -- why it cannot be read at present
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS positions(
-  partition TEXT PRIMARY KEY,
-  position INTEGER NOT NULL,     -- of its last message that was dealt with
-  newest INTEGER,                -- the newest time in it, the future left out
-  lag INTEGER NOT NULL DEFAULT 0,
-  messages INTEGER NOT NULL DEFAULT 0,
-  repeated INTEGER NOT NULL DEFAULT 0,
-  set_aside INTEGER NOT NULL DEFAULT 0,
-  unknown_columns INTEGER NOT NULL DEFAULT 0,
-  lost INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS unread(
-  partition TEXT NOT NULL,
-  position INTEGER NOT NULL,
-  payload BLOB NOT NULL,
-  reason TEXT NOT NULL,
-  at INTEGER NOT NULL,
-  PRIMARY KEY(partition, position)
-);
-"""
-
-_NEWEST_TABLES = "SELECT count(*) FROM sqlite_master WHERE name IN ('unread', 'ahead', 'challenger_ticks')"
 _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, model, seen)
   VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?10))"""
 _PUT_BACK = """INSERT OR IGNORE INTO events(pos, event, kind, click, ts, seen, user, body, score, version, model)
@@ -119,76 +38,6 @@ MOST_AHEAD, MOST_CONFLICTS = 100_000, 10_000
 """Events that are kept though they do not count: a client gone wrong must not fill the disk. The oldest are kept."""
 _AT_ONCE = 500
 """Events whose time has come that are accepted together with others."""
-_UNBOUNDED = 1 << 62
-
-
-@dataclass(frozen=True)
-class Grid:
-    """How time is divided: intervals from the split on, and what counts as late or as dated too far ahead."""
-
-    split: int
-    interval: int
-    lateness: int
-    d_max: int
-    skew: int = 60
-    """How far ahead of the server's clock an event may be dated."""
-    origin: int | None = None
-    """The Unix time of the log's second 0."""
-    advance: int | None = None
-    """Of a log whose time is its own: how far ahead of its newest event, beside the time that has passed since, the
-    next one may be dated. None if the server's clock says how far that is."""
-
-    def bounds(self, number: int) -> tuple[int, int]:
-        """Start and end of an interval."""
-        start = self.split + number * self.interval
-        return start, start + self.interval
-
-    def closed(self, watermark: int) -> int:
-        """How many intervals have ended by then."""
-        return max(0, (watermark - self.split) // self.interval)
-
-    def number(self, time: int) -> int:
-        """The interval that a time is in."""
-        return (time - self.split) // self.interval
-
-    def limit(self, newest: int, since: int, clock: int) -> int:
-        """The latest time that is believed, if the newest event so far was accepted when the clock showed `since`."""
-        if self.advance is not None:
-            return newest + self.advance + max(0, clock - since)
-        if self.origin is not None:
-            return clock - self.origin + self.skew
-        return _UNBOUNDED
-
-
-@dataclass
-class Reach:
-    """How far time has come, and how far it may go: by the server's clock, or by the log's own progress."""
-
-    newest: int
-    limit: int
-    advance: int | None = None
-    soon: int = -1
-    """Events that are dated later than the limit, but not later than this, are accepted once the clock has come to
-    them: clients' clocks may be a little fast, and the server's may be put back for a while."""
-
-    def divided(self, events: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]:
-        """Events that are believed, and those that are dated too far ahead. In a log whose time is its own, each event
-        bears out those that are dated no more than `advance` later."""
-        if max((event.ts for event in events), default=0) <= self.limit:
-            return events, ()
-        if self.advance is not None:
-            for ts in sorted({event.ts for event in events}):
-                if ts > self.limit:
-                    break
-                self.limit = max(self.limit, ts + self.advance)
-        believed = [event for event in events if event.ts <= self.limit]
-        return believed, [event for event in events if event.ts > self.limit]
-
-    def move(self, events: Sequence[Event]) -> None:
-        """Time goes on with events that were accepted."""
-        self.newest = max((self.newest, *(event.ts for event in events)))
-        if self.advance is not None:
-            self.limit = max(self.limit, self.newest + self.advance)
 
 
 @dataclass
@@ -202,7 +51,7 @@ class Receipt:
     others: `future`, set aside; and of those that are set aside, `not_kept`."""
     answers: dict[str, tuple[float, int, str | None]] = field(default_factory=dict)
     """Of clicks that were there before, by event: the score that they were answered with, its version and model."""
-    limit: int = _UNBOUNDED
+    limit: int = UNBOUNDED
     """The latest time that was believed."""
 
 
@@ -237,33 +86,12 @@ class Accepted(NamedTuple):
     model: str | None
 
 
-class EventLog:
+class EventLog(EventDatabase):
     """One connection to the log of a store. Threads that share it take turns."""
 
     def __init__(self, path: Path, grid: Grid, clock: Callable[[], float] = time.time) -> None:
-        self.path, self.grid, self.clock = path, grid, clock
-        self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
-        self.acknowledged = page_checksums.Acknowledged(path.with_suffix(".position"))
-        self._noted = int(self.acknowledged)
-        with self._errors("be opened"):
-            self._db = page_checksums.connected(path)
-            for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
-                make_private(path.with_name(path.name + suffix))
-            self._db.set_busy_timeout(60_000)
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
-                self._db.execute(f"PRAGMA {pragma}")
-            if self._one(_NEWEST_TABLES) < 3:
-                self._create()
-
-    def _create(self) -> None:
-        """Make the tables, or those that a log of an earlier version does not have."""
-        with self._transaction():
-            self._db.execute(_SCHEMA)
-            if not self._one("SELECT count(*) FROM pragma_table_info('events') WHERE name = 'model'"):
-                self._db.execute("ALTER TABLE events ADD COLUMN model TEXT")
-
-    def close(self) -> None:
-        self._db.close()
+        self.grid, self.clock = grid, clock
+        super().__init__(path)
 
     # Writing.
 
@@ -290,7 +118,7 @@ class EventLog:
         reach, waiting = self._reach(clock), self._any_ahead()
         before = reach.newest
         if trusted:
-            reach.limit = _UNBOUNDED
+            reach.limit = UNBOUNDED
         due = self._due(clock) if waiting else []
         entered = []
         for batch in (due, *batches) if due else batches:
@@ -567,12 +395,6 @@ class EventLog:
         """How many intervals are closed."""
         return int(self._one("SELECT coalesce(max(number) + 1, 0) FROM closings"))
 
-    def position(self, number: int | None = None) -> int:
-        """How far the log has come: now, or when an interval was closed."""
-        if number is None:
-            return int(self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence"))
-        return int(self._one("SELECT pos FROM closings WHERE number >= ? ORDER BY number LIMIT 1", (number,)))
-
     def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
         """(kind, click, ts, seen, body) of what became known in an interval: clicks first, in their order. Of a click
         that was erased after its interval was closed, its place is left, without a body."""
@@ -670,82 +492,12 @@ class EventLog:
             order.insert(place, -1)
         return order.index(pos)
 
-    def _truncate(self) -> None:
-        """What was deleted is overwritten in the database; empty its write-ahead log, too."""
-        with self._turn, self._errors("be written"):
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-
     def facts(self) -> dict[str, int]:
         """Counts of what was accepted, the watermark, and the newest event with the clock when it was accepted."""
         return dict(self._rows("SELECT name, value FROM facts"))
 
-    # Checking.
-
-    def damage(self) -> list[str]:
-        """What SQLite finds wrong with the whole database: pages, tables, indexes."""
-        try:
-            with self._turn:
-                errors = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
-        except apsw.Error as error:
-            errors = [page_checksums.reason(error)]
-        return [*errors, f"events up to {self._readable()} can be read"] if errors else []
-
-    def _readable(self) -> int:
-        """The position of the last event before the first that cannot be read."""
-        last = 0
-        with suppress(apsw.Error), self._turn:
-            for row in self._db.execute(f"{_ALL} ORDER BY pos"):
-                last = row[0]
-        return last
-
-    def add_checksums(self) -> bool:
-        """Give the pages of an older log checksums; whether it has them now. Takes as long as to copy it."""
-        if not page_checksums.checked(self.path) and page_checksums.available():
-            with self._turn, self._errors("be written"):
-                page_checksums.add(self._db)
-        return page_checksums.checked(self.path)
-
-    # Inside.
-
-    def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
-        with self._turn, self._errors("be read"):
-            return self._db.execute(query, values).get
-
-    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self._turn, self._errors("be read"):
-            return self._db.execute(query, values).fetchall()
-
     def _accepted_rows(self, condition: str, values: tuple[Any, ...]) -> list[Accepted]:
         return [Accepted(*row) for row in self._rows(f"{_ALL} {condition}", values)]
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._turn, self._errors("be written"):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            position = self.position()
-            self._db.execute("COMMIT")
-        if position > self._noted:
-            self.acknowledged.note(position)
-            self._noted = position
-
-    @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except apsw.Error as error:
-            if page_checksums.damaged(error):
-                advice = f"`tracecvr verify {self.path.parent}` says where; restore the store from a copy"
-            else:
-                advice = (
-                    "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
-                )
-            raise UserError(f"{self.path}: could not {what} ({page_checksums.reason(error)}); {advice}") from error
 
 
 def _event(row: Accepted) -> Event:

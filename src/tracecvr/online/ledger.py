@@ -31,8 +31,9 @@ import torch
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER, ClickTable, Ints
-from tracecvr.online.event_log import EventLog, Grid
+from tracecvr.online.event_log import EventLog
 from tracecvr.online.events import CLICK, Reader
+from tracecvr.online.grid import Grid
 from tracecvr.online.ledger_files import LedgerFiles
 from tracecvr.online.sorted_runs import PINNED
 from tracecvr.stream.reveal import Reveals, Schedule

@@ -27,8 +27,9 @@ from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.online import file_hashes as files
-from tracecvr.online.event_log import EventLog, Grid
+from tracecvr.online.event_log import EventLog
 from tracecvr.online.events import Reader
+from tracecvr.online.grid import Grid
 from tracecvr.online.inbox import Inbox
 from tracecvr.online.page_checksums import Acknowledged
 from tracecvr.online.starting_run import RunEnd, StartingRun
