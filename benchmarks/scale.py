@@ -45,6 +45,8 @@ SCALES = (1, 10, 100, 1000)
 GB = 1e9
 DISK_USED = 0.8
 """The share of a disk that log, ledger and answers may fill."""
+COMPACTED = 24
+"""Intervals from one `compact` to the next."""
 REQUEST_S = 4.2e-3
 """Of the processor, to answer a request that registers and scores one click: taken with `load.py`, not here."""
 
@@ -254,7 +256,7 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     ledger = t.clicks_per_s * (kept + SPARE * t.interval) * of_a_click
     answers = open_clicks * costs.answer_bytes
     events = t.clicks_per_s * (1 + t.conversions_per_click)
-    log = events * kept * costs.log_bytes
+    log = events * (kept + (Settings.keep + COMPACTED) * t.interval) * costs.log_bytes
     accept = events * costs.accept_s
     serve = t.clicks_per_s * REQUEST_S
     learn = t.clicks_per_s * t.reveals_per_click * costs.learn_s
