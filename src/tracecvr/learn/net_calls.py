@@ -141,7 +141,7 @@ def digest(state: Mapping[str, Tensor]) -> str:
     hashed = hashlib.sha256()
     for name, value in sorted(state.items()):
         hashed.update(name.encode())
-        hashed.update(value.contiguous().numpy())  # without a copy: tables may be large
+        hashed.update(value.contiguous().numpy().data)  # without a copy: tables may be large
     return hashed.hexdigest()
 
 
