@@ -20,10 +20,21 @@ from tracecvr.online.store import Store
 from tracecvr.online.verify_log import verify_log
 from tracecvr.online.versions import Versions
 
-CLICKS, DAYS = 1500, 12
+CLICKS, DAYS = 1200, 12
 SCHEMA = GOOD.replace("origin = 2026-01-01", "origin = 0").replace('observed_until = "20d"', 'observed_until = "14d"')
 SCHEMA += 'product = {kind = "growing", after = 3, forget = "3d"}\n'
-QUICK = ("--set", "hidden=16,8", "--set", "warm_epochs=1", "--set", "interval=1d", "--threads", "1")
+QUICK = (
+    "--set",
+    "hidden=16,8",
+    "--set",
+    "warm_epochs=1",
+    "--set",
+    "interval=1d",
+    "--set",
+    "until=9d",
+    "--threads",
+    "1",
+)
 BY_ROWS = ("--set", "stream.optimiser=lazy_adam", "--set", "stream.learning_rate=0.02")
 
 
@@ -62,6 +73,7 @@ def stop_after(patch: pytest.MonkeyPatch, ticks: int) -> None:
     patch.setattr(Engine, "tick", tick)
 
 
+@pytest.mark.slow
 def test_a_growing_column_from_a_csv_to_a_live_model(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,20 +83,18 @@ def test_a_growing_column_from_a_csv_to_a_live_model(
     run = ("run", "--method", "es_dfm", "--schema", "schema.toml", *QUICK, *BY_ROWS)
     assert call(*run, "--out", "whole") == 0, capsys.readouterr().err
     with monkeypatch.context() as patch:
-        stop_after(patch, 3)
+        stop_after(patch, 2)
         assert call(*run, "--out", "stopped", "--checkpoint-every", "0") == 2
     assert call(*run, "--out", "stopped", "--resume") == 0
     assert scores(tmp_path / "stopped").equals(scores(tmp_path / "whole"))
 
     rows = exported_rows(tmp_path, call)
-    assert 10 < rows < 100, "products of the last days have rows, those that are gone have none"
+    assert 10 < rows < 100, "those that are gone have none"
 
     capsys.readouterr()
-    assert call(*run, "--set", "until=8d", "--out", "early") == 0
-    capsys.readouterr()
-    assert call("events", "--model", "early") == 0
+    assert call("events", "--model", "whole") == 0
     (tmp_path / "events.jsonl").write_text(capsys.readouterr().out)
-    assert call("init", "store", "--model", "early", "--lateness", "1h") == 0, capsys.readouterr().err
+    assert call("init", "store", "--model", "whole", "--lateness", "1h") == 0, capsys.readouterr().err
     half = (tmp_path / "events.jsonl").read_text().splitlines(keepends=True)
     for part in (half[: len(half) // 2], half[len(half) // 2 :]):  # the second learner restarts from a version
         (tmp_path / "part.jsonl").write_text("".join(part))
@@ -101,7 +111,9 @@ def exported_rows(folder: Path, call: Call) -> int:
     """Export a run; its scorer gives the rates of a torch model. How many values have rows of their own."""
     pytest.importorskip("onnxruntime")
     assert call("export", "whole", "--out", "exported") == 0
-    clicks = pl.read_csv(folder / "log.csv").tail(50).select("site", "product").to_dicts()
+    clicks = (
+        pl.read_csv(folder / "log.csv").filter(pl.col("at") > 8 * DAY).head(50).select("site", "product").to_dicts()
+    )
     clicks.append({"site": "s1", "product": "never seen"})
     words = [sys.executable, str(folder / "exported" / "scorer.py")]
     lines = "\n".join(json.dumps(click) for click in clicks)
