@@ -24,6 +24,7 @@ from conftest import Call
 from torch import Tensor, nn
 
 import ranked
+from grown import FORMS
 from ranked import Case, Taken
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
@@ -48,6 +49,7 @@ def jobs(two: bool) -> dict[Any, Any]:
     of batches of 4 and of 2, the third has none."""
     by_name: dict[Any, Any] = {"odd nets": ranked.odd_nets, "refused": ranked.refused}
     by_name |= {name: partial(ranked.by_rows, name) for name in BY_ROWS}
+    by_name |= {("growing", form): partial(ranked.growing, form) for form in FORMS}
     for size, case in [*product([4], FOUR), (2, FOUR[0])]:
         by_name[size, case] = partial(ranked.gradients, case, torch.float64, hourly=1, batch_size=size)
     if two:
@@ -156,6 +158,22 @@ def test_gradients_of_some_rows_are_those_of_one_process(
             assert distance(rank[optimiser], alone[optimiser], f"{optimiser}.embedding") < 1e-9
             assert distance(rank[optimiser], alone[optimiser]) < 1e-9
         assert len({rank[optimiser].fingerprint for rank in several}) == 1
+
+
+@pytest.mark.scale
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_grow_as_in_one_process(
+    form: str, alone: dict[Any, Any], two: list[dict[Any, Any]], three: list[dict[Any, Any]]
+) -> None:
+    theirs = alone["growing", form]
+    for several in (two, three):
+        for rank in several:
+            ours = rank["growing", form]
+            assert distance(ours, theirs, ".growing.") < 1e-9
+            assert distance(ours, theirs, ".net.") < 1e-9
+            for name in (name for name in theirs.state if name.startswith("map.")):
+                assert np.array_equal(ours.state[name], theirs.state[name])
+        assert len({rank["growing", form].fingerprint for rank in several}) == 1
 
 
 @pytest.mark.scale

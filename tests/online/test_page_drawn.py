@@ -131,6 +131,40 @@ def test_it_asks_for_a_token_and_keeps_it_to_itself(made: Made, browser: Any) ->
         assert token not in page.url
 
 
+def made_up_history(*_: object) -> list[dict[str, Any]]:
+    """Of a challenger that turns out to be better: no interval at first, then one that shrinks."""
+    return [
+        {"interval": n, "end": (n + 1) * 3600, "mean": -0.01 + 0.02 / n, "units": n, "clicks": 50 * n}
+        | ({"low": None, "high": None} if n < 48 else {"low": -0.01 - 1 / n, "high": -0.01 + 1 / n})
+        for n in range(1, 150)
+    ]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+def test_the_difference_of_a_challenger_is_drawn_with_its_interval(
+    made: Made, browser: Any, width: int, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made("vanilla")
+    create(store, "other", Parts(registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
+    with Learners(store) as learners:
+        list(learners.all())
+    monkeypatch.setattr("tracecvr.online.service.app.comparisons", made_up_history)
+    with served(store) as url:
+        watched = Watched(browser, url, width, scheme)
+        page = watched.page
+        page.wait_for_selector("#differences svg path.band")
+        assert page.text_content("#differences figcaption b") == "other"
+        assert page.text_content("#differences .keys b") == "-0.00987 (-0.01671 to -0.00329)"
+        line, band = (page.locator(f"#differences path{kind}").bounding_box() for kind in (":not(.band)", ".band"))
+        assert band["height"] > line["height"] > 0
+        assert band["x"] > line["x"] + 50, "before there are 48 units, there is no interval"
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        if folder := os.environ.get("TRACECVR_SCREENSHOTS"):
+            page.locator("#challengers").screenshot(path=Path(folder) / f"difference-{width}-{scheme}.png")
+        assert watched.said == []
+        watched.context.close()
+
+
 def test_challengers_are_compared_and_promoted_after_a_question(made: Made, browser: Any) -> None:
     store = made("vanilla")
     create(store, "other", Parts(registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
@@ -147,6 +181,7 @@ def test_challengers_are_compared_and_promoted_after_a_question(made: Made, brow
         assert theirs[0] == "other (fnw)"
         assert own[0] == "the store's own (vanilla)"
         assert theirs[3] == own[3] != "0"  # the same clicks
+        assert len(page.query_selector_all("#differences svg path")) == 1  # too few clicks for an interval
         assert (theirs[-1], own[-1]) == ("promote", "serves")
         page.click("button[aria-label='let other serve']")
         assert page.text_content("#asked") == "Let other serve?"

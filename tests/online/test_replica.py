@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 from conftest import Call
@@ -48,6 +49,15 @@ def scores(url: str) -> dict[str, Any]:
         return client.score(FEATURES)
 
 
+def described(url: str) -> dict[str, Any]:
+    """The version that serves and what it expects, without the moment that is given as an example of a time."""
+    with Client(url) as client:
+        facts = client.model()
+    assert facts["features"]
+    assert set(facts["time"].pop("example")) == {"ts", "means"}
+    return facts
+
+
 def test_two_replicas_follow_the_writer_and_go_on_when_it_is_killed(made: Made, tmp_path: Path) -> None:
     store, port = made("vanilla"), free_port()
     learn_all(store)
@@ -62,11 +72,13 @@ def test_two_replicas_follow_the_writer_and_go_on_when_it_is_killed(made: Made, 
             until(lambda: scores(one)["version"] == scores(other)["version"] > 0)
             newest = scores(one)
             assert newest == scores(other) != first
+            of_writer = described(f"http://127.0.0.1:{port}")
             writer.kill()
             writer.join()
             until(lambda: "; the writer was last heard" in asked(one, "GET", "/readyz")[1])
             assert scores(one) == scores(other) == newest
             for url in (one, other):
+                assert described(url) == of_writer
                 status, text = asked(url, "GET", "/readyz")
                 assert status == 200
                 assert text.startswith(f"version {newest['version']}, published ")
@@ -142,6 +154,8 @@ def test_replicas_need_tokens_as_the_service_does(made: Made, tmp_path: Path) ->
             assert asked(url, "POST", "/v1/score", body, authorization=f"Bearer {copying}")[0] == 403
             assert asked(url, "POST", "/v1/score", body, authorization=f"Bearer {scoring}")[0] == 200
             assert asked(url, "GET", "/v1/status", authorization=f"Bearer {scoring}")[0] == 403
+            assert asked(url, "GET", "/v1/model", authorization=f"Bearer {scoring}")[0] == 200
+            assert asked(url, "GET", "/v1/model", authorization=f"Bearer {copying}")[0] == 403
             assert asked(url, "GET", "/readyz")[0] == 200
 
 
@@ -185,6 +199,19 @@ def test_files_that_change_while_they_are_fetched_are_not_kept(
         monkeypatch.setattr("tracecvr.online.service.replica.sha256", lambda _: "another")
         assert not copy.pull()
         assert not [path for path in copy.folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("error", [URLError("refused"), ConnectionResetError(104, "reset"), TimeoutError("timed out")])
+def test_a_connection_that_breaks_at_any_moment_is_told_as_one(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Mirror, "_asked", broken)
+    copy = Mirror("http://127.0.0.1:1", tmp_path)
+    assert not copy.pull()
+    assert str(copy.problem).startswith("the writer cannot be reached (")
 
 
 def test_commands(made: Made, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:

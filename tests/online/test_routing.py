@@ -151,5 +151,6 @@ def test_status_and_metrics_show_the_comparison(store: Store) -> None:
         compared = facts["comparison"]
         assert compared["verdict"] == "too early"
         assert compared["challenger"]["clicks"] == compared["champion"]["clicks"] > 50
-        assert facts["history"][-1] == {"interval": facts["learnt"] - 1, **compared["nll_difference"]}
+        end = store.grid.bounds(facts["learnt"])[0]
+        assert facts["history"][-1] == {"interval": facts["learnt"] - 1, "end": end, **compared["nll_difference"]}
         until(lambda: 'challenger="other",metric="mean"' in asked(url, "GET", "/metrics")[1])

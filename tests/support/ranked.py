@@ -15,10 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+import grown
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress
+from tracecvr.checks.subject import plan_for
 from tracecvr.data.table import ClickTable
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.engine import Engine
@@ -117,6 +119,16 @@ def by_rows(optimiser: str) -> Taken:
         engine, source = engine_of(FEW, table(4), stream)
         for hour in range(16):
             engine.tick(source, SPLIT + hour * HOUR, SPLIT + (hour + 1) * HOUR)
+        return taken(engine, source, [])
+
+
+def growing(form: str) -> Taken:
+    """The state after all ticks over a log with a growing column, whose rows are given and given back."""
+    with precision(torch.float64):
+        engine, source = grown.warmed("es_dfm", form)
+        plan = plan_for(grown.log()[0])
+        for number in range(len(plan)):
+            engine.tick(source, *plan.bounds(number))
         return taken(engine, source, [])
 
 

@@ -74,7 +74,7 @@ class AveragedNet:
             for module, lag, average in before:
                 module.lag, module.weight.data = lag, average
 
-    def _before_change(self, table: Tensor, rows: Tensor) -> None:
+    def _before_change(self, table: Tensor, rows: Tensor, newest: Tensor) -> None:
         for lag in self._lags.values():
             if lag.newest is table:
-                lag.catch_up(rows)
+                lag.catch_up(rows, newest)

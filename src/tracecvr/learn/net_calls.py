@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tracecvr.base.files import make_private
 from tracecvr.families.part import Net, call_directly
+from tracecvr.learn.growing_columns import embeddings
 from tracecvr.learn.per_click_cache import PerClickCache
 from tracecvr.nets.backbones import is_frozen
 from tracecvr.stream.reveal import After, Reveals, Schedule
@@ -117,7 +118,7 @@ class NetCalls:
     def _cache(self, key: tuple[int, str], net: nn.Module) -> PerClickCache:
         """The outputs of a net; in files, those of the net with these weights."""
         if key not in self._clicks:
-            folder = self._folder and self._folder / f"{key[1]}.{digest(net.state_dict())[:16]}"
+            folder = self._folder and self._folder / f"{key[1]}.{digest(_lasting_weights(net))[:16]}"
             used = {folder, *(cache.folder for cache in self._clicks.values())}
             for other in self._folder.glob(f"{key[1]}.*") if self._folder else ():
                 if other not in used:
@@ -126,12 +127,21 @@ class NetCalls:
         return self._clicks[key]
 
 
+def _lasting_weights(net: nn.Module) -> dict[str, Tensor]:
+    """The weights of a frozen net; of a table that grows, the first row alone. Other rows are given to values and taken
+    back, which changes no answer about a click that may still be asked about: a fresh row is a copy of the first."""
+    state: dict[str, Tensor] = net.state_dict()
+    growing = {id(table.weight) for part in embeddings([net]) for table in part.grown_tables}
+    names = [name for name, parameter in net.named_parameters(remove_duplicate=False) if id(parameter) in growing]
+    return state | {name: state[name][:1] for name in names}
+
+
 def digest(state: Mapping[str, Tensor]) -> str:
     """A hash of tensors and their names."""
     hashed = hashlib.sha256()
     for name, value in sorted(state.items()):
         hashed.update(name.encode())
-        hashed.update(value.contiguous().numpy().tobytes())
+        hashed.update(value.contiguous().numpy().data)  # without a copy: tables may be large
     return hashed.hexdigest()
 
 

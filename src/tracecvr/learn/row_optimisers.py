@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tracecvr.nets.row_access import read_rows, write_rows
 from tracecvr.nets.row_gradients import touched_rows
 
 
@@ -26,8 +27,8 @@ class RowOptimiser(torch.optim.Optimizer):
 
     def __init__(self, tables: list[Tensor], lr: float, weight_decay: float) -> None:
         super().__init__([{"params": tables}], {"lr": lr, "weight_decay": weight_decay})
-        self.before_change: list[Callable[[Tensor, Tensor], None]] = []
-        """Called with a table and the rows of it that are about to change."""
+        self.before_change: list[Callable[[Tensor, Tensor, Tensor], None]] = []
+        """Called with a table, the rows of it that are about to change, and what these hold."""
 
     def fresh(self, table: Tensor) -> dict[str, Tensor]:
         """The state of a table that was never touched, row by row."""
@@ -55,18 +56,19 @@ class RowOptimiser(torch.optim.Optimizer):
         touched, grad = touched_rows(of_table)
         if not len(touched):
             return
+        # Memory is what a step costs: a row is read once, here, and written once.
+        weight = read_rows(table, touched)
         for notice in self.before_change:
-            notice(table, touched)
-        elapsed = (step - state["last"][touched])[:, None]
-        rows = {name: value[touched] for name, value in state.items() if name not in ("step", "last")}
-        weight = table[touched]
+            notice(table, touched, weight)
+        elapsed = (step - read_rows(state["last"], touched))[:, None]
+        rows = {name: read_rows(value, touched) for name, value in state.items() if name not in ("step", "last")}
         if weight_decay:
             weight *= power(1 - lr * weight_decay, elapsed).to(weight.dtype)
-        weight -= lr * self.change(rows, grad, elapsed, step)
-        table[touched] = weight
+        weight -= self.change(rows, grad, elapsed, step).mul_(lr)
+        write_rows(table, touched, weight)
         for name, value in rows.items():
-            state[name][touched] = value
-        state["last"][touched] = step
+            write_rows(state[name], touched, value)
+        state["last"].index_fill_(0, touched, step)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Torch makes all state of the table's type; numbers of steps have to stay whole."""
@@ -91,7 +93,7 @@ class LazyAdamRows(RowOptimiser):
         mean.mul_(power(first, elapsed).to(grad.dtype)).add_(grad, alpha=1 - first)
         square.mul_(power(second, elapsed).to(grad.dtype)).addcmul_(grad, grad, value=1 - second)
         deviation = square.sqrt().div_(math.sqrt(1 - second**step)).add_(self.eps)
-        return mean / deviation / (1 - first**step)
+        return (mean / deviation).div_(1 - first**step)
 
 
 class AdagradRows(RowOptimiser):

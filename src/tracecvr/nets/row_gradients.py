@@ -30,7 +30,10 @@ def rows_of(grad: Tensor) -> tuple[Tensor, Tensor]:
 def touched_rows(grad: Tensor) -> tuple[Tensor, Tensor]:
     """The rows whose gradient is not 0, in rising order, and their gradients."""
     rows, values = rows_of(grad)
-    if grad.is_sparse and not grad.is_coalesced():
+    # Torch forgets that rows are distinct when it stores a gradient, and to sort them again takes longer than to look.
+    if not bool((rows[1:] > rows[:-1]).all()):
         rows, values = sum_by_row(rows, values)
+    if bool((values[:, 0] != 0).all()):
+        return rows, values
     touched = (values != 0).any(1)
     return (rows, values) if bool(touched.all()) else (rows[touched], values[touched])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.nets.fused import lookup
+from tracecvr.nets.row_access import read_rows, write_rows
 
 
 class Rows(nn.Embedding):
@@ -52,18 +53,21 @@ class Lag:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Averaged rows as of now: (n,) to (n, dim)."""
-        share = torch.exp(self.clock - self.since[ids]).to(self.average.dtype)[:, None]
-        return torch.lerp(self.newest.detach()[ids], self.average[ids], share)
+        return self._moved(ids, read_rows(self.newest, ids))
 
-    def catch_up(self, ids: Tensor) -> None:
-        """Write rows as of now, because the newest ones are about to change."""
-        self.average[ids] = self.rows(ids)
-        self.since[ids] = self.clock
+    def catch_up(self, ids: Tensor, newest: Tensor) -> None:
+        """Write rows as of now, because the newest ones, which are given, are about to change."""
+        write_rows(self.average, ids, self._moved(ids, newest))
+        self.since.index_fill_(0, ids, self.clock)
 
     def start(self, ids: Tensor) -> None:
         """Rows that were written now."""
         self.since = resized(self.since, len(self.average))
         self.since[ids] = self.clock
+
+    def _moved(self, ids: Tensor, newest: Tensor) -> Tensor:
+        share = torch.exp(self.clock - read_rows(self.since, ids)).to(self.average.dtype)[:, None]
+        return torch.lerp(newest, read_rows(self.average, ids), share)
 
     def settled(self) -> Tensor:
         """The whole averaged table as of now."""

@@ -51,6 +51,10 @@ def _facts(challenger: Challenger, log: EventLog) -> dict[str, Any]:
     }
 
 
-def comparisons(log: EventLog, name: str, last: int) -> list[dict[str, Any]]:
-    """The difference of NLL per click after each of the last ticks, oldest first."""
-    return [{"interval": number, **tick["comparison"]["nll_difference"]} for number, tick in log.ticks(last, name)]
+def comparisons(store: Store, log: EventLog, name: str, last: int) -> list[dict[str, Any]]:
+    """The difference of NLL per click after each of the last ticks, oldest first; `end` is the second of the log at
+    which the interval was over."""
+    return [
+        {"interval": number, "end": store.grid.bounds(number)[1], **tick["comparison"]["nll_difference"]}
+        for number, tick in log.ticks(last, name)
+    ]

@@ -99,6 +99,26 @@ class Scoring:
                 _log.exception("could not look for another version")
             await asyncio.sleep(_LOOK_S)
 
+    def model_facts(self) -> dict[str, Any]:
+        """The version that serves, and what it expects."""
+        serving, schema = self.scorer.ready(), self.store.schema
+        return {
+            "version": serving.version,
+            "model": serving.name,
+            "weights": serving.manifest["weights"],
+            "method": serving.manifest["store"]["method"],
+            "plugins": serving.manifest["store"]["plugins"],
+            "features": list(self.store.reader.features),
+            "actions": list(schema.actions),
+            "horizons": list(schema.horizons),
+            "d_max": schema.d_max,
+            "time": self.store.times.facts(self.newest_time()),
+        }
+
+    def newest_time(self) -> int:
+        """The newest time that is known here: that until which the serving version has learnt."""
+        return self.store.grid.bounds(self.scorer.ready().version)[0]
+
     def look(self) -> None:
         """Swap in what serves now."""
         self.latency.note()
@@ -115,6 +135,9 @@ class Service(Scoring):
         self.learner = learner
         self.committer = Committer(store.log)
         self.log = store.inbox()
+
+    def newest_time(self) -> int:
+        return newest_time(self.store, self.log.facts())
 
     async def commit(self, events: list[Event]) -> Receipt:
         """On disk when this returns."""
@@ -222,23 +245,6 @@ def _routes(app: FastAPI, service: Service) -> None:
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_known, service, click_id, kind)
 
-    @app.get("/v1/model", responses=ERRORS, dependencies=[need("score")])
-    async def model() -> dict[str, Any]:
-        """The version that serves, and what it expects."""
-        serving, facts = service.scorer.ready(), await run_in_threadpool(service.log.facts)
-        return {
-            "version": serving.version,
-            "model": serving.name,
-            "weights": serving.manifest["weights"],
-            "method": serving.manifest["store"]["method"],
-            "plugins": serving.manifest["store"]["plugins"],
-            "features": list(service.store.reader.features),
-            "actions": list(service.store.schema.actions),
-            "horizons": list(service.store.schema.horizons),
-            "d_max": service.store.schema.d_max,
-            "time": service.store.times.facts(newest_time(service.store, facts)),
-        }
-
     @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
     async def status() -> dict[str, Any]:
         """Events by kind, progress, versions and live metrics."""
@@ -305,6 +311,11 @@ def scoring_routes(app: FastAPI, service: Scoring) -> None:
         service.gauges.scored.inc(len(events))
         scores = [bodies.Scored.by(*answer, serving.version, serving.name) for answer in answers]
         return bodies.Scores(version=serving.version, model=serving.name, scores=scores, bad_values=wrong or None)
+
+    @app.get("/v1/model", responses=ERRORS, dependencies=[need("score")])
+    async def model() -> dict[str, Any]:
+        """The version that serves, and what it expects."""
+        return await run_in_threadpool(service.model_facts)
 
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthy() -> str:
@@ -384,7 +395,7 @@ _WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 def _status(service: Service) -> dict[str, Any]:
     facts, serving = status_of(service.store, service.scorer.versions), service.scorer.model
     for name, challenger in facts.get("challengers", {}).items():
-        challenger["history"] = comparisons(service.log, name, 200)
+        challenger["history"] = comparisons(service.store, service.log, name, 200)
     return facts | {
         "learner": asdict(service.learner()),
         "serving": serving.version if serving else None,

@@ -118,8 +118,8 @@ def _reason(error: Exception) -> str:
     """On one line, and nothing of a token."""
     if isinstance(error, HTTPError):
         return f"the writer answers {error.code}"
-    if isinstance(error, URLError):
-        return f"the writer cannot be reached ({error.reason})"
+    if isinstance(error, URLError | ConnectionError | TimeoutError):  # the last two: while it answers
+        return f"the writer cannot be reached ({error.reason if isinstance(error, URLError) else error})"
     return " ".join(str(error).split()) if isinstance(error, UserError) else f"{type(error).__name__}"
 
 
