@@ -35,6 +35,7 @@ def memory_for_files() -> TemporaryDirectory[str] | None:
     if "TMPDIR" in os.environ or not MEMORY_DISK.is_dir() or shutil.disk_usage(MEMORY_DISK).free < 2 * 2**30:
         return None
     room = TemporaryDirectory(prefix="tracecvr_tests_", dir=MEMORY_DISK)
+    Path(room.name).chmod(0o755)  # as /tmp: tests of a read-only disk enter it as another user
     tempfile.tempdir = room.name
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY_DISK)
     return room

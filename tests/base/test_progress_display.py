@@ -72,5 +72,5 @@ def test_prepare_shows_its_progress(
     assert call("prepare", "criteo", "--source", tmp_path / "data.txt", "--out", tmp_path / "table") == 0
     printed = capsys.readouterr()
     assert "clicks: 60" in printed.out
-    assert "/s" not in printed.out
+    assert "/s" not in printed.out.replace(str(tmp_path), "")
     assert re.search(r"^read: \d+ of [56]\d \([\d,]+/s, 0:00:00 left\)$", printed.err, re.MULTILINE)

@@ -379,7 +379,7 @@ def test_verify_finds_damage_and_the_ledger_is_built_anew(
     store = made("vanilla")
     send(store, the_events()[:1000])
     learnt(store)
-    path = next((store.folder / "ledger").glob(f"{kind}*"))
+    path = min((store.folder / "ledger").glob(f"{kind}*"))  # the last file may be empty
     content = bytearray(path.read_bytes())
     content[30] ^= 1
     path.write_bytes(content)
