@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import live
 from live import ALONE, QUICK
 
 
+@pytest.mark.slow
 def test_the_smoke_passes_and_has_every_figure(tmp_path: Path) -> None:
     words = [sys.executable, live.__file__, "--quick", "--out", str(tmp_path / "live.json")]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)

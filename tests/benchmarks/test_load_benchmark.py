@@ -16,9 +16,8 @@ import load
 from load import FULL, QUICK, Answer
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "figures"), [(load, 4 + len(load.OTHERS) + 1), pytest.param(front, 3, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("benchmark", "figures"), [(load, 4 + len(load.OTHERS) + 1), (front, 3)])
 def test_the_smoke_passes_and_has_every_figure(benchmark: ModuleType, figures: int, tmp_path: Path) -> None:
     words = [sys.executable, str(benchmark.__file__), "--quick", "--out", str(tmp_path / "load.json")]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)

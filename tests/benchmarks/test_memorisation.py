@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memorisation import AGES, Gains, gains
 from tracecvr.base.config import HOUR
 
@@ -17,6 +19,7 @@ def test_a_model_that_never_learns_gains_nothing() -> None:
     assert (gain.mean, gain.low, gain.high) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_labels_that_are_shown_often_are_learnt_by_heart() -> None:
     once, often = (measured(f"oracle:hidden=64,batch_size=256,passes={passes}") for passes in (1, 10))
     for metric, sign in (("nll", -1), ("auc", 1)):

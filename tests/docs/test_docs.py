@@ -176,7 +176,9 @@ def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pyte
     assert len(printed("-c", code)) == 2
 
 
-@pytest.mark.parametrize("language", ["sh", pytest.param("bash", marks=pytest.mark.scale)])
+@pytest.mark.parametrize(
+    "language", [pytest.param("sh", marks=pytest.mark.slow), pytest.param("bash", marks=pytest.mark.scale)]
+)
 def test_the_guide_to_data_parallel_runs_runs(
     language: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,7 +182,7 @@ def refunded_before_the_split() -> tuple[ClickTable, dict[str, Any], int]:
     return click, shown_at_once, 0
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(lives(), st.integers(1, 60), st.integers(1, 200), st.sampled_from(["censored", "mature"]))
 @example(refunded_before_the_split(), 1, 7, "censored")
 def test_warm_up_and_stream_together_teach_each_click_once(

@@ -331,7 +331,8 @@ def test_the_command_line(call: Call, capsys: pytest.CaptureFixture[str], tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_the_command(how: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = [*WORDS, "--workers", "2", "--threads", "1", "--out", str(out)]
