@@ -97,9 +97,9 @@ class Column:
         types = set(map(type, values)) - {type(None)}
         if len(types) <= 1 and types <= {*self.sound}:
             try:
-                found = pl.Series(values, dtype=_TYPES[next(iter(types), int)])
-                if types != {float} or found.is_finite().all():
-                    return found
+                column = pl.Series(values, dtype=_TYPES[next(iter(types), int)])
+                if types != {float} or column.is_finite().all():
+                    return column
             except (OverflowError, TypeError):  # an integer beyond 64 bits
                 pass
         if int in types:

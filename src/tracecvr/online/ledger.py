@@ -324,8 +324,8 @@ class Ledger(TableSource):
         )
 
     def fresh(self, clicks: Sequence[tuple[Any, ...]], number: int | None = None) -> list[tuple[Any, ...]]:
-        """The clicks of an interval, the next one by default, that get a row: not those of which all is over, since
-        nobody is told, nor those that the base has. The log has each click once."""
+        """The clicks of an interval, the next one by default, that get a row. Clicks that came after their
+        d_max and clicks that the base has get none. The log has each click once."""
         inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]
         if not self._base_rows or self.files.clicks.first >= self._base_rows:
             return inside
@@ -347,15 +347,15 @@ class Ledger(TableSource):
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
         answered = {click: (score, version) for click, score, version in answers}
         blank, (ids, times, came) = _blank(len(fresh), len(self.schema.actions)), np.array((click, ts, seen), np.int64)
-        told = [answered.get(number, (np.nan, -1)) for number in click]
+        served = [answered.get(number, (np.nan, -1)) for number in click]
         block = blank | {
             "x": x,
             "click_ts": times,
             "click_id": ids,
             "arrival_ts": came,
             "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
-            "score": np.array([score for score, _ in told], np.float32),
-            "version": np.array([version for _, version in told], np.int64),
+            "score": np.array([score for score, _ in served], np.float32),
+            "version": np.array([version for _, version in served], np.int64),
         }
         number = self.files.clicks.append(block)
         self.files.by_id.add(ids[~erased], number[~erased])

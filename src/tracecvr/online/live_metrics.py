@@ -158,12 +158,12 @@ def by_version(
     log_odds: npt.NDArray[np.floating[Any]], version: npt.NDArray[np.int64], label: Labels
 ) -> dict[str, dict[str, float | None]]:
     """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
-    told = {}
+    summaries = {}
     for number in np.unique(version[version >= 0]).tolist():
         sums, ours = ScoreSums(), version == number
         sums.add(log_odds[ours], label[ours])
-        told[str(number)] = sums.summary()
-    return told
+        summaries[str(number)] = sums.summary()
+    return summaries
 
 
 def named(figures: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ app = typer.Typer(
 @app.command("list")
 def list_aside(store: Store, as_json: AsJson = False) -> None:
     """Events that are set aside, and why; one per line."""
-    found = store_at(store)
-    log, times = found.log(), found.times
+    live_store = store_at(store)
+    log, times = live_store.log(), live_store.times
     rows = [
         {"event": e.event, "reason": "dated too far ahead", "ts": times.shown(e.ts), "time": times.iso(e.ts)}
         for _, e in log.ahead()
@@ -43,9 +43,9 @@ def accept(
     ] = None,
 ) -> None:
     """Accept events that were set aside because of their date. What is over by their time is closed."""
-    found = store_at(store)
-    receipt = found.log().accept_ahead(None if to is None else time_of(found, to, "--to"))
-    left = len(found.log().ahead())
+    live_store = store_at(store)
+    receipt = live_store.log().accept_ahead(None if to is None else time_of(live_store, to, "--to"))
+    left = len(live_store.log().ahead())
     typer.echo(f"accepted: {receipt.accepted:,}, duplicates: {receipt.duplicates:,}, left: {left:,}")
 
 

@@ -183,11 +183,11 @@ def reopen(
     since gets its place, and the learner goes on from the last good version. Stop the learner first."""
     from tracecvr.online.reopening import reopen
 
-    found = store_at(store)
+    live_store = store_at(store)
     if at is None:
-        raise UserError(f"--at is missing: the first interval that should not be closed{_runs(found)}")
-    last = None if until is None else time_of(found, until, "--until")
-    done = reopen(found, at, last)
+        raise UserError(f"--at is missing: the first interval that should not be closed{_runs(live_store)}")
+    last = None if until is None else time_of(live_store, until, "--until")
+    done = reopen(live_store, at, last)
     typer.echo(f"closed: {done.closed:,} intervals; moved: {done.moved:,} events; set aside: {done.set_aside:,} events")
 
 
@@ -214,13 +214,13 @@ def verify(
     from tracecvr.base.progress_display import Display
     from tracecvr.online import store_check as checking
 
-    found = store_at(store, check=False)
+    live_store = store_at(store, check=False)
     if record:
-        checking.record(found)
-    report = checking.verified(found)
+        checking.record(live_store)
+    report = checking.verified(live_store)
     if replay and all(finding.fine for finding in report):
         with Display(Console(stderr=True)) as progress:
-            report += checking.replayed(found, progress)
+            report += checking.replayed(live_store, progress)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in report], indent=2))
     else:

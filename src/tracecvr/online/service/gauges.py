@@ -1,4 +1,4 @@
-"""What Prometheus is told. Labels are routes, statuses, kinds and columns that we name: nothing from a request."""
+"""Metrics for Prometheus. Labels are routes, statuses, kinds and columns that we name: nothing from a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 BUCKETS = tuple(round(m * 10.0**e, 4) for e in (-3, -2, -1, 0) for m in (1, 1.4, 2, 3, 5, 7))
-"""Seconds: fine enough for quantiles to be told from them."""
+"""Seconds: fine enough to compute quantiles from."""
 
 
 class Gauges:
@@ -62,13 +62,13 @@ class Gauges:
 
     def judge(self, figures: Mapping[str, Mapping[str, float | None]]) -> None:
         """How good predictions were: as served, prequential, and of the version that serves. Unknown is NaN."""
-        for scores, told in figures.items():
+        for scores, figure in figures.items():
             for metric in ("clicks", "conversions", "cvr", "auc", "nll", "ece", "pcoc"):
-                value = told.get(metric)
+                value = figure.get(metric)
                 self.figures.labels(scores, metric).set(math.nan if value is None else value)
 
     def compare(self, challengers: Mapping[str, Mapping[str, Any]]) -> None:
-        """How challengers compare with the store's own model. Those that were dropped are told no more."""
+        """How challengers compare with the store's own model. Those that were dropped are no longer reported."""
         self.challengers.clear()
         for name, facts in challengers.items():
             for metric, value in facts.get("comparison", {}).get("nll_difference", {}).items():

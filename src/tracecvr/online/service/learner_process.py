@@ -102,17 +102,17 @@ class LearnerProcess:
         with subprocess.Popen(self.command, stdin=pipe, stderr=pipe, preexec_fn=lambda: os.nice(5)) as process:
             try:
                 self._state = replace(self._state, running=True, since=time.time())
-                told = _Told(process.stderr)
+                messages = _StandardError(process.stderr)
                 while process.poll() is None and not self._ended.wait(_LOOK_S):
-                    told.pass_on()
+                    messages.pass_on()
             finally:
                 process.kill()
             process.wait()
-            told.pass_on()
-            return process.returncode, _reason(process.returncode, told.last)
+            messages.pass_on()
+            return process.returncode, _reason(process.returncode, messages.last)
 
 
-class _Told:
+class _StandardError:
     """What a process writes to its standard error: passed on to ours, and the last line remembered."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:

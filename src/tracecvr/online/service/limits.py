@@ -157,8 +157,8 @@ async def refuse(
     """Answer without asking the application, and close the connection. The answer is whole before it is closed."""
     body = json.dumps({"error": why}).encode()
     length = (b"content-length", str(len(body)).encode())
-    told = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": told})
+    all_headers = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
     if before_closing is not None:
         await send({"type": "http.response.body", "body": body, "more_body": True})
         await before_closing()
