@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.families.losses import mean_over
 from tracecvr.stream.reveal import LabelledReveals
 
 LOG_ZERO = -1e4
@@ -31,34 +30,18 @@ def output_count(ages: int, actions: int) -> int:
     return ages * actions * actions + ages * (actions - 1) * actions
 
 
-def log_open(outputs: Tensor, state: Tensor, shift: float = 0.0) -> Tensor:
-    """log P(o_1..o_h, no conversion | x, y) after no window and after each, for both outcomes: (B, 2, H + 1).
+def log_chain(outputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Three logarithms of the law, from the outputs of a net and `state` (B, H, K), which actions have happened by
+    each age:
 
-    `outputs` are those of a net of that `width`; `state` (B, H, K) says which actions have happened by each age.
-    `shift` is added to the logits of all hazards.
+    - P(o_1..o_h | x, y = 0) and P(o_1..o_h, open | x, y = 1), after no window and after each: (B, H + 1) each;
+    - P(conversion in window h, o_1..o_{h-1}, open before | x, y = 1): (B, H).
     """
-    without, with_it = (logits + shift for logits in _hazard_logits(outputs, state))
-    no = _log_others(without, state)
-    yes = _log_waits(with_it) + _log_others(with_it[:, :, 1:], state)
-    return F.pad(torch.stack([no, yes], dim=1).cumsum(2), (1, 0))
-
-
-def chain_loss(outputs: Tensor, b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
-    """-log P(chain | x, y) under each click's own outcome: the mean over the clicks of a history that say something.
-
-    In a censored history, a click without a conversion says nothing before it is mature. A conversion is there only
-    because it came early enough: its likelihood is conditional on that.
-    """
-    state, visible = b.trajectory(ages)
     without, with_it = _hazard_logits(outputs, state)
-    converts, (waits, leaves) = b.truth > 0, _conversion(b, ages)
-    log_waits = _log_waits(with_it)
-    conversion = log_waits * waits + _log_leaves(with_it) * leaves
-    known = torch.log(-torch.expm1((log_waits * visible).sum(1).clamp_max(-1e-6)))  # P(converted by now | converts)
-    yes = (conversion + _log_others(with_it[:, :, 1:], state) * waits).sum(1) - known
-    no = (_log_others(without, state) * visible).sum(1)
-    speaks = torch.where(converts, leaves.sum(1) > 0, b.mature & (state.shape[2] > 1))
-    return -mean_over(torch.where(converts, yes, no), speaks)
+    no = F.pad(_log_others(without, state).cumsum(1), (1, 0))
+    waits, leaves = _log_conversion(with_it)
+    still_open = F.pad((waits + _log_others(with_it[:, :, 1:], state)).cumsum(1), (1, 0))
+    return no, still_open, still_open[:, :-1] + leaves
 
 
 def hazard_events(b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
@@ -67,7 +50,8 @@ def hazard_events(b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
     What other actions add to a hazard has no rate: NaN.
     """
     state, visible = b.trajectory(ages)
-    waits, leaves = _conversion(b, ages)
+    late = b.delay[:, :1] > torch.tensor(ages)
+    waits, leaves = visible * late, visible * ~late * F.pad(late[:, :-1], (1, 0), value=True)
     before = F.pad(state, (0, 0, 1, 0))[:, :-1, 1:]
     others = torch.where(before > 0, torch.nan, state[:, :, 1:])  # (B, H, K - 1)
     converts = (b.truth > 0)[:, None]
@@ -76,12 +60,6 @@ def hazard_events(b: LabelledReveals, ages: tuple[int, ...]) -> Tensor:
     no = torch.where((~converts & b.mature[:, None] & (visible > 0))[..., None], others, torch.nan)
     each = [torch.cat([conversion[..., None], yes], dim=2), no]
     return torch.cat([F.pad(e[..., None], (0, state.shape[2] - 1), value=torch.nan).flatten(1) for e in each], dim=1)
-
-
-def _conversion(b: LabelledReveals, ages: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Of each visible window, if it ends without the conversion having come, and if it came in it: (B, H), (B, H)."""
-    late, visible = b.delay[:, :1] > torch.tensor(ages), b.trajectory(ages)[1]
-    return visible * late, visible * ~late * F.pad(late[:, :-1], (1, 0), value=True)
 
 
 def _hazard_logits(outputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,15 +78,11 @@ def _shifted(hazards: Tensor, before: Tensor) -> Tensor:
     return hazards[..., 0] + (hazards[..., 1:] * before).sum(3)
 
 
-def _log_waits(logits: Tensor) -> Tensor:
-    """log P(no conversion in a window | none before, converts): (B, H). In the last window it has to come."""
-    waits = F.logsigmoid(-logits[:, :-1, 0])
-    return F.pad(waits, (0, 1), value=LOG_ZERO)
-
-
-def _log_leaves(logits: Tensor) -> Tensor:
-    """log P(conversion in a window | none before, converts): (B, H)."""
-    return F.pad(F.logsigmoid(logits[:, :-1, 0]), (0, 1))
+def _log_conversion(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """log P(no conversion in a window | none before, converts) and log P(conversion in it | ...): (B, H) each. In the
+    last window it has to come."""
+    hazard = logits[:, :-1, 0]
+    return F.pad(F.logsigmoid(-hazard), (0, 1), value=LOG_ZERO), F.pad(F.logsigmoid(hazard), (0, 1))
 
 
 def _log_others(logits: Tensor, state: Tensor) -> Tensor:

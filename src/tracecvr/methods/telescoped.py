@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.base.config import Seconds, option
-from tracecvr.families.hazard_chain import chain_loss, hazard_events, log_open, output_count
-from tracecvr.families.part import Helper
+from tracecvr.families.hazard_chain import hazard_events, log_chain, output_count
 from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
@@ -21,11 +19,12 @@ _CERTAIN = 30.0
 @dataclass
 class Telescoped(RepeatedLooks):
     """Shows a click at rising ages until its outcome is known. The loss is the likelihood of what is new since the
-    click was shown before, given everything known by then. Its gradient is the change of the posterior.
+    click was shown before, given everything known by then.
 
-    Over the life of a click the gradients add up to y - p, as Oracle's, even if the law of delays and actions is wrong:
-    a wrong law changes when something is learnt, not what is learnt. Methods that use the whole trajectory at each
-    showing do not have this property, and count a click as often as they show it.
+    One net has the rate and the law of delays and actions, and learns both from the same likelihood, in warm-up as in
+    the stream. Over the life of a click the terms add up to the likelihood of its final state: nothing counts twice.
+    The gradient of the rate's log-odds is the change of the posterior, and adds up to y - p, as Oracle's, even where
+    the law is wrong. Methods that use the whole trajectory at each showing do not have this property.
 
     Looks in one interval are merged. On a large log, looks after the first show a sample of the open clicks, with a
     higher weight: a click is then shown about three times. The posterior of an open click comes from the same law.
@@ -39,41 +38,23 @@ class Telescoped(RepeatedLooks):
     reference = "ours"
     status = "ours"
 
-    refresh: Seconds | None = option(
-        None, "train the law of delays and actions anew this often, on the last clicks; never by default", low=1
-    )
-    chain_epochs: int | None = option(
-        None,
-        "passes of the law over the warm-up part; by default 1 if it is large, else as held-back clicks want",
-        low=1,
-    )
+    # One net: the logit of the rate, then the law of delays and actions.
 
-    repeat_warm_up: bool = option(
-        False, "show clicks again whose final labels warm-up has learnt, though they teach nothing new"
-    )
-    hazard_shift: float = option(0.0, "added to the logits of all hazards: a law that is wrong on purpose, to try that")
-
-    # The law of delays and actions.
-
-    def helpers(self) -> dict[str, Helper]:
-        outputs = output_count(len(self.windows), len(self.schema.actions))
-        return {"chain": Helper(lambda: self.net(outputs), self.chain_epochs, self.refresh, before_main=True)}
-
-    def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
-        return chain_loss(self.call(name, b.x), b, self.windows)
+    def heads(self) -> int:
+        return 1 + output_count(len(self.windows), len(self.schema.actions))
 
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        return ((b.x,), hazard_events(b, self.windows)) if name == "chain" else super().base_rates(name, b)
+        return (b.x,), torch.cat([b.truth[:, None], hazard_events(b, self.windows)], dim=1)
 
-    def log_psi(self, b: Reveals) -> Tensor:
-        """log P(o_1..o_h, open | x, y) after no window and after each: (B, 2, H + 1)."""
-        return log_open(self.call("chain", b.x), b.trajectory(self.windows)[0], self.hazard_shift)
+    def log_chain(self, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+        """The law of each click's trajectory: see `hazard_chain`."""
+        return log_chain(self.call("main", b.x)[:, 1:], b.trajectory(self.windows)[0])
 
     # Training.
 
     def observe(self, b: Reveals) -> None:
         super().observe(b)
-        if isinstance(b, LabelledReveals) and not self.repeat_warm_up:
+        if isinstance(b, LabelledReveals):
             ahead = b.mature & (b.span <= self.schema.d_max)  # labels that were not yet known when history ended
             if ahead.any():  # history is in the order of arrival
                 self.counts["learnt_until"] = b.arrival[ahead].max()
@@ -85,10 +66,7 @@ class Telescoped(RepeatedLooks):
         return super().condensed(events)
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        """Cross-entropy where labels are final. Of a click that is open when warm-up ends, the likelihood of what has
-        been seen of it at its looks: the stream goes on from there, so that its life still adds up to y - p."""
-        if b.mature.all():
-            return super().warm_loss(b)
+        """The likelihood of what has been seen of a click by its last look: the stream goes on from there."""
         return -self.log_likelihood(b).gather(1, self.state_at_last_look(b)[:, None]).mean()
 
     def loss(self, b: Reveals) -> Tensor:
@@ -98,14 +76,18 @@ class Telescoped(RepeatedLooks):
         return -(self.weight(b) * new[:, 0]).mean()
 
     def log_likelihood(self, b: Reveals) -> Tensor:
-        """log P(all that was seen | x) in each state, up to terms without p: (B, looks + 3)."""
+        """log P(all that was seen | x) in each state, that is, open after each look, converted, refunded:
+        (B, looks + 3)."""
         at_looks = [0, *(self.windows.index(look) + 1 for look in self.looks)]
-        log_psi, logit = self.log_psi(b)[:, :, at_looks], self.logit(b.x)
+        log_no, log_open, log_converts = self.log_chain(b)
+        logit = self.logit(b.x)
         no, yes = F.logsigmoid(-logit)[:, None], F.logsigmoid(logit)[:, None]
-        return torch.cat([torch.logaddexp(no + log_psi[:, 0], yes + log_psi[:, 1]), yes, no], dim=1)
+        is_open = torch.logaddexp(no + log_no[:, at_looks], yes + log_open[:, at_looks])
+        window = torch.bucketize(b.age[:, :1].contiguous(), torch.tensor(self.windows)).clamp_max(len(self.windows) - 1)
+        return torch.cat([is_open, yes + log_converts.gather(1, window), no], dim=1)
 
     def posterior(self, b: Reveals) -> Tensor:
-        log_psi = self.log_psi(b)
+        log_no, log_open, _ = self.log_chain(b)
         seen = b.trajectory(self.windows)[1].sum(1, keepdim=True).long()
-        evidence = (log_psi[:, 1] - log_psi[:, 0]).gather(1, seen)[:, 0]
+        evidence = (log_open - log_no).gather(1, seen)[:, 0]
         return torch.where(b.converted, _CERTAIN, (self.logit(b.x) + evidence).clamp(-_CERTAIN, _CERTAIN))
