@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -174,19 +173,6 @@ def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pyte
     assert len(rates) == 2
     assert all(0 < rate < 1 for rate in rates)
     assert len(printed("-c", code)) == 2
-
-
-@pytest.mark.parametrize(
-    "language", [pytest.param("sh", marks=pytest.mark.slow), pytest.param("bash", marks=pytest.mark.scale)]
-)
-def test_the_guide_to_data_parallel_runs_runs(
-    language: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    (command,) = documents.blocks("docs/scale.md", language, "Data-parallel runs")
-    assert call(*shlex.split(command)[1:]) == 0
-    assert [json.loads(path.read_text())["workers"] for path in tmp_path.glob("*/result.json")] == [2]
 
 
 def test_the_guide_to_logs_of_your_own_names_every_count() -> None:

@@ -21,7 +21,7 @@ from tracecvr.base.files import TemporaryFolder, read_json
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.families.method import Method, Plugin
 from tracecvr.runs.intervals import OnInterval
-from tracecvr.runs.run import Launch, run
+from tracecvr.runs.run import run
 from tracecvr.runs.spec import spec_of
 
 if TYPE_CHECKING:
@@ -159,9 +159,6 @@ def replay(
     progress: bool = True,
     on_interval: OnInterval | None = None,
     threads: int | None = None,
-    workers: int = 1,
-    engine: str = "local",
-    address: str | None = None,
     checkpoint_every: float = 30.0,
     options: Mapping[str, Any] | None = None,
     **more_options: Any,
@@ -187,9 +184,7 @@ def replay(
     on_interval
         Called after each interval with an `Interval`: its number, time, clicks and metrics.
     threads
-        Threads of each worker; all cores by default.
-    workers, engine, address
-        Several processes for one run, here (`local`) or on a Ray cluster; see docs/scale.md.
+        Threads; all cores by default.
     checkpoint_every
         Seconds between checkpoints.
     options, more_options
@@ -203,18 +198,15 @@ def replay(
     >>> sorted(result.metrics)[:2]
     ['ap', 'auc']
     """
-    if on_interval is not None and (workers > 1 or engine != "local"):
-        raise UserError("on_interval is called in this process: leave out workers and engine")
     settings = config.settings_of({**(options or {}), **more_options})
-    each = threads or max(1, (os.cpu_count() or 1) // workers)
+    threads = threads or os.cpu_count() or 1
     names = [name_of(plugin) for plugin in plugins]
-    spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, each, workers, log.flag)
+    spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, threads, log.flag)
     spec = replace(spec, open_log=log.opened)
-    launch = _launch(engine, address, workers)
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "run" if holds is not None else Path(out or "")
     with shown.progress(progress, f"{spec.method.name} · ") as watch:
-        content = run(spec, folder, resume, watch, checkpoint_every, launch=launch, on_interval=on_interval)
+        content = run(spec, folder, resume, watch, checkpoint_every, on_interval=on_interval)
     return Result(folder, content, holds)
 
 
@@ -224,23 +216,6 @@ def load_result(path: str | Path) -> Result:
     if not (folder / "result.json").is_file():
         raise UserError(f"{folder} holds no finished run: give the directory that `replay` or `tracecvr run` wrote")
     return Result(folder, read_json(folder / "result.json"))
-
-
-def _launch(engine: str, address: str | None, workers: int) -> Launch | None:
-    """Who starts the workers of a run; nobody if there is one, here."""
-    if engine == "ray":
-        from tracecvr.distributed.ray_train import ray_launcher
-
-        return ray_launcher(address)
-    if engine != "local":
-        raise UserError(f"--engine {engine}: give local or ray")
-    if address is not None:
-        raise UserError("--address is for --engine ray")
-    if workers == 1:
-        return None
-    from tracecvr.distributed.workers import run_workers
-
-    return run_workers
 
 
 def _figures(pooled: Mapping[str, float | None]) -> list[Text]:

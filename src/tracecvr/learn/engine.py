@@ -7,7 +7,7 @@ into batches. Nothing random lives longer, so a restored engine goes on as if it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,9 +34,7 @@ from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
 from tracecvr.learn.net_calls import BLOCK, NetCalls, digest, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
-from tracecvr.learn.row_optimisers import RowOptimiser
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
-from tracecvr.nets import ranks
 from tracecvr.nets.backbones import freeze, start_at, thaw
 from tracecvr.stream.reveal import Again, LabelledReveals, Reveals, repeated
 from tracecvr.stream.source import History, Source
@@ -541,10 +539,6 @@ class Engine:
         for optimiser in optimisers:
             optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        if (shared := ranks.current()) is not None:
-            rowwise = [optimiser for optimiser in optimisers if isinstance(optimiser, RowOptimiser)]
-            shared.mean_gradients(_parameters(optimiser for optimiser in optimisers if optimiser not in rowwise))
-            shared.mean_row_gradients(_parameters(rowwise))
         for optimiser in optimisers:
             optimiser.step()
         self.forget()
@@ -585,11 +579,6 @@ def _resolved_options(part: Part) -> dict[str, Any]:
     if "main" in known:
         resolved |= {"warm_epochs": known["main"]["passes"], "warm_batch_size": known["main"]["batch_size"]}
     return resolved
-
-
-def _parameters(optimisers: Iterable[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
-    return [parameter for group in groups for parameter in group["params"]]
 
 
 def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

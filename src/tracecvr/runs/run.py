@@ -15,7 +15,6 @@ posterior_days.parquet  the same for each day of the stream (`start`)
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import resource
@@ -24,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,6 @@ from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
-from tracecvr.nets import ranks
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finished_interval, interval_edges
 from tracecvr.runs.replay import Plan, replay
@@ -66,24 +63,14 @@ class Spec:
     threads: int
     stream: StreamLearning = StreamLearning()
     source: dict[str, Any] | None = None
-    workers: int = 1
-    """Processes that share each batch (see `ranks`), of so many threads each."""
     keep_record: Callable[[Path], None] | None = None
     """Writes to a directory which raw log this is, for commands that go on from the run."""
-    made_by: Callable[[], Spec] | None = None
-    """Makes it again. A worker process gets this in place of the rest: a method may come from a file that only this
-    process has imported."""
-
-    def __reduce__(self) -> Any:
-        return super().__reduce__() if self.made_by is None else (self.made_by, ())
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run. One worker goes without saying: runs of old do not say it. `code` has the
-        hashes of files that methods and plugins were loaded from."""
+        """What makes two runs the same. `code` has the hashes of files that methods and plugins were loaded from."""
         files = {part.name: registry.file_hash(part) for part in (self.method, *self.plugins)}
         code = {name: digest for name, digest in files.items() if digest is not None}
-        rare = ({} if self.workers == 1 else {"workers": self.workers}) | ({"code": code} if code else {})
-        return rare | {
+        return ({"code": code} if code else {}) | {
             "method": self.method.name,
             "plugins": [plugin.name for plugin in self.plugins],
             "data": self.data,
@@ -100,12 +87,6 @@ class Spec:
         }
 
 
-Job = Callable[[Progress], Any]
-
-Launch = Callable[[Job, int, int, Progress], object]
-"""Starts so many workers of so many threads, joined as ranks, which all do the job; shows the first one's progress."""
-
-
 def run(
     spec: Spec,
     out: Path,
@@ -113,18 +94,15 @@ def run(
     progress: Progress = no_progress,
     checkpoint_every: float = 30.0,
     shared: Path | None = None,
-    launch: Launch | None = None,
     on_interval: OnInterval | None = None,
 ) -> dict[str, Any]:
     """Carry out a run, or the rest of it, and return the content of `result.json`.
 
-    `shared` is a directory of warm-ups to take from and add to. The work is done by this process, or by the workers
-    that `launch` starts. `on_interval` is called in the process that does the work.
+    `shared` is a directory of warm-ups to take from and add to. `on_interval` is called after each interval.
     """
     with _claimed(out, spec.identity(), resume):
         if not (out / "result.json").exists():
-            job = partial(work, spec, out, checkpoint_every=checkpoint_every, shared=shared, on_interval=on_interval)
-            job(progress) if launch is None else launch(job, spec.workers, spec.threads, progress)
+            work(spec, out, progress, checkpoint_every, shared, on_interval)
         else:
             recorded = read_json(out / "run.json")
             if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
@@ -141,12 +119,11 @@ def work(
     shared: Path | None = None,
     on_interval: OnInterval | None = None,
 ) -> None:
-    """What each process of a run does, in a directory that is held for it: open the log, restore the newest checkpoint
-    or warm up, score and learn interval by interval, evaluate."""
+    """What a run does in a directory that is locked for it: open the log, restore the newest checkpoint or warm up,
+    score and learn interval by interval, evaluate."""
     torch.set_num_threads(spec.threads)
     ours = _Run(spec, out, progress, shared)
     first = ours.restored()
-    ours.agree(f"start, {ours.identity['fingerprint']}")  # and nobody writes before everybody has read
     if first is None:
         ours.warm_up()
     clock = saved = time.monotonic()
@@ -159,7 +136,7 @@ def work(
             clicks += len(interval.row)
             progress("stream", clicks, end - begin)
             due = time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(ours.plan)
-            if ours.decided(due):
+            if due:
                 served.flush()
                 judged.flush()
                 clock = ours.charge("stream_s", clock)
@@ -168,8 +145,7 @@ def work(
             if on_interval is not None:
                 on_interval(finished_interval(interval, ours.table, ours.plan, ours.log.origin))
     ours.charge("stream_s", clock)
-    if ours.writes:
-        ours.finish()
+    ours.finish()
 
 
 def load(out: Path) -> Engine:
@@ -245,10 +221,7 @@ class _Run:
         stream, lag = spec.stream.fitted_to(self.plan.interval), self.plan.publish_lag
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
         self.checkpoints = Checkpoints(out / "checkpoint")
-        self.ranks = ranks.current()
-        self.writes = self.ranks is None or self.ranks.rank == 0
-        files = (out / "scores.f32", out / "posterior.f32")
-        self.served, self.judged = files if self.writes else (Path(os.devnull), Path(os.devnull))
+        self.served, self.judged = out / "scores.f32", out / "posterior.f32"
 
     def restored(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
@@ -259,9 +232,8 @@ class _Run:
             return None
         self.checkpoints.restore(self.engine, manifest)
         self.cost |= manifest["cost"]
-        if self.writes:
-            os.truncate(self.served, manifest["scored"] * 4)
-            os.truncate(self.judged, manifest["judged"] * 4)
+        os.truncate(self.served, manifest["scored"] * 4)
+        os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
     def warm_up(self) -> None:
@@ -276,26 +248,13 @@ class _Run:
             self.engine.warm_up(history, self.progress, taken)
             self.cost["shared_warm_up_s"] = taken.seconds
         self.charge("warm_up_s", clock)
-        if self.writes:
-            for path in (self.served, self.judged):
-                path.write_bytes(b"")
-            write_json(self.out / "run.json", self.identity | {"source": self.spec.source})
+        for path in (self.served, self.judged):
+            path.write_bytes(b"")
+        write_json(self.out / "run.json", self.identity | {"source": self.spec.source})
         self.checkpoint(0)
-
-    def decided(self, due: bool) -> bool:
-        """Whether it is time for a checkpoint: clocks of ranks differ, so the first one's counts."""
-        return due if self.ranks is None else self.ranks.broadcast_first(due)
-
-    def agree(self, where: str) -> None:
-        """Stop unless all ranks are in the same state at the same place."""
-        if self.ranks is not None:
-            self.ranks.agree(hashlib.sha256(f"{where} {self.engine.fingerprint()}".encode()).hexdigest(), where)
 
     def checkpoint(self, intervals: int) -> None:
         """Save the state after so many intervals."""
-        self.agree(f"checkpoint after {intervals} intervals")
-        if not self.writes:
-            return
         for path in (self.served, self.judged):
             sync(path)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
@@ -368,7 +327,6 @@ class _Run:
             },
             "plan": asdict(plan),
             "seed": self.spec.seed,
-            "workers": self.spec.workers,
             "threads": self.spec.threads,
             "config": identity["config"] | {"in_force": self.engine.resolved_options()},
             "metrics": {"interval": summary, "pooled": pooled},
@@ -421,10 +379,10 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
 
 
 def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
-    alone, recorded = {"workers": 1}, read_json(out / "run.json")
+    recorded = read_json(out / "run.json")
     recorded["config"] = _with_stream(recorded["config"])
     identity = {key: value for key, value in identity.items() if key != "code" or key in recorded}  # older runs: none
-    refuse_if_other(alone | identity, alone | recorded, str(out))
+    refuse_if_other(identity, recorded, str(out))
 
 
 def refuse_if_other(
