@@ -35,8 +35,8 @@ FORMS = {
     "moments": StreamLearning(carry_moments=True, batch_size=64),
     "lazy adam": StreamLearning(optimiser="lazy_adam", batch_size=64),
     "lazy moments": StreamLearning(optimiser="lazy_adam", warm_optimiser="lazy_adam", carry_moments=True),
-    "row adagrad": StreamLearning(
-        optimiser="row_adagrad", warm_optimiser="row_adagrad", embedding_learning_rate=0.02, average_clicks=500
+    "lazy by clicks": StreamLearning(
+        optimiser="lazy_adam", warm_optimiser="lazy_adam", embedding_learning_rate=0.002, average_clicks=500
     ),
 }
 

@@ -45,7 +45,7 @@ class StreamLearning:
         0, "events per optimiser step in the stream; 0 for one step per interval, none for that of warm-up", low=0
     )
     optimiser: str = option(
-        "adam", "optimiser of the stream, by name: adam, adagrad, lazy_adam, row_adagrad or one of an entry point"
+        "adam", "optimiser of the stream, by name: adam, adagrad, lazy_adam or one of an entry point"
     )
     warm_optimiser: str = option("adam", "optimiser of warm-up, by name")
     embedding_learning_rate: float | None = option(
