@@ -17,11 +17,11 @@ from tracecvr.api.logs import Log
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import TemporaryFolder, read_json
+from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.families.method import Method, Plugin
 from tracecvr.runs.intervals import OnInterval
-from tracecvr.runs.run import run
+from tracecvr.runs.run import FORMAT, run
 from tracecvr.runs.spec import spec_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Result:
         title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
         table = Table(title, ["method", *METRICS.values(), "events/click", "time"])
         table.rows.append([Text(self.name), *_figures(self.metrics), Text(events), Text(spent)])
-        for name, figures in self.content.get("references", {}).items():
+        for name, figures in self.references.items():
             table.rows.append([Text(f"({REFERENCES[name]})"), *_figures(figures), Text(""), Text("")])
         table.notes += self.notes()
         return table
@@ -122,7 +122,7 @@ class Result:
     def notes(self) -> list[str]:
         """What a reader of the figures has to know."""
         data = self.content["data"]
-        lines = [f"warning: {self.advice}"] if self.content.get("advice") else []
+        lines = [f"warning: {self.advice}"] if self.advice else []
         lines += [
             f"{name}: {count:,}"
             for name, count in data["counts"].items()
@@ -215,11 +215,13 @@ def load_result(path: str | Path) -> Result:
     folder = Path(path)
     if not (folder / "result.json").is_file():
         raise UserError(f"{folder} holds no finished run: give the directory that `replay` or `tracecvr run` wrote")
-    return Result(folder, read_json(folder / "result.json"))
+    content = read_json(folder / "result.json")
+    refuse_other_format(content, FORMAT, folder / "result.json")
+    return Result(folder, content)
 
 
 def _figures(pooled: Mapping[str, float | None]) -> list[Text]:
-    return [Text(_figure(pooled.get(name), 3 if name == "pcoc" else 4)) for name in METRICS]  # no `ne` in old results
+    return [Text(_figure(pooled.get(name), 3 if name == "pcoc" else 4)) for name in METRICS]
 
 
 def _figure(value: float | None, digits: int = 4) -> str:

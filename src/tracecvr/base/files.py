@@ -11,7 +11,7 @@ import tempfile
 import time
 import tomllib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,12 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
+
+
+def refuse_other_format(content: Mapping[str, Any], expected: int, path: Path) -> None:
+    """Refuse the content of a file that another version of this package wrote in another format."""
+    if (other := content.get("format")) != expected:
+        raise UserError(f"{path}: format {other!r}, expected {expected}: another version of tracecvr wrote it")
 
 
 def read_toml(path: Path, given_as: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class StreamLearning:
 
 
 AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, average=None)
-"""The stream is learnt with warm-up's step size and batch size. Records without stream settings mean these."""
+"""The stream is learnt with warm-up's step size and batch size, and its newest weights are served."""
 
 
 def _whole(events: int) -> int:

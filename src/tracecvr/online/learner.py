@@ -38,6 +38,7 @@ _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
 """How much farther off a calibration is that was off before, to be held against a tick."""
+_NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
 _ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version", "pairs"}
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
@@ -142,7 +143,7 @@ class Learner:
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.prequential.keep(0)
-            self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {})
+            self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
             self._restore(manifest)
 
@@ -266,7 +267,7 @@ class Learner:
         self.engine.forget_answers(lambda start: start >= end)  # intervals that were reopened have other clicks now
         self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
-        self.prequential.keep(manifest["scored"] if "scored" in manifest else manifest["served"])
+        self.prequential.keep(manifest["scored"])
         if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
             record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
             self._record(manifest["intervals"] - 1, record)
@@ -358,9 +359,6 @@ class Prequential:
 
     def __init__(self, path: Path, first: int) -> None:
         self.path, self.first, self.count = path, first, 0
-        older = path.with_name("served.f32")  # what it was called when it was taken for what was served
-        if older.exists() and not path.exists():
-            older.rename(path)
 
     def keep(self, count: int) -> None:
         """Go on after so many; of scores that were lost, the place is kept."""

@@ -20,7 +20,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -34,19 +34,22 @@ import torch
 from tracecvr.base import metrics, registry
 from tracecvr.base.config import restored, values
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, sync, write_json, write_parquet
+from tracecvr.base.files import locked, read_json, refuse_other_format, sync, write_json, write_parquet
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import Schema
 from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
+from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finished_interval, interval_edges
 from tracecvr.runs.replay import Plan, replay
 from tracecvr.stream.source import TableSource
+
+FORMAT = 1
+"""Of `run.json` and `result.json`."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +70,14 @@ class Spec:
     """Writes to a directory which raw log this is, for commands that go on from the run."""
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same. `code` has the hashes of files that methods and plugins were loaded from."""
-        files = {part.name: registry.file_hash(part) for part in (self.method, *self.plugins)}
-        code = {name: digest for name, digest in files.items() if digest is not None}
-        return ({"code": code} if code else {}) | {
-            "method": self.method.name,
-            "plugins": [plugin.name for plugin in self.plugins],
+        """What makes two runs the same."""
+        made_of = parts_record(self.method, self.plugins, self.stream)
+        return made_of | {
+            "format": FORMAT,
             "data": self.data,
             "seed": self.seed,
             "threads": self.threads,
-            "config": {
-                "method": values(self.method),
-                "plugins": {plugin.name: values(plugin) for plugin in self.plugins},
-                "plan": values(self.plan),
-                "stream": values(self.stream),
-                "data": self.data_options,
-            },
+            "config": made_of["config"] | {"plan": values(self.plan), "data": self.data_options},
             "tracecvr": version("tracecvr"),
         }
 
@@ -166,20 +161,9 @@ def load(out: Path) -> Engine:
 def save_model(engine: Engine, folder: Path) -> None:
     """Write a model so that `load` opens it: what it serves and all that it needs to learn on."""
     given = engine.plugins[len(engine.method.plugins()) :]
-    record = {
-        "method": engine.method.name,
-        "plugins": [plugin.name for plugin in given],
-        "seed": engine.seed,
-        "config": {
-            "method": values(engine.method),
-            "plugins": {plugin.name: values(plugin) for plugin in given},
-            "plan": {"publish_lag": engine.publish_lag},
-            "stream": values(engine.stream),
-        },
-    }
-    files = {part.name: registry.file_hash(part) for part in (engine.method, *given)}
-    code = {name: digest for name, digest in files.items() if digest is not None}
-    facts = {"run": record | ({"code": code} if code else {}), "schema": engine.schema.to_json()}
+    record = parts_record(engine.method, given, engine.stream)
+    record["config"]["plan"] = {"publish_lag": engine.publish_lag}
+    facts = {"run": record | {"seed": engine.seed}, "schema": engine.schema.to_json()}
     Checkpoints(folder / "checkpoint").save(engine, 0, facts)
 
 
@@ -197,13 +181,22 @@ def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], Stre
     plugins: tuple[Plugin, ...] = tuple(
         restored(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
     )
-    return method, plugins, restored(StreamLearning, _with_stream(options)["stream"])
+    return method, plugins, restored(StreamLearning, options["stream"])
 
 
-def _with_stream(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded options; those of records that are older than the stream's settings, or some of these, added."""
-    stream = options.get("stream", values(AS_WARM_UP))
-    return dict(options) | {"stream": {"warm_optimiser": "adam"} | stream}
+def parts_record(method: Method, plugins: Sequence[Plugin], stream: StreamLearning) -> dict[str, Any]:
+    """What `parts` reads: names and options, and the hashes of files that methods and plugins were loaded from."""
+    files = {part.name: registry.file_hash(part) for part in (method, *plugins)}
+    code = {name: digest for name, digest in files.items() if digest is not None}
+    return ({"code": code} if code else {}) | {
+        "method": method.name,
+        "plugins": [plugin.name for plugin in plugins],
+        "config": {
+            "method": values(method),
+            "plugins": {plugin.name: values(plugin) for plugin in plugins},
+            "stream": values(stream),
+        },
+    }
 
 
 class _Run:
@@ -316,6 +309,7 @@ class _Run:
         if first > begin:
             counts["not_judged"] = first - begin
         result = {
+            "format": FORMAT,
             "method": identity["method"],
             "plugins": identity["plugins"],
             "data": {
@@ -380,8 +374,7 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
 
 def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
     recorded = read_json(out / "run.json")
-    recorded["config"] = _with_stream(recorded["config"])
-    identity = {key: value for key, value in identity.items() if key != "code" or key in recorded}  # older runs: none
+    refuse_other_format(recorded, FORMAT, out / "run.json")
     refuse_if_other(identity, recorded, str(out))
 
 

@@ -201,9 +201,6 @@ def _runs(store: LiveStore) -> str:
 def verify(
     store: Store,
     replay: Annotated[bool, typer.Option("--replay", help="Learn everything again and compare, too.")] = False,
-    record: Annotated[
-        bool, typer.Option("--record", help="Record hashes and checksums that an older store does not have.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a live model as a whole: files, log, versions, archive. Nothing else may learn in it meanwhile."""
@@ -215,8 +212,6 @@ def verify(
     from tracecvr.online import store_check as checking
 
     live_store = store_at(store, check=False)
-    if record:
-        checking.record(live_store)
     report = checking.verified(live_store)
     if replay and all(finding.fine for finding in report):
         with Display(Console(stderr=True)) as progress:
