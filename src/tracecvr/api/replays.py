@@ -18,6 +18,7 @@ from tracecvr.api.pictures import Picture, over_time
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
+from tracecvr.base.metrics import TITLES
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.families.method import Method, Plugin
 from tracecvr.runs.intervals import OnInterval
@@ -27,7 +28,7 @@ from tracecvr.runs.spec import spec_of
 if TYPE_CHECKING:
     from tracecvr.api.models import Model
 
-METRICS = {"auc": "AUC", "pr_auc": "PR-AUC", "nll": "NLL", "ne": "NE", "ece": "ECE", "pcoc": "PCOC"}
+METRICS = {name: TITLES[name] for name in ("auc", "pr_auc", "nll", "ne", "ece", "pcoc")}
 """What is shown of a result, in this order."""
 
 REFERENCES = {"constant": "constant rate", "logistic": "logistic regression"}

@@ -32,7 +32,8 @@ from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
-from tracecvr.learn.net_calls import BLOCK, NetCalls, digest, in_blocks
+from tracecvr.learn.named_tensors import digest, under
+from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
 from tracecvr.nets.backbones import freeze, start_at, thaw
@@ -289,20 +290,20 @@ class Engine:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become the engine that `state` was taken from."""
         self.reveals, self.steps, self.skipped = state["counters"].tolist()
-        self.growing.load_state(_under(state, "map."))
+        self.growing.load_state(under(state, "map."))
         for owner, part in self._parts.items():
             part.after_warm_up()
             self.growing.join(part.nets.values())
-            part.nets.load_state_dict(_under(state, f"{owner}.net."))
-            part.counts = _under(state, f"{owner}.count.")
+            part.nets.load_state_dict(under(state, f"{owner}.net."))
+            part.counts = under(state, f"{owner}.count.")
         self.forget()
         self._start_stream(state)
         if self._average is not None:
-            self._average.load_state(_under(state, "average."))
+            self._average.load_state(under(state, "average."))
         self._published.clear()
-        while served := _under(state, f"published.{len(self._published)}."):
+        while served := under(state, f"published.{len(self._published)}."):
             self._published.append(served)
-        self._logs.load_state(_under(state, "logged."))
+        self._logs.load_state(under(state, "logged."))
 
     def snapshot(self, path: Path) -> None:
         """Write the whole state to one safetensors file, atomically."""
@@ -579,7 +580,3 @@ def _resolved_options(part: Part) -> dict[str, Any]:
     if "main" in known:
         resolved |= {"warm_epochs": known["main"]["passes"], "warm_batch_size": known["main"]["batch_size"]}
     return resolved
-
-
-def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

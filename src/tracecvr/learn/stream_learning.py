@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tracecvr.base.config import DAY, HOUR, Seconds, option
 from tracecvr.base.errors import UserError
+from tracecvr.learn.named_tensors import under
 from tracecvr.learn.optimisers import Rates, made
 
 _HOURLY_STEP = 3e-4
@@ -147,6 +148,6 @@ def load_moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module, s
         parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
         for index, parameter in enumerate(parameters):
             prefix = f"{kind}.{names[id(parameter)]}."
-            if entries := {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}:
+            if entries := under(state, prefix):
                 blank["state"][index] = entries
         optimiser.load_state_dict(blank)
