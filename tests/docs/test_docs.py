@@ -246,7 +246,7 @@ def test_a_page_of_results_quotes_its_tables(page: Path) -> None:
     assert [line for line in quoted if line not in known] == []
     collect = documents.script("collect")
     for folder in folders:
-        assert f"{folder.name}/report.html" in text
+        assert f"{folder.name}/table.md" in text
         shown = collect.shown(page, folder.name)
         assert [name for name in shown if not (folder / name).is_file()] == []
         assert {path.name for path in folder.iterdir()} <= {*collect.TAKEN, "bench.json", *shown}
@@ -257,9 +257,16 @@ def test_results_are_taken_without_cells_and_paths(tmp_path: Path) -> None:
     tables.write(bench)
     (tmp_path / "README.md").write_text("")
     out = documents.script("collect").collect(bench, tmp_path)
-    assert {path.name for path in out.iterdir()} >= {"bench.json", "table.md", "results.parquet", "report.html"}
+    assert {path.name for path in out.iterdir()} >= {"bench.json", "table.md", "results.parquet"}
     assert not (out / "cells").exists()
     assert "source" not in read_json(out / "bench.json")
+
+
+def test_reports_are_drawn_from_the_results_that_are_kept(tmp_path: Path) -> None:
+    documents.script("reports").draw(tmp_path)
+    drawn = {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("report.html")}
+    assert drawn == {folder.relative_to(ROOT / "docs" / "results") for folder in RESULTS}
+    assert "TRACE" in (tmp_path / "table1" / "report.html").read_text()
 
 
 def test_nothing_names_a_machine() -> None:
