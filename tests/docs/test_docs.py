@@ -274,3 +274,7 @@ def test_nothing_names_a_machine() -> None:
     pattern = re.compile(r"(^|[^A-Za-z0-9_.])/(work|root|home)/")
     texts = [ROOT / name for name in tracked if (ROOT / name).suffix in (".py", ".md", ".toml", ".txt", "")]
     assert [str(path) for path in texts if path.is_file() and pattern.search(path.read_text())] == []
+
+
+def test_a_guide_is_a_page_and_not_a_book() -> None:
+    assert {path.name: size for path in (ROOT / "docs").glob("*.md") if (size := path.stat().st_size) > 12_000} == {}
