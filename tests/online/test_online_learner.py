@@ -465,7 +465,7 @@ def test_bad_lines_and_directories_are_named(
     assert "not a store; create one with `tracecvr init`" in capsys.readouterr().err
     assert call("init", tmp_path / "new", "--data", "synthetic", "--set", "split=1d") == 2
     assert call("init", tmp_path / "new", "--data", "synthetic", "--method", "oracle") == 2
-    assert "'oracle' learns from labels before anybody knows them" in capsys.readouterr().err
+    assert "'oracle' learns from labels before they are known" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
     with opened(store):
         assert call("tick", store.folder) == 2

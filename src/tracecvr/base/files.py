@@ -58,7 +58,7 @@ class TemporaryFolder:
 
 
 def make_private(path: Path) -> None:
-    """Let nobody but its owner read a file, if it is ours. A group that may write to it is meant to, and stays."""
+    """Let only its owner read a file, if it is ours. A group that may write to it keeps its rights."""
     with suppress(OSError):  # there is no such file, or its owner decides
         mode = path.stat().st_mode & 0o777
         kept = mode & (0o770 if mode & 0o020 else 0o700)

@@ -18,7 +18,7 @@ FORMAT = 1
 
 class Checkpoints:
     """The checkpoints of one run: `N.safetensors` (state) and `N.json` (manifest, written last). The newest `keep` of
-    them are kept, and others that whoever saves names."""
+    them are kept, and others that are pinned."""
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder, self.keep = folder, keep

@@ -43,7 +43,7 @@ from tracecvr.stream.source import History, Source
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training a net came to: the number of passes and, if the stream goes on from them, Adam's last moments."""
+    """The result of training a net: the number of passes and, if the stream continues them, Adam's last moments."""
 
     passes: int
     moments: dict[str, Tensor]
@@ -263,12 +263,12 @@ class Engine:
 
     @contextmanager
     def exporting(self) -> Iterator[None]:
-        """The same, with every weight of the served net in its place: for who reads the weights themselves."""
+        """The same, with every weight of the served net in its place: for reading the weights themselves."""
         with self.serving(), nullcontext() if self._average is None else self._average.settled():
             yield
 
     def forget(self) -> None:
-        """Drop remembered outputs of nets. For whoever changes weights from outside."""
+        """Drop remembered outputs of nets. Call it after changing weights from outside."""
         self._calls.forget()
 
     # State.
@@ -315,7 +315,7 @@ class Engine:
         self.load_state(load_file(path))
 
     def resolved_options(self) -> dict[str, Any]:
-        """The options of the method and of all its plugins, with what defaults came to."""
+        """The options of the method and of all its plugins, with defaults resolved."""
         stream = values(self.stream) | {
             "learning_rate": self.stream.learning_rate or self.method.learning_rate,
             "batch_size": self.method.batch_size if self.stream.batch_size is None else self.stream.batch_size,

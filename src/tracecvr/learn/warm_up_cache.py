@@ -38,11 +38,8 @@ class WarmUpCache:
     def __call__(self, fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
         """Train a net, or make it what another run's training made of it; returns what the training came to."""
         code = self._code(fit, facts)
-        # Whoever comes second waits: it would do the same work.
-        with locked(
-            self.folder, name=f"{code}.lock", patience=math.inf
-        ):  # whoever comes second waits: it would do the same work
-            if not (paths := self._paths(fit, code)):  # nobody has trained with this loss: what it reads is unknown
+        with locked(self.folder, name=f"{code}.lock", patience=math.inf):  # a second run would do the same work
+            if not (paths := self._paths(fit, code)):  # the first training with this loss: what it reads is unknown
                 return self._trained(fit, code, train)
         with locked(self.folder, name=f"{paths[0].stem}.lock", patience=math.inf):
             known = (self._taken(fit, path) for path in self._paths(fit, code))

@@ -51,7 +51,7 @@ class Telescoped(RepeatedLooks):
     repeat_warm_up: bool = option(
         False, "show clicks again whose final labels warm-up has learnt, though they teach nothing new"
     )
-    hazard_shift: float = option(0.0, "added to the logits of all hazards: a law that is wrong on purpose, to try that")
+    hazard_shift: float = option(0.0, "added to the logits of all hazards, to see how a wrong law of delays harms")
 
     # The law of delays and actions.
 

@@ -157,7 +157,7 @@ def _write(path: Path, frame: pl.DataFrame) -> None:
 
 
 def _hash_of(path: Path) -> Path:
-    """Not beside it: who reads the directory as one table would stumble over it."""
+    """Not beside it, so that the directory can be read as one table."""
     return path.parent.with_name("archive.sha256") / path.stem
 
 

@@ -43,7 +43,7 @@ from tracecvr.runs.spec import owners_of
 FOLDER = "challengers"
 WARM = ("history", "champion")
 TICK_LOCK = ".tick.lock"
-"""Held while it learns an interval: who removes it waits for that."""
+"""Held while it learns an interval. A removal waits for it."""
 _FORMAT = 1
 _NAME = re.compile("[a-z][a-z0-9_-]{0,39}")
 _RESERVED = ("newest", "champion")
@@ -188,7 +188,7 @@ def create(
 
 
 def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
-    """The state of the store's newest version, once it is known that the challenger's engine can go on from it."""
+    """The state of the store's newest version, if the challenger's engine can continue it."""
     versions = Versions(store.folder, store.settings.keep)
     newest = versions.latest()
     if newest is None:
@@ -197,7 +197,7 @@ def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOve
         versions.load(engine, newest)
     except (KeyError, RuntimeError, UserError):
         raise UserError(
-            f"{name!r} cannot go on from the store's model: its nets or its optimiser are others; start it with "
+            f"{name!r} cannot continue the store's model: its nets or its optimiser differ; start it with "
             "--warm history"
         ) from None
     taken = TakenOver(newest["intervals"], newest["rows"], newest["counts"], newest["sha256"])

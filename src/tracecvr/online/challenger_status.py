@@ -1,4 +1,4 @@
-"""What there is to be told of a store's challengers: how far they are, and how they compare with the store's own."""
+"""The status of a store's challengers: their progress, and how they compare with the store's own model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The learner: one tick of the engine for each interval that was closed, and a version at the end of each.
 
-It holds the store's `models` alone. Killed at any moment, it goes on from the newest whole version to the same bytes.
+Only one learner uses a store. Killed at any moment, it resumes from the newest whole version, to the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tracecvr.stream.source import TableSource
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
-"""How much farther off a calibration is that was off before, to be held against a tick."""
+"""By which factor a calibration that was off before must get worse for a tick to be undone."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
 _ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version", "pairs"}
 """What a version's manifest has beside what is recorded of its tick."""
@@ -57,7 +57,7 @@ LogOdds = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class Guard:
     """When a tick is undone: by the newest clicks, with final labels or without, its predictions are not sane, or much
-    worse after it than before. What was as bad before is not held against it, so that a bad model can recover."""
+    worse after it than before. A model that was equally bad before is not undone, so that it can recover."""
 
     nll: float = 1.5
     """By how much the NLL of clicks with final labels may grow."""
@@ -193,7 +193,7 @@ class Learner:
         """For a challenger, which is compared with another model on the same clicks."""
 
     def _recent(self, end: int) -> dict[str, Any]:
-        """What is to be told of recent clicks."""
+        """Rates of recent clicks."""
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
         events = self.ledger.at(rows, end - 1)

@@ -83,7 +83,7 @@ def _reserved(path: Path) -> int | None:
 
 
 class Acknowledged:
-    """How far the log had come when somebody was last told so: a number in a file beside it.
+    """The last acknowledged position of the log: a number in a file beside it.
 
     It is written after each commit and not flushed, so it is never ahead of what was on disk. If the log is shorter,
     its end is lost: its write-ahead log was removed, say.

@@ -1,4 +1,4 @@
-"""What there is to be told of a store, for people and for a page that watches it."""
+"""The status of a store, for people and for the page."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def newest_time(store: Store, facts: dict[str, int]) -> int:
 
 
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
-    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Who asks often gives the
-    same `versions` each time, which remember what they have read."""
+    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Give the same
+    `versions` each time: they remember what they have read."""
     log = store.inbox()
     try:
         facts, closed, sources = log.facts(), log.closed(), log.sources()

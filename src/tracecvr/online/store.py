@@ -1,4 +1,4 @@
-"""A store: the directory of one live model, created from a prepared log and opened by whoever ingests or learns."""
+"""A store: the directory of one live model, created from a prepared log and opened to ingest, learn or serve."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class TakenOver:
-    """A version of another model that a model goes on from: after how many intervals, and how its ledger was then."""
+    """A version of another model that a model continues: its number of intervals, and its ledger at that time."""
 
     intervals: int
     rows: int
@@ -254,7 +254,7 @@ class Store:
 
     @property
     def start(self) -> RunEnd | None:
-        """Where the run ended that it goes on from, if it does."""
+        """The end of the run that it continues, if there is one."""
         recorded = self.content.get("start")
         return None if recorded is None else RunEnd(**recorded)
 
@@ -272,7 +272,7 @@ class Store:
 
     @property
     def taken_over(self) -> TakenOver | None:
-        """The version of another model that this one goes on from."""
+        """The version of another model that this one continues."""
         return None
 
     @property
@@ -295,7 +295,7 @@ class Store:
         return EventLog(self.folder / "events.db", self.grid, clock)
 
     def inbox(self, clock: Callable[[], float] = time.time) -> Inbox:
-        """The same for whoever pulls events from a broker."""
+        """A connection for pulling events from a broker."""
         return Inbox(self.folder / "events.db", self.grid, clock)
 
     def engine(self) -> Engine:
@@ -310,7 +310,7 @@ def _log_advice(path: Path) -> str:
 
 def refuse_privileged(method: Method) -> None:
     if method.privileged:
-        raise UserError(f"{method.name!r} learns from labels before anybody knows them: never live; choose another")
+        raise UserError(f"{method.name!r} learns from labels before they are known, so it cannot run live")
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""A store held against itself: the files that it is made of, its log, its versions, its ledger and
-its archive."""
+"""Checks a store: its files, log, versions, ledger and archive."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _interval_nll(
 
 
 def advice(nll: float, pcoc: float | None, constant: float) -> str | None:
-    """What to tell whoever has a model that loses to the constant; None if it does not."""
+    """Advice for a model that is worse than the constant rate; None if it is not."""
     if nll <= constant:
         return None
     if nll > 10 * constant:

@@ -1,4 +1,4 @@
-"""One run in one directory: replay a log with one method, write what came out, survive being killed.
+"""One run in one directory: replay a log with one method, write the result, resume after a crash.
 
 run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
@@ -346,7 +346,7 @@ class _Run:
 
 @contextmanager
 def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Hold a run directory for one process, once it is known to be this run's or nobody's."""
+    """Lock a run directory for one process, if it is empty or holds this run."""
     created, locked_before = not out.exists(), (out / ".lock").exists()
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
@@ -369,7 +369,7 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
             raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
         _refuse_if_other_run(identity, out)
     elif any(path.name not in (".lock", "scores.f32", "posterior.f32") for path in out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
+        raise UserError(f"{out} is not empty and holds no run: choose another --out")
 
 
 def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:

@@ -110,7 +110,7 @@ def _say(done: Tick, model: str | None) -> None:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """For whoever watches this process: its last line says why it ends, its exit code whether another has the store."""
+    """For a parent process: the last line says why this one ends, the exit code whether another holds the store."""
     try:
         yield
     except HeldError as error:
@@ -179,8 +179,8 @@ def reopen(
         typer.Option("--until", help="Set events aside that are dated later; by default by the store's rule."),
     ] = None,
 ) -> None:
-    """Undo closings that should not have been, such as those of an event with a wrong date. Nothing is lost: what came
-    since gets its place, and the learner goes on from the last good version. Stop the learner first."""
+    """Reopen intervals that were closed by mistake, for instance by an event with a wrong date. No event is lost. The
+    learner continues from the last good version. Stop the learner first."""
     from tracecvr.online.reopening import reopen
 
     live_store = store_at(store)
