@@ -40,7 +40,7 @@ from tracecvr.nets.backbones import MLP
 
 SMALL, LARGE, LIMIT = 10_000, 10_000_000, 1.3
 COLUMNS, FEW, DIM = 17, 200, 16
-BY_ROWS = ("lazy_adam", "row_adagrad")
+BY_ROWS = ("lazy_adam",)
 
 
 class Learnt:

@@ -2,7 +2,7 @@
 
     python benchmarks/export.py
 
-Exit code 1 if the target is missed. See docs/performance.md.
+Exit code 1 if the target is missed. See docs/live_performance.md.
 """
 
 from __future__ import annotations

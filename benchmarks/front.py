@@ -5,7 +5,7 @@ same client when nobody else is there, in turns in one run. Exit code 1 if the t
     python benchmarks/front.py --quick     # seconds, with fewer connections and wider limits: what the test suite runs
 
 Connections that the server closes are opened again at once. All of it is on the loopback interface. See
-docs/performance.md.
+docs/live_performance.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ stays flat. Every figure with its target, in a table and as JSON. Exit code 1 if
     python benchmarks/live.py --quick     # seconds, with wider limits: what CI runs
     python benchmarks/live.py --only traffic
 
-See docs/performance.md. Other work on the machine makes figures worse and is not told apart: leave it alone.
+See docs/live_performance.md. Other work on the machine makes figures worse and is not told apart: leave it alone.
 """
 
 from __future__ import annotations

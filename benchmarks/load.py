@@ -5,7 +5,7 @@ whether one sender can harm another. Every figure with its target, in a table an
     python benchmarks/load.py --quick     # half a minute, with wider limits: what the test suite runs
 
 Senders, server and learner are processes of their own on one machine, so they are in each other's way, and so is other
-work. Times of a good client are held against its own, beside nobody, in the same run. See docs/performance.md.
+work. Times of a good client are held against its own, beside nobody, in the same run. See docs/live_performance.md.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@
     python benchmarks/scale.py --quick     # seconds: what CI runs
 
 First what a click costs here is measured: memory and disk while it is open, processor's time to accept and to learn its
-events, bytes that ranks would exchange. Then demand is worked out for 1, 10, 100 and 1,000 times a traffic, and ticks
-of sharded learners are simulated step by step with ranks that are late at random, a network, and machines that fail.
-See docs/scale.md for what follows from it.
+events. Then demand is worked out for 1, 10, 100 and 1,000 times a traffic. See docs/scale.md for what follows from it.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from math import ceil, log2
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +32,6 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
 from tracecvr.online import segments
 from tracecvr.online.grid import Grid
@@ -67,10 +64,6 @@ class Costs:
     """To read and store an event, in batches of 100, without waiting for the disk."""
     learn_s: float
     """To train on an event."""
-    spread: float
-    """Standard deviation of the logarithm of a step's time."""
-    net_bytes: int
-    """Gradients of the net without its embeddings."""
     adam_s: float
     """To move one weight of an embedding: Adam moves all of them in every step."""
 
@@ -104,13 +97,6 @@ class Machine:
     cores: int = 16
     memory: float = 64 * GB
     disk: float = 2000 * GB
-    network: float = 10e9 / 8
-    """Bytes a second, each way."""
-    latency: float = 100e-6
-    mtbf: float = 60 * DAY
-    """Mean time between failures of one machine."""
-    restart_s: float = 120.0
-    """Until ranks are back with the last version."""
 
 
 # Measured.
@@ -139,8 +125,6 @@ def measured(clicks: int, rounds: int) -> Costs:
         of_a_click.log,
         of_a_click.accept_s,
         float(np.median(each)),
-        max(0.02, float(np.std(np.log(each)))),
-        _net_bytes(stream.engine),
         _adam_s(1_000 * clicks),
     )
 
@@ -203,11 +187,6 @@ def _by(lines: list[str], size: int) -> Iterator[list[str]]:
     rest = iter(lines)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-def _net_bytes(engine: Engine) -> int:
-    main = engine.method.nets["main"]
-    return sum(4 * p.numel() for name, p in main.named_parameters() if "table" not in name)
 
 
 def _adam_s(weights: int) -> float:
@@ -283,124 +262,21 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     )
 
 
-# Ticks of many ranks, simulated.
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How ranks share a tick: one global batch split over them; gradients summed by a ring or by a tree."""
-
-    ranks: int
-    batch: int
-    embeddings: str
-    """`dense`: every rank has all rows and their gradients are summed; `owned`: each row has one rank that it is asked
-    from, so that only the rows of a batch travel."""
-    sum: str = "ring"
-
-
-@dataclass(frozen=True)
-class Lag:
-    """What a simulation found."""
-
-    tick_s: float
-    worst_s: float
-    """99 of 100 ticks are over by then."""
-    busy: float
-    """Share of an interval that its tick takes: above 1 the learner falls behind for ever."""
-    efficiency: float
-    """Of ranks x time, the share that was spent on events."""
-    exchange_ms: float
-    """Of a step, on the network."""
-    redone: int
-    """Ticks that were begun again because a machine failed."""
-
-
-def exchange_s(layout: Layout, t: Traffic, costs: Costs, m: Machine) -> float:
-    """Seconds of a step on the network."""
-    n = layout.ranks
-    if n == 1:
-        return 0.0
-    shared = float(costs.net_bytes)
-    moved = 0.0
-    if layout.embeddings == "dense":
-        shared += 4.0 * t.embedding_rows * t.dim
-    else:  # a rank's rows come from their owners, and their gradients go back
-        moved = 2 * layout.batch / n * t.features * t.dim * 4.0 * (n - 1) / n
-    hops = 2 * (n - 1) if layout.sum == "ring" else 2 * ceil(log2(n))
-    volume = 2 * shared * (n - 1) / n if layout.sum == "ring" else 2 * shared
-    return (volume + moved) / m.network + (hops + (2 if moved else 0)) * m.latency
-
-
-def simulate(scale: int, layout: Layout, traffic: Traffic, costs: Costs, m: Machine, ticks: int, seed: int = 0) -> Lag:
-    """Ticks of an interval each. A step ends with its slowest rank and its exchange; a failure begins it all again."""
-    rng = np.random.default_rng((seed, scale, layout.ranks))
-    t = traffic.times(scale)
-    events = t.clicks_per_s * t.reveals_per_click * t.interval
-    steps = max(1, round(events / layout.batch))
-    held = t.embedding_rows * t.dim / (layout.ranks if layout.embeddings == "owned" else 1)
-    mean = layout.batch / layout.ranks * costs.learn_s + held * costs.adam_s
-    network = exchange_s(layout, t, costs, m)
-    mtbf = m.mtbf / ceil(layout.ranks / (m.cores / 2))
-    durations, redone = [], 0
-    for _ in range(ticks):
-        seconds = lost = 0.0
-        for _ in range(_ATTEMPTS):
-            seconds = _tick(rng, steps, layout.ranks, mean, costs.spread) + steps * network
-            fails = float(rng.exponential(mtbf))
-            if fails >= seconds:
-                break
-            redone, lost = redone + 1, lost + fails + m.restart_s
-        durations.append(lost + seconds)
-    middle, worst = np.quantile(durations, (0.5, 0.99))
-    useful = events * costs.learn_s / layout.ranks
-    return Lag(float(middle), float(worst), float(middle) / t.interval, useful / float(middle), 1e3 * network, redone)
-
-
-_ATTEMPTS = 100
-"""After so many failures in a row a tick is taken to be as long as it is."""
-_SAMPLED = 400
-"""Steps of a tick that are drawn; the others are taken to be like them."""
-
-
-def _tick(rng: np.random.Generator, steps: int, ranks: int, mean: float, spread: float) -> float:
-    """Seconds that the slowest ranks of all steps take, from a sample of the steps."""
-    some = min(steps, _SAMPLED)
-    slowest = np.exp(spread * rng.standard_normal((some, ranks)).max(axis=1) - spread**2 / 2)
-    return float(slowest.mean()) * mean * steps
-
-
-def layouts(scale: int, traffic: Traffic, costs: Costs) -> list[Layout]:
-    """What is tried for a traffic: as many ranks as half of the interval needs by arithmetic alone, three ways."""
-    t = traffic.times(scale)
-    ranks = max(1, ceil(2 * t.clicks_per_s * t.reveals_per_click * costs.learn_s))
-    tried = [Layout(ranks, 4096, "dense"), Layout(ranks, 4096, "owned")]
-    if scale > 1:
-        tried.append(Layout(ranks, 4096 * scale, "owned"))
-        tried.append(Layout(ranks, 4096 * scale, "owned", "tree"))
-    return tried
-
-
 # Told.
 
 
 def main() -> None:
     given = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 160)
-    clicks, rounds, ticks = (500, 2, 20) if given.quick else (20_000, 6, 1000)
+    clicks, rounds = (500, 2) if given.quick else (20_000, 6)
     costs, traffic, one = measured(clicks, rounds), Traffic(), Machine()
     demands = [demand(scale, traffic, costs, one) for scale in SCALES]
-    lags = [
-        (scale, layout, simulate(scale, layout, traffic, costs, one, ticks))
-        for scale in SCALES
-        for layout in layouts(scale, traffic, costs)
-    ]
     content = {
         "machine": machine.facts(1),
         "costs": asdict(costs),
         "traffic": asdict(traffic),
         "server": asdict(one),
         "demand": [asdict(d) | {"short": d.short} for d in demands],
-        "ticks": [{"scale": s, "layout": asdict(layout), "lag": asdict(lag)} for s, layout, lag in lags],
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(content, indent=2) + "\n")
@@ -408,7 +284,6 @@ def main() -> None:
     console.print(_table("demand", DEMAND, [_demand_row(d) for d in demands]))
     most = demands[0].clicks_per_s / demands[0].servers["disk"]
     console.print(f"the disk of one server: {most:,.0f} clicks a second")
-    console.print(_table("ticks, simulated", TICKS, [_tick_row(*row) for row in lags]))
     console.print(f"written: {given.out}")
 
 
@@ -426,7 +301,6 @@ DEMAND = (
     "servers",
     "short of",
 )
-TICKS = ("x", "ranks", "batch", "embeddings", "sum", "exchange", "tick", "99 %", "busy", "efficiency", "redone")
 
 
 def _demand_row(d: Demand) -> tuple[str, ...]:
@@ -443,22 +317,6 @@ def _demand_row(d: Demand) -> tuple[str, ...]:
         f"{d.embedding_gb:,.1f} GB",
         f"{ceil(max(d.servers.values())):,}",
         d.short,
-    )
-
-
-def _tick_row(scale: int, layout: Layout, lag: Lag) -> tuple[str, ...]:
-    return (
-        f"{scale:,}",
-        f"{layout.ranks:,}",
-        f"{layout.batch:,}",
-        layout.embeddings,
-        layout.sum,
-        f"{lag.exchange_ms:,.1f} ms",
-        f"{lag.tick_s:,.0f} s",
-        f"{lag.worst_s:,.0f} s",
-        f"{lag.busy:.2f}",
-        f"{lag.efficiency:.0%}",
-        f"{lag.redone:,}",
     )
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/sources.py          # a minute or two; needs the extra brokers
 
-Each figure is from the broker to a transaction on disk, acknowledgement included. See docs/performance.md.
+Each figure is from the broker to a transaction on disk, acknowledgement included. See docs/live_performance.md.
 """
 
 from __future__ import annotations

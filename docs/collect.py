@@ -1,4 +1,4 @@
-"""Takes the outcome of benches into docs/results/: tables, results, report and the figures that its README shows.
+"""Takes the outcome of benches into docs/results/: tables, results and the figures that its README shows.
 
     python docs/collect.py table1 table2 ablation posterior readings budget
 
@@ -16,7 +16,7 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import report
 
 FOLDER = Path(__file__).parent / "results"
-TAKEN = ("table.md", "table.tex", "results.parquet", "reliability.parquet", "posterior.parquet", "report.html")
+TAKEN = ("table.md", "table.tex", "results.parquet", "reliability.parquet", "posterior.parquet")
 
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:
@@ -25,7 +25,8 @@ def collect(bench: Path, folder: Path = FOLDER) -> Path:
     out = folder / str(facts["suite"]["name"])
     out.mkdir(parents=True, exist_ok=True)
     figures = shown(folder / "README.md", out.name)
-    report.write(bench, ["png"] if figures else [])
+    if figures:
+        report.write(bench, ["png"])
     for name in TAKEN:
         if (bench / name).is_file():
             shutil.copyfile(bench / name, out / name)

@@ -18,7 +18,8 @@ from typing import Any
 
 from tracecvr import checks
 from tracecvr.base import config, registry
-from tracecvr.base.config import DAY, HOUR, MINUTE
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.durations import duration
 from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
 from tracecvr.families.method import Method
@@ -41,13 +42,6 @@ CRITEO = Schema(
     conversions_at_click=True,
 )
 """What schedules are shown for."""
-
-
-def duration(seconds: int) -> str:
-    for name, unit in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
-        if seconds >= unit and seconds % unit == 0:
-            return f"{seconds // unit} {name}"
-    return f"{seconds} s"
 
 
 def event(trigger: Trigger) -> str:

@@ -4,8 +4,8 @@ python docs/site.py
 
 Pages of docs/ are written for GitHub, too. They link to files of the repository (`../SECURITY.md`,
 `../../src/tracecvr/methods/trace.py`) and have formulas as LaTeX. So the pages are staged in build/site/ first. Every
-file that a page links to becomes a page of the site, formulas become MathML, notebooks become pages. zensical builds
-the site from that, and `site_check` looks at every link.
+file that a page links to becomes a page of the site, formulas become MathML, notebooks become pages, and the reports of
+docs/results/ are drawn. zensical builds the site from that, and `site_check` looks at every link.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tomllib
 from pathlib import Path
 
 import notebooks
+import reports
 import site_check
 from latex2mathml.converter import convert
 
@@ -68,6 +69,7 @@ def stage() -> None:
         outside = {file for file in linked if file.is_file() and not file.is_relative_to(DOCS)} - known
         waiting += sorted(outside)
         known |= outside
+    reports.draw(STAGE / "docs" / "results")
     (STAGE / "zensical.toml").write_text(configuration(), encoding="utf-8")
 
 

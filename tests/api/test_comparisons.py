@@ -110,7 +110,7 @@ def test_a_class_that_only_this_process_knows(log: tc.Log) -> None:
     assert made.failed == {}
 
 
-@pytest.mark.slow  # three processes import torch; tests/distributed has the same without it
+@pytest.mark.slow  # three processes import torch; test_bench_processes has the same without it
 def test_workers_do_not_run_the_script_again(tmp_path: Path) -> None:
     script = tmp_path / "five_lines.py"
     script.write_text(

@@ -135,7 +135,6 @@ def test_options_as_keywords_or_as_a_dictionary(log: tc.Log) -> None:
         ("vanilla", {"windov": "1h"}, "option: unknown key 'windov'.*did you mean 'window'"),
         ("vanilla", {"window": "soon"}, "option window=soon: expected duration"),
         ("vanilla", {"warm_labels": "final"}, "choose one of censored, mature"),
-        ("vanilla", {"on_interval": print, "workers": 2}, "leave out workers"),
     ],
 )
 def test_mistakes_are_named(method: str, options: dict[str, Any], message: str, log: tc.Log) -> None:

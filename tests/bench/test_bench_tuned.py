@@ -44,14 +44,6 @@ def test_the_file_holds_what_was_written(tmp_path: Path) -> None:
     assert tuned.load(None) == Tuned()
 
 
-def test_files_of_old_load_without_a_period(tmp_path: Path) -> None:
-    (tmp_path / "old.toml").write_text('# Chosen on the warm-up part\n[trace]\nlam = "0.3"\nhidden = [8, 4]\n[fnw]\n')
-    old = tuned.load(tmp_path / "old.toml")
-    assert old.settings == {"trace": {"lam": "0.3", "hidden": "8,4"}, "fnw": {}}
-    assert old.period is None
-    tuned.refuse(old, "another", (0,), [Plan()], SPLIT)  # nothing is known that could be refused
-
-
 @pytest.mark.parametrize(
     "text", ["lam = 3", "format = 3", "format = 2", "format = 2\n[period]\nuntil = 3\n[method.trace]", "[trace"]
 )
@@ -187,8 +179,3 @@ def test_what_was_given_is_told(tmp_path: Path) -> None:
     assert f"| TRACE | {given} | 9 | 0.5000 | 0.4000 | 1,200 | 1 min |" in text
     assert "| Oracle | defaults: not tuned | n/a | n/a | n/a | n/a | n/a |" in text
     assert "Settings were chosen for each method on" in (tmp_path / "new" / "report.html").read_text()
-
-
-def test_nothing_is_claimed_of_old_files(tmp_path: Path) -> None:
-    text = told(tmp_path / "old", tuned={"trace": {"lam": "0.3"}})
-    assert "nothing is known of the clicks and seeds that its settings were chosen on" in text

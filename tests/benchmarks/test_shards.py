@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from livestore import SMALL, the_events
-from scale import Costs, Layout, Machine, Traffic, demand, exchange_s, simulate
+from scale import Costs, Machine, Traffic, demand
 from shards import Shards, shard_of
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
@@ -51,7 +50,7 @@ def test_shards_learn_what_one_table_does(base: Path, tmp_path: Path, method: st
     assert ours.fingerprint() == whole.fingerprint()
 
 
-COSTS = Costs(145, 32, 45, 319, 3.7e-5, 1.8e-5, 0.1, 680_000, 8e-10)
+COSTS = Costs(145, 32, 45, 319, 3.7e-5, 1.8e-5, 8e-10)
 
 
 def test_demand_grows_with_traffic_and_names_what_is_short() -> None:
@@ -61,19 +60,3 @@ def test_demand_grows_with_traffic_and_names_what_is_short() -> None:
     assert one.open_clicks == 100 * (30 * DAY + 25 * HOUR)
     assert one.short == "disk"  # open clicks are in files
     assert demand(1, Traffic(d_max=HOUR), COSTS, Machine(cores=1)).short == "cores that score"
-
-
-def test_ticks_wait_for_the_slowest_the_network_and_failures() -> None:
-    quiet = replace(COSTS, spread=0.0, adam_s=0.0)
-    calm = Machine(mtbf=1e15)
-    alone = simulate(10, Layout(1, 4096, "dense"), Traffic(), quiet, calm, 5)
-    assert alone.efficiency == pytest.approx(1.0, abs=1e-3)  # a whole number of steps
-    assert alone.exchange_ms == 0 == alone.redone
-    four = Layout(4, 4096, "owned")
-    shared = simulate(10, four, Traffic(), quiet, calm, 5)
-    steps = round(1000 * 6 * HOUR / 4096)
-    assert shared.tick_s == pytest.approx(alone.tick_s / 4 + steps * shared.exchange_ms / 1e3)
-    assert simulate(10, four, Traffic(), replace(quiet, spread=0.3), calm, 5).tick_s > 1.2 * shared.tick_s
-    assert simulate(10, four, Traffic(), quiet, Machine(mtbf=HOUR), 50).redone > 0
-    dense = exchange_s(Layout(4, 4096, "dense"), Traffic(), quiet, calm)
-    assert dense > 10 * exchange_s(four, Traffic(), quiet, calm)  # a million rows, of which a batch has 70,000 at most

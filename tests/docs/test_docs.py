@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -176,19 +175,6 @@ def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pyte
     assert len(printed("-c", code)) == 2
 
 
-@pytest.mark.parametrize(
-    "language", [pytest.param("sh", marks=pytest.mark.slow), pytest.param("bash", marks=pytest.mark.scale)]
-)
-def test_the_guide_to_data_parallel_runs_runs(
-    language: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    (command,) = documents.blocks("docs/scale.md", language, "Data-parallel runs")
-    assert call(*shlex.split(command)[1:]) == 0
-    assert [json.loads(path.read_text())["workers"] for path in tmp_path.glob("*/result.json")] == [2]
-
-
 def test_the_guide_to_logs_of_your_own_names_every_count() -> None:
     text = (ROOT / "docs" / "own_log.md").read_text()
     kept = {"dropped_action_without_click", "dropped_refund_without_click", "conversion_before_click_ignored"}
@@ -260,7 +246,7 @@ def test_a_page_of_results_quotes_its_tables(page: Path) -> None:
     assert [line for line in quoted if line not in known] == []
     collect = documents.script("collect")
     for folder in folders:
-        assert f"{folder.name}/report.html" in text
+        assert f"{folder.name}/table.md" in text
         shown = collect.shown(page, folder.name)
         assert [name for name in shown if not (folder / name).is_file()] == []
         assert {path.name for path in folder.iterdir()} <= {*collect.TAKEN, "bench.json", *shown}
@@ -271,9 +257,16 @@ def test_results_are_taken_without_cells_and_paths(tmp_path: Path) -> None:
     tables.write(bench)
     (tmp_path / "README.md").write_text("")
     out = documents.script("collect").collect(bench, tmp_path)
-    assert {path.name for path in out.iterdir()} >= {"bench.json", "table.md", "results.parquet", "report.html"}
+    assert {path.name for path in out.iterdir()} >= {"bench.json", "table.md", "results.parquet"}
     assert not (out / "cells").exists()
     assert "source" not in read_json(out / "bench.json")
+
+
+def test_reports_are_drawn_from_the_results_that_are_kept(tmp_path: Path) -> None:
+    documents.script("reports").draw(tmp_path)
+    drawn = {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("report.html")}
+    assert drawn == {folder.relative_to(ROOT / "docs" / "results") for folder in RESULTS}
+    assert "TRACE" in (tmp_path / "table1" / "report.html").read_text()
 
 
 def test_nothing_names_a_machine() -> None:
@@ -281,3 +274,7 @@ def test_nothing_names_a_machine() -> None:
     pattern = re.compile(r"(^|[^A-Za-z0-9_.])/(work|root|home)/")
     texts = [ROOT / name for name in tracked if (ROOT / name).suffix in (".py", ".md", ".toml", ".txt", "")]
     assert [str(path) for path in texts if path.is_file() and pattern.search(path.read_text())] == []
+
+
+def test_a_guide_is_a_page_and_not_a_book() -> None:
+    assert {path.name: size for path in (ROOT / "docs").glob("*.md") if (size := path.stat().st_size) > 12_000} == {}

@@ -166,5 +166,5 @@ def test_a_value_may_not_be_forgotten_while_its_clicks_are_asked_about() -> None
         forget = DAY
 
     schema = Hasty(**OPTIONS).prepare(None)[0].schema
-    with pytest.raises(UserError, match=r"column 'item': forget = 86400 s is too short.*give 108000 s or more"):
+    with pytest.raises(UserError, match=r"column 'item': forget = 1d is too short.*give 30h or more"):
         Subject("vanilla").engine(schema)

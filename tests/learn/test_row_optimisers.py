@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from statistics import median
@@ -21,7 +20,7 @@ from tracecvr.data.table import Feature, Schema
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.engine import Engine, Fit, Fitted
 from tracecvr.learn.optimisers import Rates, made
-from tracecvr.learn.row_optimisers import AdagradRows, LazyAdamRows, RowOptimiser
+from tracecvr.learn.row_optimisers import LazyAdamRows
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.nets.backbones import MLP, Backbone
@@ -73,24 +72,10 @@ def test_lazy_adam_has_dense_adams_moments_and_moves_a_touched_row_as_it_does(st
 
 
 @given(STEPS)
-def test_row_wise_adagrad_keeps_one_number_per_row(steps: Steps) -> None:
-    table = start()
-    weights = taken(AdagradRows([table], LR, 0.0), table, steps, True)
-    sums, weight = torch.zeros(ROWS, dtype=torch.float64), weights[0].clone()
-    for number, rows in enumerate(steps):
-        grad = gradient(rows, number)
-        for row in rows:
-            sums[row] += float((grad[row] ** 2).mean())
-            weight[row] -= LR * grad[row] / math.sqrt(sums[row])
-    torch.testing.assert_close(weights[-1], weight)
-
-
-@given(STEPS)
-@pytest.mark.parametrize("kind", [LazyAdamRows, AdagradRows])
-def test_a_row_makes_up_for_the_weight_decay_that_it_missed(kind: type[RowOptimiser], steps: Steps) -> None:
+def test_a_row_makes_up_for_the_weight_decay_that_it_missed(steps: Steps) -> None:
     decayed, plain, decay = start(), start(), 0.5
-    weights = taken(kind([decayed], LR, decay), decayed, steps, True)
-    moves = taken(kind([plain], LR, 0.0), plain, steps, True)
+    weights = taken(LazyAdamRows([decayed], LR, decay), decayed, steps, True)
+    moves = taken(LazyAdamRows([plain], LR, 0.0), plain, steps, True)
     expected, last = weights[0].clone(), dict.fromkeys(range(ROWS), 0)
     for number, rows in enumerate(steps, 1):
         for row in rows:
@@ -110,11 +95,11 @@ def test_a_restored_state_has_whole_steps() -> None:
     """Torch would make them single precision, which has no odd numbers beyond 2^24."""
     table = start().to(torch.float32)
     table = nn.Parameter(table.detach())
-    optimiser = AdagradRows([table], LR, 0.1)
+    optimiser = LazyAdamRows([table], LR, 0.1)
     table.grad = gradient([1, 3], 0).float()
     optimiser.step()
     optimiser.state[table]["last"][1] = 2**24 + 1
-    again = AdagradRows([table], LR, 0.1)
+    again = LazyAdamRows([table], LR, 0.1)
     again.load_state_dict(optimiser.state_dict())
     assert again.state[table]["last"].tolist() == [0, 2**24 + 1, 0, 1, 0]
 
@@ -135,14 +120,11 @@ def tables_of(engine: Engine) -> Tensor:
     return net.embedding.table.weight
 
 
-@pytest.mark.parametrize("optimiser", ["lazy_adam", "row_adagrad"])
 @pytest.mark.parametrize("backbone", ["mlp", "dcn_v2"])
-def test_the_average_of_touched_rows_is_that_of_all_rows(
-    optimiser: str, backbone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_average_of_touched_rows_is_that_of_all_rows(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = small_log()
     plan, source = plan_for(table), TableSource(table)
-    learning = StreamLearning(learning_rate=0.05, optimiser=optimiser, batch_size=64, average=DAY // 2)
+    learning = StreamLearning(learning_rate=0.05, optimiser="lazy_adam", batch_size=64, average=DAY // 2)
     served, weights = [], []
     for average in (AveragedNet, Dense):
         monkeypatch.setattr("tracecvr.learn.engine.AveragedNet", average)
@@ -182,14 +164,13 @@ def steps_of(net: Backbone, optimisers: dict[str, torch.optim.Optimizer], x: Ten
     return seconds
 
 
-@pytest.mark.parametrize("name", ["lazy_adam", "row_adagrad"])
-def test_a_step_costs_as_much_whatever_the_number_of_rows(name: str) -> None:
+def test_a_step_costs_as_much_whatever_the_number_of_rows() -> None:
     """With a generous limit, since other work on the machine is measured with it; `benchmarks/embeddings.py` has the
     real one. Dense Adam takes forty times as long here."""
     seconds = {}
     for rows in (10_000, 1_000_000):
         net = MLP(schema_of(rows), 1, (16, 8), 16)
-        optimisers = made(name, net, Rates(1e-3, 1e-3, 1e-6))
+        optimisers = made("lazy_adam", net, Rates(1e-3, 1e-3, 1e-6))
         average = AveragedNet(net, optimisers.values())
         x = torch.randint(rows // 4, (256, 4), dtype=torch.int32)
         steps_of(net, optimisers, x, 3)

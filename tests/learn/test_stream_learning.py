@@ -21,7 +21,6 @@ from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.oracle import Oracle
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.runs.replay import replay
-from tracecvr.runs.run import parts
 from tracecvr.stream.source import TableSource
 
 TABLE = small_log()
@@ -35,8 +34,8 @@ FORMS = {
     "moments": StreamLearning(carry_moments=True, batch_size=64),
     "lazy adam": StreamLearning(optimiser="lazy_adam", batch_size=64),
     "lazy moments": StreamLearning(optimiser="lazy_adam", warm_optimiser="lazy_adam", carry_moments=True),
-    "row adagrad": StreamLearning(
-        optimiser="row_adagrad", warm_optimiser="row_adagrad", embedding_learning_rate=0.02, average_clicks=500
+    "lazy by clicks": StreamLearning(
+        optimiser="lazy_adam", warm_optimiser="lazy_adam", embedding_learning_rate=0.002, average_clicks=500
     ),
 }
 
@@ -182,17 +181,6 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
             StreamLearning(**wrong)
     with pytest.raises(UserError, match=r"unknown optimiser 'adm' \(did you mean 'adam'"):
         warmed(StreamLearning(optimiser="adm"))
-
-
-def test_records_older_than_these_settings_mean_the_stream_as_warm_up() -> None:
-    from tracecvr.base.config import values
-
-    recorded: dict[str, Any] = {
-        "method": "vanilla",
-        "plugins": [],
-        "config": {"method": values(Vanilla()), "plugins": {}},
-    }
-    assert parts(recorded)[2] == AS_WARM_UP
 
 
 def test_resolved_options_name_what_warm_up_lent() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from livestore import Made, finish, learnt, send, the_events
 from test_service import asked, served, until, without_type
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY, HOUR
-from tracecvr.learn import checkpoint
 from tracecvr.online.archive import compact, erase
 from tracecvr.online.client import Client
 from tracecvr.online.learner import opened
@@ -73,7 +71,6 @@ def test_figures_as_served_are_of_the_scores_that_were_answered(made: Made) -> N
     recent = told["recent"]
     assert 0 < recent["as_served"]["clicks"] < recent["prequential"]["clicks"]
     assert recent["as_served"]["predicted"] > 1.2 * recent["prequential"]["predicted"]  # answers have odds of 1/e
-    assert not (store.folder / "served.f32").exists()
 
 
 def test_figures_of_the_last_intervals_show_what_sums_hide(made: Made) -> None:
@@ -134,52 +131,6 @@ def told_of(store: Store) -> dict[str, Any]:
     learnt(store)
     newest = Versions(store.folder, store.settings.keep).listed()[-1]
     return {name: newest[name] for name in ("mature", "window", "recent", "by_version", "vitals", "weights", "scored")}
-
-
-def test_an_older_store_goes_on(made: Made) -> None:
-    """One whose figures were all the learner's, under the name of what was served."""
-    store = made("vanilla")
-    answered(store, EVENTS[:1500])
-    _, done = learnt(store)
-    whole = Versions(store.folder, 48).listed()[-1]
-    make_older(store, whole)
-    told = status_of(store)["mature"]
-    assert told["prequential"] == whole["mature"]["prequential"]
-    assert told["as_served"] == {"clicks": 0}
-    answered(store, EVENTS[1500:])
-    finish(store)
-    _, later = learnt(store)
-    assert later > done
-    figures, everything = status_of(store)["mature"], exact(store, later)
-    before = whole["mature"]["as_served"]["clicks"]
-    assert figures["as_served"]["clicks"] == everything[1] - before  # those whose labels were final before are not told
-    same(by_version(store, 1), exact(store, later, 1))
-    first, *_, last = ticks_of(store, store.log(), 1000)
-    assert first["mature"]["as_served"] == {"clicks": 0}
-    assert first["window"] == {}
-    assert last["window"]["as_served"]["clicks"] > 0
-    assert last["mature"]["prequential"]["clicks"] > last["mature"]["as_served"]["clicks"] > 0
-
-
-def by_version(store: Store, version: int) -> dict[str, Any]:
-    figures: dict[str, Any] = Versions(store.folder, 48).listed()[-1]["by_version"][str(version)]
-    return figures
-
-
-def make_older(store: Store, whole: dict[str, Any]) -> None:
-    """The newest version and its tick as they were written before."""
-    older = {name: value for name, value in whole.items() if name not in ("by_version", "scored", "window")}
-    older |= {"served": whole["scored"]} | {n: whole[n]["prequential"] for n in ("mature", "recent")}
-    vitals = whole["vitals"]
-    older["vitals"] = {"d_max": vitals["d_max"], "scores": vitals["prequential"], "delays": vitals["delays"]}
-    path = store.folder / "models" / f"{whole['intervals']:09d}.json"
-    path.write_text(json.dumps(older | {"manifest": checkpoint.digest(older)}))
-    (store.folder / "prequential.f32").rename(store.folder / "served.f32")
-    log = store.log()
-    for number, content in log.ticks():
-        older = {name: value for name, value in content.items() if name != "window"}
-        log.record(number, older | {n: content[n]["prequential"] for n in ("mature", "recent")})
-    log.close()
 
 
 def test_an_erased_click_is_no_longer_told_of(made: Made) -> None:

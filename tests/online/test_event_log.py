@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tracecvr.base.errors import UserError
 from tracecvr.data.encoder import Binned, Encoder, Hashed
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
-from tracecvr.online import segments, sorted_runs
+from tracecvr.online import page_checksums, segments, sorted_runs
 from tracecvr.online.committer import Committer
 from tracecvr.online.event_log import EventLog, Receipt
 from tracecvr.online.events import Event, Reader, click_key
@@ -71,6 +71,16 @@ def log(tmp_path: Path) -> EventLog:
 
 
 # Events.
+
+
+def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
+    EventLog(tmp_path / "events.db", GRID).close()
+    db = page_checksums.connected(tmp_path / "events.db")
+    for number in (0, 99):
+        db.execute(f"PRAGMA user_version = {number}")
+        with pytest.raises(UserError, match=f"format {number}, expected 1: another version of tracecvr wrote it"):
+            EventLog(tmp_path / "events.db", GRID)
+    db.close()
 
 
 @pytest.mark.parametrize(

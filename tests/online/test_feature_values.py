@@ -134,7 +134,7 @@ def test_what_prepare_makes_of_a_text_is_what_is_made_of_it_live(column: Column,
 # A live model.
 
 PILLS = ("[3,1,7]", "[3.0,1,7]", '["n/a",true,7]', '[2.5,"1","x"]')
-"""Features of clicks as older code has written them to the log: no interval with two of them could be learnt."""
+"""Features of clicks of mixed types, as a log may hold them."""
 
 
 def poisoned(store: Store) -> Store:

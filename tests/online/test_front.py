@@ -557,7 +557,7 @@ def test_nobody_else_reads_the_events(made: Made) -> None:
     assert mode(store.folder) == 0o700
     assert [mode(path) for path in kept] == [0o600] * 3
     for path in kept:
-        path.chmod(0o644)  # as earlier versions left them
+        path.chmod(0o644)  # as somebody may have left them
     store.log().close()
     assert [mode(path) for path in kept] == [0o600] * 3
     for path in kept:

@@ -1,4 +1,4 @@
-"""The ledger on disk: killed anywhere, damaged, copied, of an older store, or with users to be forgotten, it is the
+"""The ledger on disk: killed anywhere, damaged, copied, gone, or with users to be forgotten, it is the
 ledger that the log would give."""
 
 from __future__ import annotations
@@ -341,8 +341,7 @@ def test_a_replay_has_open_clicks_in_files_and_leaves_none(
 # Stores without ledger files, copies, damage.
 
 
-def test_a_store_of_before_is_taken_over(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    """Such a store has neither a ledger nor answers on disk; all else is as it was."""
+def test_a_ledger_that_is_gone_is_built_again(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     store = made("trace")
     send(store, the_events()[:1000])
     learnt(store)

@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import apsw
 import pytest
 from conftest import Call
 from hypothesis import given
@@ -276,59 +275,16 @@ def test_a_store_says_how_it_reads_times(made: Made, calendar: Store, base: Path
     assert AskedTimes().settled(NOW, 5) == Times("unix", NOW)
     assert AskedTimes("log").settled(NOW, 5) == Times("log", NOW)
     assert AskedTimes(origin=7).settled(NOW, 5) == Times("unix", 7)
-    assert AskedTimes().settled(None, None) == Times(), "a log that was prepared by an earlier version"
+    assert AskedTimes().settled(None, None) == Times(), "a log of its own time"
     with pytest.raises(UserError, match="--time unix: the log does not say when its second 0 is"):
         AskedTimes("unix").settled(None, None)
-
-
-# Stores of earlier versions.
-
-
-def made_old(store: Store) -> Store:
-    """The same store as an earlier version would have left it: one row per closing, and a clock that never falls."""
-    content = {name: value for name, value in store.content.items() if name not in ("times", "files")}
-    del content["settings"]["max_advance"]
-    (store.folder / "store.json").write_text(json.dumps(content))
-    (store.folder / "files.json").unlink()
-    closed = store.log().closed()
-    db = apsw.Connection(str(store.folder / "events.db"))
-    for table in ("ahead", "reopenings", "challenger_ticks"):
-        db.execute(f"DROP TABLE {table}")
-    db.execute("ALTER TABLE events DROP COLUMN model")
-    ends: dict[Any, Any] = dict(db.execute("SELECT number, pos FROM closings").fetchall())  # type: ignore[arg-type]
-    for number in range(closed):
-        pos = min(p for n, p in ends.items() if n >= number)
-        db.execute("INSERT OR REPLACE INTO closings VALUES(?, ?)", (number, pos))
-    db.execute("DELETE FROM facts WHERE name IN ('newest', 'newest_at')")
-    db.execute("INSERT INTO facts VALUES('clock', ?)", (int(time.time()),))
-    db.close()
-    return Store.open(store.folder)
-
-
-def test_a_store_of_an_earlier_version_goes_on(made: Made) -> None:
-    store, events = made("vanilla"), the_events()
-    send(store, events[:1500])
-    learnt(store)
-    old = made_old(store)
-    assert old.times == Times()
-    assert old.log().closed() == store.log().closed()
-    assert old.log().append([old.reader.read(events[0] | {"click_id": 10**9, "ts": NOW})]).counts["future"] == 1
-    send(old, events[1500:])
-    finish(old)
-    weights, intervals = learnt(old)
-    assert weights == replayed(old)
-    assert verify_log(old).same
-    assert old.log().facts().get("late", 0) == 0
-    manifests = Versions(old.folder, 48).listed()
-    assert [m["position"] for m in manifests] == sorted(m["position"] for m in manifests)
-    assert manifests[-1]["intervals"] == intervals
 
 
 # Closings that should not have been.
 
 
 def poisoned(store: Store, wrong: dict[str, Any]) -> None:
-    """Accept an event as if nobody had looked at its date: an earlier version did."""
+    """Accept an event as if nobody had looked at its date."""
     unguarded = EventLog(store.folder / "events.db", replace(store.grid, origin=None, advance=None))
     unguarded.append([store.reader.read(wrong)])
     unguarded.close()

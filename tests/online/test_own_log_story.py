@@ -84,7 +84,7 @@ def test_every_kind_of_log_is_served(
 def test_events_of_a_prepared_log_are_those_of_its_raw_log(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table knows its options and its log, from any folder; one that an earlier version wrote says what to do."""
+    """A table knows its options and its log, from any folder; one that does not says what to do."""
     options = ("--data-set", "clicks=600", "--data-set", "split=12d")
     assert call("prepare", "synthetic", *options, "--out", tmp_path / "table") == 0
     capsys.readouterr()

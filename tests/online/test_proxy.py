@@ -1,4 +1,4 @@
-"""The proxy that docs/online.md shows, deploy/nginx.conf, in front of the service: TLS, and slow senders kept away."""
+"""The proxy that docs/service.md shows, deploy/nginx.conf, in front of the service: TLS, and slow senders kept away."""
 
 from __future__ import annotations
 

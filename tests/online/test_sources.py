@@ -42,7 +42,7 @@ from tracecvr.online.verify_log import verify_log
 
 pytestmark = pytest.mark.scale
 
-GUIDE = Path(__file__).parents[2] / "docs" / "online.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "brokers.md"
 INTERVALS = 9
 STEPS = ("pulled", "committing", "committed", "acknowledged")
 """Where a process is killed: right after a pull, inside the transaction, after it, and after the acknowledgement."""

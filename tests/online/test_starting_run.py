@@ -100,7 +100,7 @@ def test_what_cannot_be_taken_up_exactly_is_refused(hourly: Path, tmp_path: Path
         with pytest.raises(UserError, match=message):
             Store.from_run(tmp_path / "store", place, source, HOUR, 48)
     recorded = json.loads((origin / "run.json").read_text())
-    (origin / "raw_log.json").unlink()  # a run of an earlier version does not say where its log is
+    (origin / "raw_log.json").unlink()  # as if it did not say where its log is
     (origin / "run.json").write_text(json.dumps(recorded | {"source": {"files": [{"path": "a"}, {"path": "b"}]}}))
     with pytest.raises(UserError, match="several files"):
         Store.from_run(tmp_path / "store", origin, None, HOUR, 48)

@@ -73,7 +73,6 @@ def test_an_edited_file_is_refused(name: str, store: Store, call: Call, capsys: 
         assert f"{path} is not as it was" in refused(call, capsys, words[0], store.folder, *words[1:])
     assert call("verify", store.folder) == 1
     assert f"files: WRONG: {path} is not as it was" in capsys.readouterr().out
-    assert call("verify", store.folder, "--record") == 1  # does not make it the right one
     path.write_text(text)
     assert call("verify", store.folder) == 0
 
@@ -99,36 +98,8 @@ def test_the_manifest_itself_is_missed(store: Store, call: Call, capsys: Capture
     assert f"{path} is damaged" in refused(call, capsys, "tick", store.folder)
     path.unlink()
     assert f"{path} is missing" in refused(call, capsys, "tick", store.folder)
-    assert call("verify", store.folder, "--record") == 0
-    assert path.read_text() == content
+    path.write_text(content)
     assert call("tick", store.folder) == 0
-
-
-def test_an_older_store_opens_and_is_recorded_when_asked(
-    made: Made, call: Call, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that was made before there were hashes or checksums."""
-    store = made("vanilla")
-    (store.folder / "files.json").unlink()
-    content = {name: value for name, value in store.content.items() if name != "files"}
-    (store.folder / "store.json").write_text(json.dumps(content))
-    monkeypatch.setattr(page_checksums, "available", lambda: False)
-    send(store, the_events()[:700])
-    (store.folder / "events.position").unlink()
-    learnt(Store.open(store.folder))
-    monkeypatch.undo()
-    assert call("verify", store.folder) == 0
-    told = capsys.readouterr().out
-    assert "files: not recorded" in told
-    assert "its pages have no checksums" in told
-    assert call("verify", store.folder, "--record") == 0
-    told = capsys.readouterr().out
-    assert "not recorded" not in told
-    assert "no checksums" not in told
-    send(store, the_events()[700:800])
-    weights = learnt(Store.open(store.folder))
-    assert call("verify", store.folder, "--replay") == 0
-    assert learnt(Store.open(store.folder)) == weights
 
 
 # The log.
@@ -345,7 +316,7 @@ def test_a_damaged_archive_is_found(
         alter(store.folder / "archive.sha256" / archived.stem)
         assert call("verify", store.folder) == 0
         assert "1 have no hash" in capsys.readouterr().out
-        assert call("verify", store.folder, "--record") == 0
+        compact(store, store.engine().memory)
         assert (store.folder / "archive.sha256" / archived.stem).is_file()
         return
     alter(archived)

@@ -132,7 +132,7 @@ def test_a_row_is_judged_against_the_regression_by_days(tmp_path: Path) -> None:
     assert [rows[name] for name in ("Pretrain", "Vanilla", "TRACE")] == ["worse", "within noise", "better"]
 
 
-def test_results_of_old_have_no_references(tmp_path: Path) -> None:
+def test_results_without_references_have_no_table_of_them(tmp_path: Path) -> None:
     bench = madeup.bench(tmp_path / "old")
     frame = pl.read_parquet(bench / "results.parquet")
     frame.drop("ne", *results.BESIDE).write_parquet(bench / "results.parquet")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ import pytest
 import torch
 
 from saving import save_prepared
+from tracecvr.api.replays import load_result
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY, HOUR, values
 from tracecvr.base.errors import UserError
 from tracecvr.data import prepared
 from tracecvr.datasets.synthetic import Synthetic
-from tracecvr.learn.checkpoint import Checkpoints
+from tracecvr.learn.checkpoint import Checkpoints, digest
 from tracecvr.methods.trace import Trace
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.runs.replay import Plan
@@ -193,6 +195,24 @@ def test_a_directory_with_another_run_is_refused(undisturbed: Path) -> None:
         run(spec(method=Vanilla()), undisturbed, resume=True)
     with pytest.raises(UserError, match=r"config\.method\.lam is 0\.1 there, 0\.2 here"):
         run(spec(method=Trace(hidden=(16, 8), batch_size=256, lam=0.2)), undisturbed, resume=True)
+
+
+@pytest.mark.parametrize("name", ["run.json", "result.json", "checkpoint"])
+def test_files_of_another_format_are_refused_in_one_line(name: str, undisturbed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(undisturbed, tmp_path / "run"))
+    path = max((folder / name).glob("*.json")) if name == "checkpoint" else folder / name
+    content = json.loads(path.read_text()) | {"format": 99}
+    if name == "checkpoint":
+        del content["manifest"]
+        content["manifest"] = digest(content)
+    path.write_text(json.dumps(content))
+    opened: dict[str, Callable[[], Any]] = {
+        "run.json": lambda: run(spec(), folder, resume=True),
+        "result.json": lambda: load_result(folder),
+        "checkpoint": lambda: load(folder),
+    }
+    with pytest.raises(UserError, match="format 99, expected 1: another version of tracecvr wrote it"):
+        opened[name]()
 
 
 def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:

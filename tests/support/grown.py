@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {
 FORMS = {
     "adam": StreamLearning(),
     "lazy": StreamLearning(optimiser="lazy_adam", batch_size=64),
-    "rows": StreamLearning(optimiser="row_adagrad", warm_optimiser="row_adagrad", average=None),
+    "rows": StreamLearning(optimiser="lazy_adam", warm_optimiser="lazy_adam", average=None),
 }
 SMALL: dict[str, Any] = {"hidden": (16, 8), "batch_size": 256, "warm_epochs": 1, "warm_batch_size": 256}
 

@@ -22,15 +22,13 @@ from tracecvr.base.files import TemporaryFolder
 from tracecvr.bench import command, engines, progress_board, report, tables
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import BenchEngine, Request, State
-from tracecvr.bench.suite import Suite
+from tracecvr.bench.suite import Suite, role_of
 from tracecvr.bench.tables import Line, Outcome
 from tracecvr.families.method import Method
 from tracecvr.runs.spec import owners_of
 
 METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")
 """What a comparison shows, unless other metrics are asked for."""
-
-_ROLES = {"pretrain": "lower", "vanilla": "zero"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +248,7 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
     method = name_of(own.pop("method"))
     plugins = [name_of(plugin) for plugin in own.pop("plugins", ())]
     privileged = registry.get("method", method).privileged  # type: ignore[attr-defined]
-    role = "upper" if privileged else _ROLES.get(method, "method")
+    role = "upper" if privileged else role_of(method)
     row = {"method": method, "plugins": plugins, "set": own, "role": role}
     return row | ({"label": label.replace("{", "{{").replace("}", "}}")} if label else {})
 

@@ -17,17 +17,18 @@ from tracecvr.api.logs import Log
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import TemporaryFolder, read_json
+from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
+from tracecvr.base.metrics import TITLES
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.families.method import Method, Plugin
 from tracecvr.runs.intervals import OnInterval
-from tracecvr.runs.run import Launch, run
+from tracecvr.runs.run import FORMAT, run
 from tracecvr.runs.spec import spec_of
 
 if TYPE_CHECKING:
     from tracecvr.api.models import Model
 
-METRICS = {"auc": "AUC", "pr_auc": "PR-AUC", "nll": "NLL", "ne": "NE", "ece": "ECE", "pcoc": "PCOC"}
+METRICS = {name: TITLES[name] for name in ("auc", "pr_auc", "nll", "ne", "ece", "pcoc")}
 """What is shown of a result, in this order."""
 
 REFERENCES = {"constant": "constant rate", "logistic": "logistic regression"}
@@ -114,7 +115,7 @@ class Result:
         title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
         table = Table(title, ["method", *METRICS.values(), "events/click", "time"])
         table.rows.append([Text(self.name), *_figures(self.metrics), Text(events), Text(spent)])
-        for name, figures in self.content.get("references", {}).items():
+        for name, figures in self.references.items():
             table.rows.append([Text(f"({REFERENCES[name]})"), *_figures(figures), Text(""), Text("")])
         table.notes += self.notes()
         return table
@@ -122,7 +123,7 @@ class Result:
     def notes(self) -> list[str]:
         """What a reader of the figures has to know."""
         data = self.content["data"]
-        lines = [f"warning: {self.advice}"] if self.content.get("advice") else []
+        lines = [f"warning: {self.advice}"] if self.advice else []
         lines += [
             f"{name}: {count:,}"
             for name, count in data["counts"].items()
@@ -159,9 +160,6 @@ def replay(
     progress: bool = True,
     on_interval: OnInterval | None = None,
     threads: int | None = None,
-    workers: int = 1,
-    engine: str = "local",
-    address: str | None = None,
     checkpoint_every: float = 30.0,
     options: Mapping[str, Any] | None = None,
     **more_options: Any,
@@ -187,9 +185,7 @@ def replay(
     on_interval
         Called after each interval with an `Interval`: its number, time, clicks and metrics.
     threads
-        Threads of each worker; all cores by default.
-    workers, engine, address
-        Several processes for one run, here (`local`) or on a Ray cluster; see docs/scale.md.
+        Threads; all cores by default.
     checkpoint_every
         Seconds between checkpoints.
     options, more_options
@@ -203,18 +199,15 @@ def replay(
     >>> sorted(result.metrics)[:2]
     ['ap', 'auc']
     """
-    if on_interval is not None and (workers > 1 or engine != "local"):
-        raise UserError("on_interval is called in this process: leave out workers and engine")
     settings = config.settings_of({**(options or {}), **more_options})
-    each = threads or max(1, (os.cpu_count() or 1) // workers)
+    threads = threads or os.cpu_count() or 1
     names = [name_of(plugin) for plugin in plugins]
-    spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, each, workers, log.flag)
+    spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, threads, log.flag)
     spec = replace(spec, open_log=log.opened)
-    launch = _launch(engine, address, workers)
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "run" if holds is not None else Path(out or "")
     with shown.progress(progress, f"{spec.method.name} · ") as watch:
-        content = run(spec, folder, resume, watch, checkpoint_every, launch=launch, on_interval=on_interval)
+        content = run(spec, folder, resume, watch, checkpoint_every, on_interval=on_interval)
     return Result(folder, content, holds)
 
 
@@ -223,28 +216,13 @@ def load_result(path: str | Path) -> Result:
     folder = Path(path)
     if not (folder / "result.json").is_file():
         raise UserError(f"{folder} holds no finished run: give the directory that `replay` or `tracecvr run` wrote")
-    return Result(folder, read_json(folder / "result.json"))
-
-
-def _launch(engine: str, address: str | None, workers: int) -> Launch | None:
-    """Who starts the workers of a run; nobody if there is one, here."""
-    if engine == "ray":
-        from tracecvr.distributed.ray_train import ray_launcher
-
-        return ray_launcher(address)
-    if engine != "local":
-        raise UserError(f"--engine {engine}: give local or ray")
-    if address is not None:
-        raise UserError("--address is for --engine ray")
-    if workers == 1:
-        return None
-    from tracecvr.distributed.workers import run_workers
-
-    return run_workers
+    content = read_json(folder / "result.json")
+    refuse_other_format(content, FORMAT, folder / "result.json")
+    return Result(folder, content)
 
 
 def _figures(pooled: Mapping[str, float | None]) -> list[Text]:
-    return [Text(_figure(pooled.get(name), 3 if name == "pcoc" else 4)) for name in METRICS]  # no `ne` in old results
+    return [Text(_figure(pooled.get(name), 3 if name == "pcoc" else 4)) for name in METRICS]
 
 
 def _figure(value: float | None, digits: int = 4) -> str:

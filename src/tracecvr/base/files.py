@@ -11,7 +11,7 @@ import tempfile
 import time
 import tomllib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class TemporaryFolder:
 
 
 def make_private(path: Path) -> None:
-    """Let nobody but its owner read a file, if it is ours. A group that may write to it is meant to, and stays."""
+    """Let only its owner read a file, if it is ours. A group that may write to it keeps its rights."""
     with suppress(OSError):  # there is no such file, or its owner decides
         mode = path.stat().st_mode & 0o777
         kept = mode & (0o770 if mode & 0o020 else 0o700)
@@ -93,6 +93,12 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
+
+
+def refuse_other_format(content: Mapping[str, Any], expected: int, path: Path) -> None:
+    """Refuse the content of a file that another version of this package wrote in another format."""
+    if (other := content.get("format")) != expected:
+        raise UserError(f"{path}: format {other!r}, expected {expected}: another version of tracecvr wrote it")
 
 
 def read_toml(path: Path, given_as: str) -> dict[str, Any]:

@@ -15,6 +15,19 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.bool_]
 
+TITLES = {
+    "auc": "AUC",
+    "pr_auc": "PR-AUC",
+    "ap": "AP",
+    "nll": "NLL",
+    "ne": "NE",
+    "ece": "ECE",
+    "ece_gdfm": "ECE (GDFM's)",
+    "mce": "MCE",
+    "pcoc": "PCOC",
+}
+"""What metrics are called in tables and figures."""
+
 INTERVAL_METRICS = ("auc", "pr_auc", "ap", "nll", "ece", "pcoc")
 
 

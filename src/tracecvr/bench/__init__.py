@@ -34,7 +34,7 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | base | label of the row that it is to be compared with; empty if none |
 | method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |
 | auc, pr_auc, ap, nll, ece, ece_gdfm, mce, pcoc, ne | pooled metrics; null where one class leaves one undefined |
-| constant_..., logistic_... | the same of the `reference_models` on the same clicks; absent in old results |
+| constant_..., logistic_... | the same of the `reference_models` on the same clicks |
 | interval_auc, ..._pr_auc, ..._ap, ..._nll, ..._ece, ..._pcoc | weighted by clicks over intervals, as papers report |
 | clicks, conversions | judged clicks (from `judge_from` on) and how many of them convert |
 | events, steps, skipped_events, clipped_weights | counted over the stream |

@@ -98,7 +98,7 @@ def _posterior(cell: Cell, folder: Path) -> pl.DataFrame | None:
 
 def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
-    judged = result.get("judged", cost)  # runs of old judged all of their stream
+    judged = result["judged"]
     passes = result["config"]["method"]["passes"]
     content: dict[str, Any] = (
         {
@@ -122,9 +122,9 @@ def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
             "shown_per_click": cost["reveals"] * passes / clicks,
             "memory_peak_mb": cost["peak_rss_mb"],
         }
-        | dict.fromkeys((*POOLED, *BESIDE))  # a result of old may lack some
+        | dict.fromkeys((*POOLED, *BESIDE))
         | result["metrics"]["pooled"]
-        | {f"{r}_{name}": v for r, content in result.get("references", {}).items() for name, v in content.items()}
+        | {f"{r}_{name}": v for r, content in result["references"].items() for name, v in content.items()}
         | {f"interval_{name}": result["metrics"]["interval"][name] for name in INTERVAL_METRICS}
         | {f"time_{name}_s": cost[f"{name}_s"] for name in _TIMES}
     )

@@ -135,7 +135,7 @@ def carry_out(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) 
 def _opened(request: Request, out: Path) -> Bench:
     begun = (out / "bench.json").exists()
     if not begun and any(path.name not in (".lock", "data") and not _is_draft(path) for path in out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no bench of ours: choose another --out")
+        raise UserError(f"{out} is not empty and holds no bench: choose another --out")
     if request.tuned.methods and request.suite.layout == "tune":
         raise UserError(f"--tuned: suite {request.suite.name!r} is a search of its own; give its result to others")
     asked = _asked(request)

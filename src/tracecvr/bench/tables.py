@@ -14,21 +14,12 @@ import polars as pl
 
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import read_json, write_atomically
+from tracecvr.base.metrics import TITLES
 from tracecvr.bench import paper, stats
 from tracecvr.bench.segments import tables as by_segment
 from tracecvr.bench.text_tables import Table, Text
 
-NAMES = {
-    "auc": "AUC",
-    "pr_auc": "PR-AUC",
-    "ap": "AP",
-    "nll": "NLL",
-    "ne": "NE",
-    "ece": "ECE",
-    "ece_gdfm": "ECE (GDFM's)",
-    "mce": "MCE",
-    "pcoc": "PCOC",
-}
+NAMES = TITLES
 ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
 BY_INTERVAL = ("auc", "pr_auc", "ap", "nll")
 """Metrics that papers average over intervals; calibration is taken over the whole stream."""

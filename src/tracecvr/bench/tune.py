@@ -116,10 +116,11 @@ def spent(choice: Choice) -> list[str]:
 def given(outcome: Outcome) -> list[Table]:
     """Of a bench that was given a tuned.toml: what each method got by it, and what that had cost."""
     content = outcome.bench.get("tuning")
-    if content is None and not outcome.bench.get("tuned"):
+    if content is None:
         return []
-    source = _of_old(outcome.bench["tuned"]) if content is None else Tuned.from_json(content)
-    metric = NAMES["nll" if source.period is None else source.period.score]
+    source = Tuned.from_json(content)
+    assert source.period is not None
+    metric = NAMES[source.period.score]
     headings = ["method", "settings", "trials", f"{metric}, defaults", f"{metric}, tuned", "steps", "time"]
     made = Table("What each method was given", headings)
     rows = {row["method"]: row for row in reversed(outcome.bench["rows"])}
@@ -131,12 +132,8 @@ def given(outcome: Outcome) -> list[Table]:
         figures = ["n/a" if score is None else f"{score:.4f}" for score in scores]
         texts = [title_of(method), settings, trials, *figures, steps, seconds]
         made.rows.append([Text(text) for text in texts])
-    made.notes = _notes(outcome, source)
+    made.notes = _notes(outcome, source.period)
     return [made]
-
-
-def _of_old(settings: dict[str, dict[str, str]]) -> Tuned:
-    return Tuned({method: Choice(mine) for method, mine in settings.items()})
 
 
 def _given(choice: Choice, row: dict[str, Any]) -> str:
@@ -146,12 +143,7 @@ def _given(choice: Choice, row: dict[str, Any]) -> str:
     return listed(choice.settings) + (f" (but here {listed(changed)})" if changed else "")
 
 
-def _notes(outcome: Outcome, source: Tuned) -> list[str]:
-    if (period := source.period) is None:
-        return [
-            "This tuned.toml is of an older version: nothing is known of the clicks and seeds that its settings were "
-            "chosen on, so clicks that are judged here may be among them."
-        ]
+def _notes(outcome: Outcome, period: Period) -> list[str]:
     judged = outcome.bench.get("judged")
     ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
     later = "" if judged is None else f"; judged here: {where(outcome)}, seeds {ours}"

@@ -55,7 +55,7 @@ class Period:
 
 @dataclass(frozen=True)
 class Choice:
-    """What tuning found for one method, and its cost; figures are None in files of old."""
+    """What tuning found for one method, and its cost; figures are None if its first trial failed."""
 
     settings: dict[str, str]
     trials: int | None = None
@@ -94,14 +94,14 @@ class Tuned:
 
 
 def load(path: Path | None) -> Tuned:
-    """The content of a `tuned.toml`, of today or of old."""
+    """The content of a `tuned.toml`."""
     if path is None:
         return Tuned()
     if not path.is_file():
         raise UserError(f"{path}: no such file; give the tuned.toml of a bench of the suite `tune`")
     content = read_toml(path, "--tuned")
     try:
-        return _loaded(content) if "format" in content else _loaded_old(content)
+        return _loaded(content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path}: not a tuned.toml of this version ({type(error).__name__}: {error})") from None
 
@@ -116,17 +116,6 @@ def _loaded(content: dict[str, Any]) -> Tuned:
         for method, choice in content["method"].items()
     }
     return Tuned(choices, Period(**period))
-
-
-def _loaded_old(content: dict[str, Any]) -> Tuned:
-    return Tuned({method: Choice({k: _text(v) for k, v in given.items()}) for method, given in content.items()})
-
-
-def _text(value: Any) -> str:
-    """A TOML value as `--set` would be given it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(_text(v) for v in value) if isinstance(value, list) else str(value)
 
 
 def write(path: Path, tuned: Tuned) -> None:

@@ -135,19 +135,8 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Directory of the result.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads, of each worker; all cores by default.")
-    ] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all cores by default.")] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
-    workers: Annotated[
-        int,
-        typer.Option("--workers", min=1, help="Processes that share each batch; on one machine, --threads is faster."),
-    ] = 1,
-    engine: Annotated[str, typer.Option("--engine", help="Where workers run: local, or ray (an extra).")] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option("--address", help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; one of our own by default."),
-    ] = None,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
     from tracecvr.api.logs import described_log
@@ -165,9 +154,6 @@ def run(
         out=where,
         resume=resume,
         threads=threads,
-        workers=workers,
-        engine=engine,
-        address=address,
         checkpoint_every=checkpoint_every,
         options=config.pairs(settings or [], "--set"),
     )

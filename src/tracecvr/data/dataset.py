@@ -29,7 +29,7 @@ _BLOCK = 1 << 18
 class RawLog:
     """Rows as read, all of them or a part: `click_ts` and one column per action (seconds since the log's origin, null
     when absent), the raw feature columns, and whatever the reader had to drop, counted by reason. `counts` tells what a
-    recipe left out on purpose: it is reported, and unlike `dropped` not held against the log.
+    recipe left out on purpose: it is reported, and unlike `dropped` not counted as a defect.
 
     `click_id` is the number of the row, unless the reader gives one. `undone`, if the reader gives it, is when the
     conversion was taken back. Of clicks of the same second with the same `digest`, if the reader gives that, all but

@@ -36,8 +36,8 @@ def reopened(folder: Path) -> tuple[Dataset, Path | None]:
     """The dataset of a directory, and the raw log that it reads, if it reads one."""
     if not (folder / NAME).is_file():
         raise UserError(
-            f"{folder} does not say which raw log it was made of: an earlier version wrote it. Give the raw log "
-            "(--data, --source or --schema, and --data-set as for `prepare`), or prepare it again"
+            f"{folder} does not say which raw log it was made of: give the raw log (--data, --source or --schema, and "
+            "--data-set as for `prepare`)"
         )
     facts = read_json(folder / NAME)
     kind: Any = registry.get("dataset", facts["dataset"])

@@ -46,14 +46,6 @@ _FORMAT = 1
 _PREFERENCES = ("windows", "conversions_at_click")
 """Fields of a schema that set defaults of methods and say nothing of the clicks: no part of the fingerprint."""
 
-_BEFORE_PREFERENCES: dict[str, dict[str, Any]] = {
-    "taobao": {"windows": (7_200, 43_200, 86_400, 172_800, 259_200)},
-    "criteo": {"conversions_at_click": True},
-    "criteo_search": {"conversions_at_click": True},
-}
-"""What methods assumed of a log by its name, when schemas did not say it. Tables and stores written then lack the
-fields, and must be learnt from as before. No log is to be added here: a dataset declares what it wants."""
-
 
 @dataclass(frozen=True)
 class Growth:
@@ -172,8 +164,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
-        old = _BEFORE_PREFERENCES.get(content["dataset"], {})
-        fields: dict[str, Any] = old | {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
         fields["features"] = tuple(_feature(f) for f in content["features"])
         return cls(**fields)
 

@@ -47,7 +47,7 @@ def traced(module: nn.Module, example: Inputs) -> ExportedProgram:
     with quiet(), torch.no_grad():
         inputs = tuple(map(torch.from_numpy, example))
         program = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: rows} for _ in inputs))
-    for node in program.graph.nodes:  # where our source lies is nobody's business, and differs between machines
+    for node in program.graph.nodes:  # paths of source files differ between machines
         node.meta.pop("stack_trace", None)
     return program
 
@@ -87,7 +87,7 @@ FORMATS = {
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what torch's exporters have to say of themselves and of packages that are no business of ours."""
+    """Suppress messages of torch's exporters."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""An export, written whole or not at all, once it is known to answer as the engine does."""
+"""An export, written completely or not at all, after a check that it answers as the engine does."""
 
 from __future__ import annotations
 

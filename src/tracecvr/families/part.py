@@ -14,7 +14,6 @@ from tracecvr.base.config import validated, values
 from tracecvr.base.errors import UserError
 from tracecvr.base.seeds import derive
 from tracecvr.data.table import Schema
-from tracecvr.nets import ranks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 Net = str | Callable[..., Tensor]
@@ -149,7 +148,7 @@ class Part:
         for name, make in self._nets().items():
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive(seed, "net", name))
-                self.nets[name] = ranks.shared(make())
+                self.nets[name] = make()
 
     def _nets(self) -> dict[str, Callable[[], nn.Module]]:
         return {name: helper.net for name, helper in self.helpers().items()}

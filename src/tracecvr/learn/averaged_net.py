@@ -10,7 +10,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from tracecvr.learn.row_optimisers import RowOptimiser
+from tracecvr.learn.row_optimisers import LazyAdamRows
 from tracecvr.nets.rows import Lag, Rows
 
 _LAG = "lag."
@@ -28,7 +28,7 @@ class AveragedNet:
         self.net = deepcopy(net).eval().requires_grad_(False)
         self.net.zero_grad(set_to_none=True)
         self._lags: dict[str, Lag] = {}
-        rowwise = [optimiser for optimiser in optimisers if isinstance(optimiser, RowOptimiser)]
+        rowwise = [optimiser for optimiser in optimisers if isinstance(optimiser, LazyAdamRows)]
         tables = {id(table) for optimiser in rowwise for group in optimiser.param_groups for table in group["params"]}
         for (name, averaged), newest in zip(self.net.named_modules(), net.modules(), strict=True):
             if isinstance(averaged, Rows) and isinstance(newest, Rows) and id(newest.weight) in tables:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_json, sha256, write_json
+from tracecvr.base.files import read_json, refuse_other_format, sha256, write_json
 from tracecvr.learn.engine import Engine
+
+FORMAT = 1
 
 
 class Checkpoints:
     """The checkpoints of one run: `N.safetensors` (state) and `N.json` (manifest, written last). The newest `keep` of
-    them are kept, and others that whoever saves names."""
+    them are kept, and others that are pinned."""
 
     def __init__(self, folder: Path, keep: int = 1) -> None:
         self.folder, self.keep = folder, keep
@@ -28,7 +30,7 @@ class Checkpoints:
         weights, manifest = self._paths(number)
         manifest.unlink(missing_ok=True)
         engine.snapshot(weights)
-        content = {"format": 1, "intervals": number, "sha256": sha256(weights)} | facts
+        content = {"format": FORMAT, "intervals": number, "sha256": sha256(weights)} | facts
         write_json(manifest, content | {"manifest": digest(content)})
         newest = sorted({path.stem for path in self.folder.glob("*.json")}, reverse=True)[: self.keep]
         kept = {weights.stem, *newest, *(self._paths(n)[0].stem for n in pinned)}
@@ -81,6 +83,7 @@ class Checkpoints:
 
     def restore(self, engine: Engine, manifest: dict[str, Any]) -> None:
         """Put an engine of the same configuration where the checkpoint was taken."""
+        refuse_other_format(manifest, FORMAT, self._paths(manifest["intervals"])[1])
         engine.restore(self.state(manifest))
 
     def _paths(self, number: int) -> tuple[Path, Path]:

@@ -7,7 +7,7 @@ into batches. Nothing random lives longer, so a restored engine goes on as if it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,11 +32,10 @@ from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
-from tracecvr.learn.net_calls import BLOCK, NetCalls, digest, in_blocks
+from tracecvr.learn.named_tensors import digest, under
+from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
-from tracecvr.learn.row_optimisers import RowOptimiser
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
-from tracecvr.nets import ranks
 from tracecvr.nets.backbones import freeze, start_at, thaw
 from tracecvr.stream.reveal import Again, LabelledReveals, Reveals, repeated
 from tracecvr.stream.source import History, Source
@@ -44,7 +43,7 @@ from tracecvr.stream.source import History, Source
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training a net came to: the number of passes and, if the stream goes on from them, Adam's last moments."""
+    """The result of training a net: the number of passes and, if the stream continues them, Adam's last moments."""
 
     passes: int
     moments: dict[str, Tensor]
@@ -264,12 +263,12 @@ class Engine:
 
     @contextmanager
     def exporting(self) -> Iterator[None]:
-        """The same, with every weight of the served net in its place: for who reads the weights themselves."""
+        """The same, with every weight of the served net in its place: for reading the weights themselves."""
         with self.serving(), nullcontext() if self._average is None else self._average.settled():
             yield
 
     def forget(self) -> None:
-        """Drop remembered outputs of nets. For whoever changes weights from outside."""
+        """Drop remembered outputs of nets. Call it after changing weights from outside."""
         self._calls.forget()
 
     # State.
@@ -291,20 +290,20 @@ class Engine:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become the engine that `state` was taken from."""
         self.reveals, self.steps, self.skipped = state["counters"].tolist()
-        self.growing.load_state(_under(state, "map."))
+        self.growing.load_state(under(state, "map."))
         for owner, part in self._parts.items():
             part.after_warm_up()
             self.growing.join(part.nets.values())
-            part.nets.load_state_dict(_under(state, f"{owner}.net."))
-            part.counts = _under(state, f"{owner}.count.")
+            part.nets.load_state_dict(under(state, f"{owner}.net."))
+            part.counts = under(state, f"{owner}.count.")
         self.forget()
         self._start_stream(state)
         if self._average is not None:
-            self._average.load_state(_under(state, "average."))
+            self._average.load_state(under(state, "average."))
         self._published.clear()
-        while served := _under(state, f"published.{len(self._published)}."):
+        while served := under(state, f"published.{len(self._published)}."):
             self._published.append(served)
-        self._logs.load_state(_under(state, "logged."))
+        self._logs.load_state(under(state, "logged."))
 
     def snapshot(self, path: Path) -> None:
         """Write the whole state to one safetensors file, atomically."""
@@ -316,7 +315,7 @@ class Engine:
         self.load_state(load_file(path))
 
     def resolved_options(self) -> dict[str, Any]:
-        """The options of the method and of all its plugins, with what defaults came to."""
+        """The options of the method and of all its plugins, with defaults resolved."""
         stream = values(self.stream) | {
             "learning_rate": self.stream.learning_rate or self.method.learning_rate,
             "batch_size": self.method.batch_size if self.stream.batch_size is None else self.stream.batch_size,
@@ -541,10 +540,6 @@ class Engine:
         for optimiser in optimisers:
             optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        if (shared := ranks.current()) is not None:
-            rowwise = [optimiser for optimiser in optimisers if isinstance(optimiser, RowOptimiser)]
-            shared.mean_gradients(_parameters(optimiser for optimiser in optimisers if optimiser not in rowwise))
-            shared.mean_row_gradients(_parameters(rowwise))
         for optimiser in optimisers:
             optimiser.step()
         self.forget()
@@ -585,12 +580,3 @@ def _resolved_options(part: Part) -> dict[str, Any]:
     if "main" in known:
         resolved |= {"warm_epochs": known["main"]["passes"], "warm_batch_size": known["main"]["batch_size"]}
     return resolved
-
-
-def _parameters(optimisers: Iterable[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
-    return [parameter for group in groups for parameter in group["params"]]
-
-
-def _under(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

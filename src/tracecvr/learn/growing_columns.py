@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import Tensor, nn
 
+from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
 from tracecvr.nets.backbones import Embedding
@@ -30,8 +31,9 @@ class GrowingColumns:
         for table, growth in self.schema.growths.items():
             if growth.forget < memory + interval:
                 raise UserError(
-                    f"column {table!r}: forget = {growth.forget} s is too short: a click may be asked about for "
-                    f"{memory} s, and an interval has {interval} s; give {memory + interval} s or more"
+                    f"column {table!r}: forget = {exact_duration(growth.forget)} is too short: a click may be asked "
+                    f"about for {duration(memory)}, and an interval has {duration(interval)}; give "
+                    f"{exact_duration(memory + interval)} or more"
                 )
 
     def join(self, nets: Iterable[nn.Module]) -> None:

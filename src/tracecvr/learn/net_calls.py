@@ -5,9 +5,8 @@ Authors of methods call nets as often as it suits their formulas. What is rememb
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from tracecvr.base.files import make_private
 from tracecvr.families.part import Net, call_directly
 from tracecvr.learn.growing_columns import embeddings
+from tracecvr.learn.named_tensors import digest
 from tracecvr.learn.per_click_cache import PerClickCache
 from tracecvr.nets.backbones import is_frozen
 from tracecvr.stream.reveal import After, Reveals, Schedule
@@ -134,15 +134,6 @@ def _lasting_weights(net: nn.Module) -> dict[str, Tensor]:
     growing = {id(table.weight) for part in embeddings([net]) for table in part.grown_tables}
     names = [name for name, parameter in net.named_parameters(remove_duplicate=False) if id(parameter) in growing]
     return state | {name: state[name][:1] for name in names}
-
-
-def digest(state: Mapping[str, Tensor]) -> str:
-    """A hash of tensors and their names."""
-    hashed = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        hashed.update(name.encode())
-        hashed.update(value.contiguous().numpy().data)  # without a copy: tables may be large
-    return hashed.hexdigest()
 
 
 def in_blocks(compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tracecvr.base import registry
-from tracecvr.learn.row_optimisers import AdagradRows, LazyAdamRows, RowOptimiser
+from tracecvr.learn.row_optimisers import LazyAdamRows
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,9 @@ class LazyAdam:
 
     @staticmethod
     def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
-        return _by_rows("lazy_adam", LazyAdamRows, net, rates)
-
-
-class RowAdagrad:
-    """Row-wise Adagrad for embedding tables, in the rows of a batch, and Adam for all other parameters. It keeps one
-    number per row, where Adam keeps two per weight."""
-
-    name = "row_adagrad"
-
-    @staticmethod
-    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
-        return _by_rows("row_adagrad", AdagradRows, net, rates)
+        _set_sparse(net, True)
+        adam = _adam([{"params": _dense(net)}], rates)
+        return {"adam": adam, "lazy_adam": LazyAdamRows(_tables(net), rates.embedding, rates.weight_decay)}
 
 
 def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
@@ -76,12 +67,6 @@ def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optim
     _set_sparse(net, False)
     optimisers: dict[str, torch.optim.Optimizer] = registry.get("optimiser", name).make(net, rates)  # type: ignore[attr-defined]
     return optimisers
-
-
-def _by_rows(key: str, kind: type[RowOptimiser], net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
-    _set_sparse(net, True)
-    adam = _adam([{"params": _dense(net)}], rates)
-    return {"adam": adam, key: kind(_tables(net), rates.embedding, rates.weight_decay)}
 
 
 def _set_sparse(net: nn.Module, on: bool) -> None:

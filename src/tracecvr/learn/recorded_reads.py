@@ -6,7 +6,6 @@ same values have the same result, to the bit. Authors of methods need not declar
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from tracecvr.families.part import Net, Part
+from tracecvr.learn.named_tensors import digest
 from tracecvr.stream.reveal import LabelledReveals
 
 Loss = Callable[[LabelledReveals], Tensor]
@@ -93,15 +93,6 @@ def facts_of(part: Part, names: Iterable[str], trained: str, counts: Mapping[str
 def definitions(part: Part, name: str) -> list[str]:
     """Where a function of a part is defined: in its class, and in those that `super()` leads to."""
     return [f"{cls.__module__}.{cls.__qualname__}" for cls in type(part).__mro__ if name in vars(cls)]
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of named tensors."""
-    sha = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
-        sha.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        sha.update(value.detach().contiguous().numpy().tobytes())
-    return sha.hexdigest()
 
 
 def _comparable(value: Any) -> Any:

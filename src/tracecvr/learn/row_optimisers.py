@@ -1,9 +1,10 @@
-"""Optimisers of embedding tables that touch only the rows of a batch: a step takes no longer if a table has more rows.
+"""Lazy Adam for embedding tables: it touches only the rows of a batch, so a step takes no longer if a table has more
+rows.
 
 A row is touched by a step if its gradient is not 0. Nothing is done to other rows, neither to their weights nor to
 their state. What they miss is made up for by the next step that touches them, from the number of steps in between:
 
-- lazy Adam: moments fall as if the gradient had been 0 in the steps that were missed, so they are always dense Adam's.
+- moments fall as if the gradient had been 0 in the steps that were missed, so they are always dense Adam's.
   Unlike dense Adam, a row does not move while it is not touched.
 - weight decay: the row is multiplied by (1 - lr * weight_decay) once for each step since it was last touched. Dense
   Adam adds the decay to the gradient instead, so that every row moves in every step.
@@ -22,22 +23,16 @@ from tracecvr.nets.row_access import read_rows, write_rows
 from tracecvr.nets.row_gradients import touched_rows
 
 
-class RowOptimiser(torch.optim.Optimizer):
-    """Base of both. Subclasses say what state a row has, and by how much a gradient moves it."""
+class LazyAdamRows(torch.optim.Optimizer):
+    """Adam with the decay of moments that a row missed."""
+
+    betas = (0.9, 0.999)
+    eps = 1e-8
 
     def __init__(self, tables: list[Tensor], lr: float, weight_decay: float) -> None:
         super().__init__([{"params": tables}], {"lr": lr, "weight_decay": weight_decay})
         self.before_change: list[Callable[[Tensor, Tensor, Tensor], None]] = []
         """Called with a table, the rows of it that are about to change, and what these hold."""
-
-    def fresh(self, table: Tensor) -> dict[str, Tensor]:
-        """The state of a table that was never touched, row by row."""
-        raise NotImplementedError
-
-    def change(self, rows: dict[str, Tensor], grad: Tensor, elapsed: Tensor, step: int) -> Tensor:
-        """By how much rows move, in units of lr: (n, dim). Changes their state, `rows`, which is given and taken back.
-        `elapsed` (n, 1) is the number of steps since each was touched: 1 if that was in the step before."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -50,7 +45,7 @@ class RowOptimiser(torch.optim.Optimizer):
         state = self.state[table]
         if not state:
             state |= {"step": torch.zeros((), dtype=torch.int64), "last": torch.zeros(len(table), dtype=torch.int64)}
-            state |= self.fresh(table)
+            state |= self._fresh(table)
         state["step"] += 1
         step = int(state["step"])
         touched, grad = touched_rows(of_table)
@@ -64,30 +59,19 @@ class RowOptimiser(torch.optim.Optimizer):
         rows = {name: read_rows(value, touched) for name, value in state.items() if name not in ("step", "last")}
         if weight_decay:
             weight *= power(1 - lr * weight_decay, elapsed).to(weight.dtype)
-        weight -= self.change(rows, grad, elapsed, step).mul_(lr)
+        weight -= self._change(rows, grad, elapsed, step).mul_(lr)
         write_rows(table, touched, weight)
         for name, value in rows.items():
             write_rows(state[name], touched, value)
         state["last"].index_fill_(0, touched, step)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Torch makes all state of the table's type; numbers of steps have to stay whole."""
-        super().load_state_dict(state_dict)
-        tables = [table for group in self.param_groups for table in group["params"]]
-        for index, entries in state_dict["state"].items():
-            self.state[tables[index]]["last"] = entries["last"]
-
-
-class LazyAdamRows(RowOptimiser):
-    """Adam with the decay of moments that a row missed."""
-
-    betas = (0.9, 0.999)
-    eps = 1e-8
-
-    def fresh(self, table: Tensor) -> dict[str, Tensor]:
+    def _fresh(self, table: Tensor) -> dict[str, Tensor]:
+        """The moments of a table that was never touched, row by row."""
         return {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
 
-    def change(self, rows: dict[str, Tensor], grad: Tensor, elapsed: Tensor, step: int) -> Tensor:
+    def _change(self, rows: dict[str, Tensor], grad: Tensor, elapsed: Tensor, step: int) -> Tensor:
+        """By how much rows move, in units of lr: (n, dim). Changes their moments, `rows`, in place. `elapsed` (n, 1) is
+        the number of steps since each was touched: 1 if that was in the step before."""
         first, second = self.betas
         mean, square = rows["exp_avg"], rows["exp_avg_sq"]
         mean.mul_(power(first, elapsed).to(grad.dtype)).add_(grad, alpha=1 - first)
@@ -95,18 +79,12 @@ class LazyAdamRows(RowOptimiser):
         deviation = square.sqrt().div_(math.sqrt(1 - second**step)).add_(self.eps)
         return (mean / deviation).div_(1 - first**step)
 
-
-class AdagradRows(RowOptimiser):
-    """Row-wise Adagrad: one number per row, the sum of mean squares of its gradients, sets the step size of the row."""
-
-    eps = 1e-10
-
-    def fresh(self, table: Tensor) -> dict[str, Tensor]:
-        return {"sum": table.new_zeros(len(table))}
-
-    def change(self, rows: dict[str, Tensor], grad: Tensor, elapsed: Tensor, step: int) -> Tensor:
-        rows["sum"] += grad.square().mean(1)
-        return grad / (rows["sum"].sqrt() + self.eps)[:, None]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Torch makes all state of the table's type; numbers of steps have to stay whole."""
+        super().load_state_dict(state_dict)
+        tables = [table for group in self.param_groups for table in group["params"]]
+        for index, entries in state_dict["state"].items():
+            self.state[tables[index]]["last"] = entries["last"]
 
 
 def power(base: float, exponent: Tensor) -> Tensor:

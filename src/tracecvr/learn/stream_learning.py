@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tracecvr.base.config import DAY, HOUR, Seconds, option
 from tracecvr.base.errors import UserError
+from tracecvr.learn.named_tensors import under
 from tracecvr.learn.optimisers import Rates, made
 
 _HOURLY_STEP = 3e-4
@@ -45,7 +46,7 @@ class StreamLearning:
         0, "events per optimiser step in the stream; 0 for one step per interval, none for that of warm-up", low=0
     )
     optimiser: str = option(
-        "adam", "optimiser of the stream, by name: adam, adagrad, lazy_adam, row_adagrad or one of an entry point"
+        "adam", "optimiser of the stream, by name: adam, adagrad, lazy_adam or one of an entry point"
     )
     warm_optimiser: str = option("adam", "optimiser of warm-up, by name")
     embedding_learning_rate: float | None = option(
@@ -119,7 +120,7 @@ class StreamLearning:
 
 
 AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, average=None)
-"""The stream is learnt with warm-up's step size and batch size. Records without stream settings mean these."""
+"""The stream is learnt with warm-up's step size and batch size, and its newest weights are served."""
 
 
 def _whole(events: int) -> int:
@@ -147,6 +148,6 @@ def load_moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module, s
         parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
         for index, parameter in enumerate(parameters):
             prefix = f"{kind}.{names[id(parameter)]}."
-            if entries := {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}:
+            if entries := under(state, prefix):
                 blank["state"][index] = entries
         optimiser.load_state_dict(blank)

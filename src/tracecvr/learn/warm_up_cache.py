@@ -7,12 +7,11 @@ records what that is (`recorded_reads`), in a file beside the net; the others lo
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tracecvr.base import registry
-from tracecvr.base.files import read_json, write_atomically, write_json
+from tracecvr.base.files import locked, read_json, write_atomically, write_json
 from tracecvr.learn.engine import Fit, Fitted
-from tracecvr.learn.recorded_reads import UnknownValueError, definitions, digest, facts_of, recorded
+from tracecvr.learn.named_tensors import digest, under
+from tracecvr.learn.recorded_reads import UnknownValueError, definitions, facts_of, recorded
 
 
 class WarmUpCache:
@@ -38,10 +38,10 @@ class WarmUpCache:
     def __call__(self, fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
         """Train a net, or make it what another run's training made of it; returns what the training came to."""
         code = self._code(fit, facts)
-        with locked(self.folder / f"{code}.lock"):  # whoever comes second waits: it would do the same work
-            if not (paths := self._paths(fit, code)):  # nobody has trained with this loss: what it reads is unknown
+        with locked(self.folder, name=f"{code}.lock", patience=math.inf):  # a second run would do the same work
+            if not (paths := self._paths(fit, code)):  # the first training with this loss: what it reads is unknown
                 return self._trained(fit, code, train)
-        with locked(paths[0].with_suffix(".lock")):
+        with locked(self.folder, name=f"{paths[0].stem}.lock", patience=math.inf):
             known = (self._taken(fit, path) for path in self._paths(fit, code))
             return next(filter(None, known), None) or self._trained(fit, code, train)
 
@@ -90,11 +90,11 @@ class WarmUpCache:
                 seconds, passes = float(kept.metadata()["seconds"]), int(kept.metadata()["passes"])
         except (SafetensorError, OSError, KeyError):
             return None  # damaged: made again
-        fit.net.load_state_dict(_under(tensors, "net."))
+        fit.net.load_state_dict(under(tensors, "net."))
         fit.net.eval()
-        fit.part.counts |= _under(tensors, "count.")
+        fit.part.counts |= under(tensors, "count.")
         self.seconds += seconds
-        return Fitted(passes, _under(tensors, "moment."))
+        return Fitted(passes, under(tensors, "moment."))
 
     def _keep(
         self, fit: Fit, code: str, names: set[str], before: dict[str, Tensor], fitted: Fitted, seconds: float
@@ -114,15 +114,3 @@ class WarmUpCache:
 
 def _key(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, for one process at a time."""
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -1,1 +1,1 @@
-"""Nets: embeddings and backbones by name, their fast forms, and batches that several workers compute together."""
+"""Nets: embeddings and backbones by name and their fast forms."""

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.nets import ranks
 from tracecvr.nets.row_gradients import row_gradient, sum_by_row
 
 
@@ -143,8 +142,6 @@ def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
 
 def _normed(r: Tensor, norm: nn.BatchNorm1d) -> Tensor:
     """`norm(r)` without the calls around it: for a handful of rows they take longer than the arithmetic."""
-    if norm.training and ranks.splitting() is not None:
-        return ranks.normed(r, norm)
     assert norm.momentum is not None
     assert norm.num_batches_tracked is not None
     if norm.training:
@@ -163,7 +160,6 @@ class _NormedLinear(torch.autograd.Function):
         ctx: Any, h: Tensor, norm: nn.BatchNorm1d, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
         r = h.detach().relu_()
-        ctx.ranks = ranks.splitting() if norm.training else None
         mean, variance, ctx.count = _statistics(norm, r)
         inverse = (variance + norm.eps).rsqrt()
         scale = gamma * inverse
@@ -178,11 +174,8 @@ class _NormedLinear(torch.autograd.Function):
         of_bias, of_folded = grad.sum(0), grad.t() @ r
         of_shift = of_bias @ weight
         of_scale = (weight * of_folded).sum(0) - mean * of_shift
-        shifts, scales = of_shift, of_scale  # of all rows, wherever they are
-        if ctx.ranks is not None:
-            shifts, scales = ctx.ranks.summed(torch.stack([of_shift, of_scale]))
-        slope = -scale * inverse.square() * scales / ctx.count if ctx.training else torch.zeros_like(mean)
-        offset = -scale * shifts / ctx.count - slope * mean if ctx.training else slope
+        slope = -scale * inverse.square() * of_scale / ctx.count if ctx.training else torch.zeros_like(mean)
+        offset = -scale * of_shift / ctx.count - slope * mean if ctx.training else slope
         of_r = torch.addcmul(offset, r, slope).addmm_(grad, weight * scale)
         of_h = torch.ops.aten.threshold_backward.grad_input(of_r, r, 0, grad_input=of_r)
         of_weight = of_folded * scale + torch.outer(of_bias, shift)
@@ -198,8 +191,6 @@ def _statistics(norm: nn.BatchNorm1d, r: Tensor) -> tuple[Tensor, Tensor, float]
     assert norm.momentum is not None
     if not norm.training:
         return norm.running_mean, norm.running_var, len(r)
-    if (shared := ranks.splitting()) is not None:
-        return ranks.moments(norm, r, shared)
     norm.num_batches_tracked.add_(1)
     mean, variance = torch.batch_norm_update_stats(r, norm.running_mean, norm.running_var, norm.momentum)
     return mean, variance, len(r)

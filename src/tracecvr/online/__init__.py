@@ -9,7 +9,7 @@ STORE/files.json        sizes and hashes of the files that never change
 STORE/base/             the prepared log that it starts from: clicks before the split are its warm-up
 STORE/start.safetensors the state in which a run ended, of a store that goes on from there instead
 STORE/events.db         the event log (SQLite): an event is accepted once it is in here, on disk
-STORE/events.position   how far the log had come when somebody was last told so
+STORE/events.position   the last acknowledged position of the log
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
 STORE/serving.json      which version serves
 STORE/traffic.json      which challenger serves, and which answer a share of the clicks
@@ -21,7 +21,7 @@ STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and
 STORE/archive.sha256/*  the hashes of these files
 ```
 
-Whoever ingests and whoever learns are different processes that share nothing but the store. Time is the events' own.
+Ingesting and learning are separate processes that share only the store. Time is the events' own.
 Intervals follow each other from the split on; one is closed when the watermark, the newest time less the allowed
 lateness, has passed its end, and that it was closed is written in the log, in the transaction that closed it. An event
 that comes later becomes known at the start of the first interval that is still open: `seen = max(ts, closed_until)` is

@@ -1,7 +1,7 @@
 """Events that no horizon needs any more, moved from the database to Parquet; and the erasure of a user's events.
 
 An archive is a long event log: a row per event, with its type, click, times and, of clicks, the raw features. The
-hash of `archive/NAME.parquet` is in `archive.sha256/NAME`; a file without one is older than these, or being written.
+hash of `archive/NAME.parquet` is in `archive.sha256/NAME`; a file is without one while it is being written.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ def compact(store: Store, memory: int) -> int:
     Each file has as many intervals as fit in memory.
     """
     log = store.log()
-    for path in archived(store):  # of a compaction that was killed before it deleted
+    for path in archived(store):  # if a compaction was killed before it deleted
         log.prune(store.grid.bounds(_intervals(path)[1])[0])
+        if problem(path) is None:  # killed before it wrote the hash
+            _record(path)
     last = min(
         [_first_needed(store, memory), *(_first_needed(other, other.engine().memory) for other in challengers(store))]
     )
@@ -83,7 +85,7 @@ def restore(store: Store, number: int) -> None:
         first, last = _intervals(path)
         if last <= number:
             continue
-        frame = _frame_of(path)
+        frame = pl.read_parquet(path)
         log.put_back(_rows(store, frame.filter(pl.col("seen") >= start)))
         _hash_of(path).unlink(missing_ok=True)
         if first >= number:
@@ -142,7 +144,7 @@ def problem(path: Path) -> str | None:
     return "" if recorded.read_text(encoding="utf-8").split()[:1] == [sha256(path)] else f"{path} is damaged"
 
 
-def record(path: Path) -> None:
+def _record(path: Path) -> None:
     """Write the hash of a file as it is now, in the form of `sha256sum`."""
     _hash_of(path).parent.mkdir(exist_ok=True)
     write_text(_hash_of(path), f"{sha256(path)}  {path.name}\n")
@@ -151,11 +153,11 @@ def record(path: Path) -> None:
 def _write(path: Path, frame: pl.DataFrame) -> None:
     _hash_of(path).unlink(missing_ok=True)  # killed before the new one is written, the file has none
     write_parquet(path, frame)
-    record(path)
+    _record(path)
 
 
 def _hash_of(path: Path) -> Path:
-    """Not beside it: who reads the directory as one table would stumble over it."""
+    """Not beside it, so that the directory can be read as one table."""
     return path.parent.with_name("archive.sha256") / path.stem
 
 
@@ -208,13 +210,7 @@ class WholeLog(EventLog):
         if path not in self._checked and problem(path):
             raise UserError(f"{path} is damaged: copy it from where the store is whole")
         self._checked.add(path)
-        return _frame_of(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
-
-
-def _frame_of(path: Path) -> pl.DataFrame:
-    """The events of a file. Those of earlier versions do not say which model answered: there was one."""
-    frame = pl.read_parquet(path)
-    return frame if "model" in frame.columns else frame.with_columns(pl.lit(None, pl.String).alias("model"))
+        return pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
 
 
 def _order(row: tuple[Any, ...]) -> tuple[bool, int, int, int]:

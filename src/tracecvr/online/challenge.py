@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.base import config
-from tracecvr.base.config import values
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, sha256, write_json
+from tracecvr.base.files import locked, read_json, refuse_other_format, sha256, write_json
 from tracecvr.data.table import atomic_directory
 from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.engine import Engine
@@ -38,13 +37,13 @@ from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online import file_hashes, traffic
 from tracecvr.online.store import START, Settings, Store, TakenOver, refuse_privileged
 from tracecvr.online.versions import Versions
-from tracecvr.runs.run import parts
+from tracecvr.runs.run import parts, parts_record
 from tracecvr.runs.spec import owners_of
 
 FOLDER = "challengers"
 WARM = ("history", "champion")
 TICK_LOCK = ".tick.lock"
-"""Held while it learns an interval: who removes it waits for that."""
+"""Held while it learns an interval. A removal waits for it."""
 _FORMAT = 1
 _NAME = re.compile("[a-z][a-z0-9_-]{0,39}")
 _RESERVED = ("newest", "champion")
@@ -130,18 +129,6 @@ class Parts:
         others = tuple(part for name, part in owners.items() if name not in ("method", "stream"))
         return cls(owners["method"], others, owners["stream"])
 
-    def facts(self) -> dict[str, Any]:
-        """As a store records them."""
-        return {
-            "method": self.method.name,
-            "plugins": [plugin.name for plugin in self.plugins],
-            "config": {
-                "method": values(self.method),
-                "plugins": {plugin.name: values(plugin) for plugin in self.plugins},
-                "stream": values(self.stream),
-            },
-        }
-
 
 def names(store: Store) -> list[str]:
     """The names of a store's challengers."""
@@ -160,9 +147,8 @@ def named(store: Store, name: str) -> Challenger:
         raise UserError(f"there is no challenger {name!r}; there are: {', '.join(names(store)) or 'none'}")
     file_hashes.refuse_if_changed(home)
     recorded = read_json(home / "challenger.json")
-    if recorded.get("format") != _FORMAT:
-        raise UserError(f"{home}: not a challenger of format {_FORMAT}: another version of tracecvr made it")
-    own = {key: recorded[key] for key in ("method", "plugins", "config")}
+    refuse_other_format(recorded, _FORMAT, home / "challenger.json")
+    own = {key: recorded[key] for key in ("method", "plugins", "config")} | {"code": recorded.get("code", {})}
     settings = store.content["settings"] | recorded["settings"]
     return Challenger(store.folder, store.content | own | {"settings": settings}, name)
 
@@ -190,11 +176,10 @@ def create(
                 raise UserError(f"{state} was removed meanwhile: try again")
         content = {
             "format": _FORMAT,
-            **chosen.facts(),
+            **parts_record(chosen.method, chosen.plugins, chosen.stream),
             "settings": settings,
             "since": _next_interval(store),
             "taken_over": None if taken is None else asdict(taken),
-            "files": file_hashes.NAME,
             "tracecvr": version("tracecvr"),
         }
         write_json(made / "challenger.json", content)
@@ -203,7 +188,7 @@ def create(
 
 
 def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
-    """The state of the store's newest version, once it is known that the challenger's engine can go on from it."""
+    """The state of the store's newest version, if the challenger's engine can continue it."""
     versions = Versions(store.folder, store.settings.keep)
     newest = versions.latest()
     if newest is None:
@@ -212,7 +197,7 @@ def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOve
         versions.load(engine, newest)
     except (KeyError, RuntimeError, UserError):
         raise UserError(
-            f"{name!r} cannot go on from the store's model: its nets or its optimiser are others; start it with "
+            f"{name!r} cannot continue the store's model: its nets or its optimiser differ; start it with "
             "--warm history"
         ) from None
     taken = TakenOver(newest["intervals"], newest["rows"], newest["counts"], newest["sha256"])

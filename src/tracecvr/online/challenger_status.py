@@ -1,4 +1,4 @@
-"""What there is to be told of a store's challengers: how far they are, and how they compare with the store's own."""
+"""The status of a store's challengers: their progress, and how they compare with the store's own model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from tracecvr.base.errors import UserError
 from tracecvr.online import traffic
 from tracecvr.online.challenge import Challenger, named, names
 from tracecvr.online.event_log import EventLog
-from tracecvr.online.live_metrics import named as by_kind
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
@@ -41,12 +40,12 @@ def _facts(challenger: Challenger, log: EventLog) -> dict[str, Any]:
     }
     if newest is None:
         return facts
-    same_moment = log.tick(newest["intervals"] - 1) or {}
+    same_moment = log.tick(newest["intervals"] - 1)
     return facts | {
         "comparison": newest["comparison"],
         "recent": {
-            "challenger": by_kind(newest.get("recent", {}))["prequential"],
-            "champion": by_kind(same_moment.get("recent", {}))["prequential"],
+            "challenger": newest["recent"]["prequential"],
+            "champion": {"clicks": 0} if same_moment is None else same_moment["recent"]["prequential"],
         },
     }
 

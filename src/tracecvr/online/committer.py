@@ -1,4 +1,4 @@
-"""Group commit: whoever sends events while the disk is busy shares the next transaction."""
+"""Group commit: events that arrive while the disk is busy share the next transaction."""
 
 from __future__ import annotations
 

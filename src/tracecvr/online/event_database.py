@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import make_private
+from tracecvr.base.files import make_private, refuse_other_format
 from tracecvr.online import page_checksums
 
 _SCHEMA = """
@@ -90,7 +90,8 @@ CREATE TABLE IF NOT EXISTS unread(
 );
 """
 
-_NEWEST_TABLES = "SELECT count(*) FROM sqlite_master WHERE name IN ('unread', 'ahead', 'challenger_ticks')"
+_FORMAT = 1
+_FORMAT_AND_TABLES = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
 
 
 class EventDatabase:
@@ -108,15 +109,15 @@ class EventDatabase:
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            if self._one(_NEWEST_TABLES) < 3:
+            found, tables = self._one(_FORMAT_AND_TABLES)
+            if not tables:
                 self._create()
+            elif found != _FORMAT:
+                refuse_other_format({"format": found}, _FORMAT, path)
 
     def _create(self) -> None:
-        """Make the tables, or those that a log of an earlier version does not have."""
         with self._transaction():
-            self._db.execute(_SCHEMA)
-            if not self._one("SELECT count(*) FROM pragma_table_info('events') WHERE name = 'model'"):
-                self._db.execute("ALTER TABLE events ADD COLUMN model TEXT")
+            self._db.execute(f"{_SCHEMA} PRAGMA user_version = {_FORMAT};")
 
     def close(self) -> None:
         self._db.close()
@@ -145,13 +146,6 @@ class EventDatabase:
             for row in self._db.execute("SELECT * FROM events ORDER BY pos"):
                 last = row[0]
         return last
-
-    def add_checksums(self) -> bool:
-        """Give the pages of an older log checksums; whether it has them now. Takes as long as to copy it."""
-        if not page_checksums.checked(self.path) and page_checksums.available():
-            with self._turn, self._errors("be written"):
-                page_checksums.add(self._db)
-        return page_checksums.checked(self.path)
 
     # Inside.
 

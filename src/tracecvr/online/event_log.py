@@ -151,10 +151,9 @@ class EventLog(EventDatabase):
     # How far time may go.
 
     def _reach(self, clock: int) -> Reach:
-        """How far time has come and may go now. A store of an earlier version has noted its watermark and its clock."""
+        """How far time has come and may go now."""
         facts, grid = self.facts(), self.grid
-        newest = max(grid.split, facts.get("newest", facts.get("watermark", 0) + grid.lateness))
-        since = facts.get("newest_at", facts.get("clock"))
+        newest, since = max(grid.split, facts.get("newest", 0)), facts.get("newest_at")
         if since is None:
             since = clock if grid.origin is None else grid.origin + newest
         reach = Reach(newest, grid.limit(newest, since, clock), grid.advance)

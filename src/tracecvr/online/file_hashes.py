@@ -10,6 +10,7 @@ from tracecvr.base.files import read_json, sha256, write_json
 from tracecvr.learn.checkpoint import digest
 
 NAME = "files.json"
+_ADVICE = "copy it from where the store is whole"
 _MADE_OF = ("store.json", "challenger.json", "start.safetensors", "base/**/*")
 
 
@@ -21,16 +22,14 @@ def write(folder: Path) -> None:
     write_json(folder / NAME, {"files": files, "manifest": digest(files)})
 
 
-def recorded(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """The files that a store is made of; None of one that was created before they were recorded."""
+def recorded(folder: Path) -> dict[str, dict[str, Any]]:
+    """The files that a store is made of."""
     path = folder / NAME
     if not path.is_file():
-        if "files" in read_json(folder / "store.json"):
-            raise UserError(f"{path} is missing: {_advice(folder)}")
-        return None
+        raise UserError(f"{path} is missing: {_ADVICE}")
     content = read_json(path)
     if not isinstance(content, dict) or content.get("manifest") != digest(content.get("files")):
-        raise UserError(f"{path} is damaged: {_advice(folder)}")
+        raise UserError(f"{path} is damaged: {_ADVICE}")
     files: dict[str, dict[str, Any]] = content["files"]
     return files
 
@@ -49,10 +48,6 @@ def problem(folder: Path, name: str, facts: dict[str, Any], whole: bool = True) 
 
 def refuse_if_changed(folder: Path) -> None:
     """Stop before anything is served or learnt from files that are not the store's. Takes milliseconds."""
-    for name, facts in (recorded(folder) or {}).items():
+    for name, facts in recorded(folder).items():
         if wrong := problem(folder, name, facts, whole=False):
             raise UserError(f"{wrong}: copy it from where the store is whole (`tracecvr verify {folder}` checks all)")
-
-
-def _advice(folder: Path) -> str:
-    return f"copy it from where the store is whole, or write it with `tracecvr verify {folder} --record`"

@@ -144,7 +144,7 @@ class Inbox(EventLog):
         return dict(self._rows("SELECT partition, position FROM positions"))
 
     def sources(self) -> dict[str, dict[str, Any]]:
-        """What there is to be told of each source."""
+        """The status of each source."""
         by_source: dict[str, dict[str, Any]] = {}
         for source, problem in self._rows("SELECT source, problem FROM sources"):
             by_source[source] = {

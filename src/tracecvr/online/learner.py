@@ -1,6 +1,6 @@
 """The learner: one tick of the engine for each interval that was closed, and a version at the end of each.
 
-It holds the store's `models` alone. Killed at any moment, it goes on from the newest whole version to the same bytes.
+Only one learner uses a store. Killed at any moment, it resumes from the newest whole version, to the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from tracecvr.stream.source import TableSource
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
-"""How much farther off a calibration is that was off before, to be held against a tick."""
+"""By which factor a calibration that was off before must get worse for a tick to be undone."""
+_NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
 _ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version", "pairs"}
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
@@ -56,7 +57,7 @@ LogOdds = npt.NDArray[np.float32]
 @dataclass(frozen=True)
 class Guard:
     """When a tick is undone: by the newest clicks, with final labels or without, its predictions are not sane, or much
-    worse after it than before. What was as bad before is not held against it, so that a bad model can recover."""
+    worse after it than before. A model that was equally bad before is not undone, so that it can recover."""
 
     nll: float = 1.5
     """By how much the NLL of clicks with final labels may grow."""
@@ -142,7 +143,7 @@ class Learner:
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.prequential.keep(0)
-            self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {})
+            self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
             self._restore(manifest)
 
@@ -192,7 +193,7 @@ class Learner:
         """For a challenger, which is compared with another model on the same clicks."""
 
     def _recent(self, end: int) -> dict[str, Any]:
-        """What is to be told of recent clicks."""
+        """Rates of recent clicks."""
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
         events = self.ledger.at(rows, end - 1)
@@ -266,7 +267,7 @@ class Learner:
         self.engine.forget_answers(lambda start: start >= end)  # intervals that were reopened have other clicks now
         self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
-        self.prequential.keep(manifest["scored"] if "scored" in manifest else manifest["served"])
+        self.prequential.keep(manifest["scored"])
         if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
             record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
             self._record(manifest["intervals"] - 1, record)
@@ -358,9 +359,6 @@ class Prequential:
 
     def __init__(self, path: Path, first: int) -> None:
         self.path, self.first, self.count = path, first, 0
-        older = path.with_name("served.f32")  # what it was called when it was taken for what was served
-        if older.exists() and not path.exists():
-            older.rename(path)
 
     def keep(self, count: int) -> None:
         """Go on after so many; of scores that were lost, the place is kept."""

@@ -130,10 +130,9 @@ class LiveMetrics:
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> LiveMetrics:
-        """From its state. Older ones had no scores as served, and called the others `scores`."""
-        served = ScoreSums.of(state["as_served"]) if "as_served" in state else ScoreSums()
-        prequential = ScoreSums.of(state["prequential"] if "prequential" in state else state["scores"])
-        return cls(state["d_max"], prequential, served, np.array(state["delays"], np.float64))
+        """From its state."""
+        prequential, as_served = (ScoreSums.of(state[name]) for name in ("prequential", "as_served"))
+        return cls(state["d_max"], prequential, as_served, np.array(state["delays"], np.float64))
 
     def summary(self) -> dict[str, Any]:
         """Both figures of mature clicks."""
@@ -164,11 +163,6 @@ def by_version(
         sums.add(log_odds[ours], label[ours])
         summaries[str(number)] = sums.summary()
     return summaries
-
-
-def named(figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures by how predictions were judged. Older records have prequential ones alone, without a name."""
-    return figures if "prequential" in figures else {"as_served": {"clicks": 0}, "prequential": figures}
 
 
 def recent_rates(

@@ -26,7 +26,7 @@ def available() -> bool:
     """Whether this apsw has the checksums; loads them, once in a process."""
     try:
         from apsw import sqlite_extra
-    except ImportError:  # an older one, or one that a distribution has made
+    except ImportError:  # an apsw that a distribution has built
         return False
     db = apsw.Connection(":memory:")
     try:
@@ -39,7 +39,7 @@ def available() -> bool:
 
 
 def connected(path: Path) -> apsw.Connection:
-    """A connection to a database. A new one gets checksums, if there are any; an older one stays as it is."""
+    """A connection to a database. A new one gets checksums, if apsw has them; one without them stays as it is."""
     reserved = _reserved(path)
     if not available():
         if reserved == _RESERVED:
@@ -54,13 +54,6 @@ def connected(path: Path) -> apsw.Connection:
 def checked(path: Path) -> bool:
     """Whether a database has checksums."""
     return _reserved(path) == _RESERVED
-
-
-def add(db: apsw.Connection) -> None:
-    """Write a database anew, with checksums."""
-    db.reserve_bytes("main", _RESERVED)
-    db.execute("VACUUM")
-    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
 def damaged(error: apsw.Error) -> bool:
@@ -90,7 +83,7 @@ def _reserved(path: Path) -> int | None:
 
 
 class Acknowledged:
-    """How far the log had come when somebody was last told so: a number in a file beside it.
+    """The last acknowledged position of the log: a number in a file beside it.
 
     It is written after each commit and not flushed, so it is never ahead of what was on disk. If the log is shorter,
     its end is lost: its write-ahead log was removed, say.

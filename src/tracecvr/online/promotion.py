@@ -24,7 +24,7 @@ def promote_challenger(store: Store, name: str) -> None:
 
 
 def _sound(store: Store, name: str) -> Challenger:
-    """A challenger. If its files are damaged, who asks over HTTP is not told where they are."""
+    """A challenger. If its files are damaged, the answer over HTTP has no path."""
     if name in names(store):
         try:
             return named(store, name)

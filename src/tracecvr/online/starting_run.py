@@ -1,4 +1,4 @@
-"""A finished run that a live model goes on from: its log, its options, and the state in which it ended."""
+"""A finished run that a live model continues: its log, its options and its final state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracecvr.runs.replay import FullPlan
 
 @dataclass(frozen=True)
 class RunEnd:
-    """Where a run ended: a store that goes on from there has its first interval there."""
+    """Where a run ended. The first interval of a store that continues it starts there."""
 
     time: int
     interval: int
@@ -38,7 +38,7 @@ class StartingRun:
 
     @classmethod
     def of(cls, folder: Path) -> StartingRun:
-        """The run of a directory, or why it cannot be gone on from."""
+        """The run of a directory; an error if it cannot be continued."""
         checkpoints = Checkpoints(folder / "checkpoint")
         manifest = checkpoints.latest() if (folder / "run.json").is_file() else None
         if manifest is None:

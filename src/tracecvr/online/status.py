@@ -1,4 +1,4 @@
-"""What there is to be told of a store, for people and for a page that watches it."""
+"""The status of a store, for people and for the page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tracecvr.online import traffic
 from tracecvr.online.challenger_status import challengers_of
 from tracecvr.online.event_log import EventLog
 from tracecvr.online.ledger import BAD_VALUES
-from tracecvr.online.live_metrics import LiveMetrics, named
+from tracecvr.online.live_metrics import LiveMetrics
 from tracecvr.online.promotion import serving_challenger
 from tracecvr.online.store import Store
 from tracecvr.online.versions import Versions
 
-_NO_COUNTS = ("watermark", "clock", "newest", "newest_at", "announced", "reader")
+_NO_COUNTS = ("watermark", "newest", "newest_at", "announced", "reader")
 
 
 def newest_time(store: Store, facts: dict[str, int]) -> int:
@@ -23,8 +23,8 @@ def newest_time(store: Store, facts: dict[str, int]) -> int:
 
 
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
-    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Who asks often gives the
-    same `versions` each time, which remember what they have read."""
+    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Give the same
+    `versions` each time: they remember what they have read."""
     log = store.inbox()
     try:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
@@ -51,8 +51,8 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         status["joined"] = {name: n for name, n in newest["counts"].items() if not name.startswith(BAD_VALUES)}
         status["bad_values"] = bad_values(newest["counts"])
         status["mature"] = _mature(store, newest, versions)
-        status["recent"] = named(newest.get("recent", {}))
-        status["window"] = newest.get("window", {})
+        status["recent"] = newest["recent"]
+        status["window"] = newest["window"]
         status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
     return status
 
@@ -71,26 +71,21 @@ def bad_values(counts: Mapping[str, int]) -> dict[str, int]:
 
 def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
     """What came of the last ticks, oldest first; `end` is the second of the log at which the interval was over."""
-    return [
-        {"interval": number, "end": store.grid.bounds(number)[1], "window": {}}
-        | tick
-        | {"mature": named(tick["mature"]), "recent": named(tick.get("recent", {}))}
-        for number, tick in log.ticks(last)
-    ]
+    return [{"interval": number, "end": store.grid.bounds(number)[1], **tick} for number, tick in log.ticks(last)]
 
 
 def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
     """Each version with the second of the log up to which it has learnt, and with figures: of the newest mature clicks
     when it was made (`window`), and as served by it, as far as is known by now."""
     listed = versions.listed()
-    served = listed[-1].get("by_version", {}) if listed else {}
+    served = listed[-1]["by_version"] if listed else {}
     return [
         {
             "version": manifest["intervals"],
             "published": manifest["published"],
             "undone": manifest["undone"],
             "end": store.grid.bounds(manifest["intervals"])[0],
-            "window": manifest.get("window", {}),
+            "window": manifest["window"],
             "as_served": served.get(str(manifest["intervals"]), {"clicks": 0}),
         }
         for manifest in listed
@@ -103,5 +98,5 @@ def figures_of(
     """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
     served in the last intervals, so that after a roll back they are those of the version that was gone back to. If a
     challenger serves, its manifest has the latter."""
-    of_serving = (challenger or manifest).get("by_version", {}).get(str(serving), {"clicks": 0})
-    return {**named(manifest["mature"]), "serving": {"version": serving, **of_serving}}
+    of_serving = (challenger or manifest)["by_version"].get(str(serving), {"clicks": 0})
+    return {**manifest["mature"], "serving": {"version": serving, **of_serving}}

@@ -1,8 +1,7 @@
-"""A store: the directory of one live model, created from a prepared log and opened by whoever ingests or learns."""
+"""A store: the directory of one live model, created from a prepared log and opened to ingest, learn or serve."""
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -16,9 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tracecvr.base import config, registry
-from tracecvr.base.config import DAY, values
+from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_json, sha256, write_json
+from tracecvr.base.files import read_json, refuse_other_format, sha256, write_json
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
@@ -35,14 +34,12 @@ from tracecvr.online.page_checksums import Acknowledged
 from tracecvr.online.starting_run import RunEnd, StartingRun
 from tracecvr.online.times import AskedTimes, Times
 from tracecvr.online.versions import Versions
-from tracecvr.runs.run import parts
+from tracecvr.runs.run import parts, parts_record
 from tracecvr.runs.spec import dataset_of, owners_of
 from tracecvr.stream import WARM_LABELS
 
 _FORMAT = 1
 START = "start.safetensors"
-_OLD_GUARD = {"guard_base": math.inf, "guard_log_odds": math.inf}
-"""Of stores that were created before there were these bounds: without them, their replay gives the same bytes."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class TakenOver:
-    """A version of another model that a model goes on from: after how many intervals, and how its ledger was then."""
+    """A version of another model that a model continues: its number of intervals, and its ledger at that time."""
 
     intervals: int
     rows: int
@@ -104,18 +101,11 @@ class Store:
         schema = Schema.from_json(manifest["schema"])
         content = {
             "format": _FORMAT,
-            "method": method.name,
-            "plugins": [plugin.name for plugin in plugins],
-            "config": {
-                "method": values(method),
-                "plugins": {plugin.name: values(plugin) for plugin in plugins},
-                "stream": values(stream),
-            },
+            **parts_record(method, plugins, stream),
             "settings": asdict(settings),
             "fingerprint": manifest["fingerprint"],
-            "options": manifest.get("options", {}),
+            "options": manifest["options"],
             "tracecvr": version("tracecvr"),
-            "files": files.NAME,
         }
         if origin is not None:
             if manifest["fingerprint"] != origin.recorded["fingerprint"]:
@@ -194,8 +184,7 @@ class Store:
         if not (folder / "store.json").is_file():
             raise UserError(f"{folder}: not a store; create one with `tracecvr init`")
         content = read_json(folder / "store.json")
-        if content.get("format") != _FORMAT:
-            raise UserError(f"{folder}: not a store of format {_FORMAT}: another version of tracecvr made it")
+        refuse_other_format(content, _FORMAT, folder / "store.json")
         store = cls(folder, content)
         if check:
             files.refuse_if_changed(folder)
@@ -231,7 +220,7 @@ class Store:
 
     @property
     def settings(self) -> Settings:
-        return Settings(**_OLD_GUARD | self.content["settings"])
+        return Settings(**self.content["settings"])
 
     @cached_property
     def schema(self) -> Schema:
@@ -243,8 +232,8 @@ class Store:
 
     @property
     def times(self) -> Times:
-        """How events tell the time; a store of an earlier version counts from an origin that it does not know."""
-        return Times(**self.content.get("times", {}))
+        """How events tell the time."""
+        return Times(**self.content["times"])
 
     @cached_property
     def base(self) -> ClickTable:
@@ -265,7 +254,7 @@ class Store:
 
     @property
     def start(self) -> RunEnd | None:
-        """Where the run ended that it goes on from, if it does."""
+        """The end of the run that it continues, if there is one."""
         recorded = self.content.get("start")
         return None if recorded is None else RunEnd(**recorded)
 
@@ -283,7 +272,7 @@ class Store:
 
     @property
     def taken_over(self) -> TakenOver | None:
-        """The version of another model that this one goes on from."""
+        """The version of another model that this one continues."""
         return None
 
     @property
@@ -306,7 +295,7 @@ class Store:
         return EventLog(self.folder / "events.db", self.grid, clock)
 
     def inbox(self, clock: Callable[[], float] = time.time) -> Inbox:
-        """The same for whoever pulls events from a broker."""
+        """A connection for pulling events from a broker."""
         return Inbox(self.folder / "events.db", self.grid, clock)
 
     def engine(self) -> Engine:
@@ -321,7 +310,7 @@ def _log_advice(path: Path) -> str:
 
 def refuse_privileged(method: Method) -> None:
     if method.privileged:
-        raise UserError(f"{method.name!r} learns from labels before anybody knows them: never live; choose another")
+        raise UserError(f"{method.name!r} learns from labels before they are known, so it cannot run live")
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""A store held against itself: the files that it is made of, its log, its versions, its ledger and
-its archive."""
+"""Checks a store: its files, log, versions, ledger and archive."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def _challengers(store: Store) -> Iterator[Finding]:
         part, home = f"challenger {name}", store.folder / FOLDER / name
         try:
             challenger = named(store, name)
-            files = file_hashes.recorded(home) or {}
+            files = file_hashes.recorded(home)
         except UserError as error:
             yield Finding(part, False, str(error))
             continue
@@ -70,44 +69,11 @@ def _challengers(store: Store) -> Iterator[Finding]:
         yield Finding(f"{part}, ledger", ledger.fine, ledger.text)
 
 
-def record(store: Store) -> None:
-    """Record what an older store does not have: hashes of its files and of its archive, checksums of its log.
-
-    What has them is left as it is: a file that was changed must not become the right one by this.
-    """
-    with locked(store.folder / "models", "stop the learner (`tracecvr learn` or `serve`) first"):
-        if not _is_recorded(store):
-            file_hashes.write(store.folder)
-        for path in archive.archived(store):
-            if archive.problem(path) is None:
-                archive.record(path)
-        if _files(store).fine:
-            _add_checksums(store)
-
-
-def _add_checksums(store: Store) -> None:
-    log = store.log()
-    try:
-        if not log.damage():
-            log.add_checksums()
-    finally:
-        log.close()
-
-
-def _is_recorded(store: Store) -> bool:
-    try:
-        return file_hashes.recorded(store.folder) is not None
-    except UserError:  # missing or damaged
-        return False
-
-
 def _files(store: Store) -> Finding:
     try:
         files = file_hashes.recorded(store.folder)
     except UserError as error:
         return Finding("files", False, str(error))
-    if files is None:
-        return Finding("files", True, "not recorded when the store was created; `verify --record` records them now")
     wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.folder, name, facts))]
     return _finding("files", wrong, f"{len(files)} as they were when the store was created")
 
@@ -129,7 +95,7 @@ def _log(store: Store) -> Iterator[Finding]:
             count += 1
             if text := _wrong_with(row, store):
                 wrong.append(f"event {row.pos}: {text}")
-        how = "" if page_checksums.checked(log.path) else "; its pages have no checksums, `verify --record` adds them"
+        how = "" if page_checksums.checked(log.path) else "; its pages have no checksums: apsw had none"
         yield _finding("log", wrong, f"{count:,} events, {log.closed()} intervals closed{how}")
     except UserError as error:
         yield Finding("log", False, str(error))
@@ -224,7 +190,7 @@ def _wrong_files(files: LedgerFiles, content: dict[str, Any], store: Store) -> l
 def _archive(store: Store) -> Finding:
     problems = {path: archive.problem(path) for path in archive.archived(store)}
     unknown = sum(text is None for text in problems.values())
-    how = f"; {unknown} have no hash, `verify --record` writes them" if unknown else ""
+    how = f"; {unknown} have no hash, `compact` writes them" if unknown else ""
     return _finding("archive", [text for text in problems.values() if text], f"{len(problems)} files{how}")
 
 

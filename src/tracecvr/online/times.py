@@ -35,7 +35,7 @@ class Times:
     unit: str = "log"
     """One of `UNITS`."""
     origin: int | None = None
-    """The Unix time of the log's second 0; None if that is unknown: a store of an earlier version, say."""
+    """The Unix time of the log's second 0; None of a log without a calendar."""
 
     def read(self, ts: object) -> int:
         """Seconds since the origin, or an error that says what was expected."""

@@ -27,7 +27,7 @@ _REMEMBERED = 20
 
 @dataclass(frozen=True)
 class Traffic:
-    """Who answers what. A model is the name of a challenger, or None for the store's own."""
+    """Which model answers which clicks: the name of a challenger, or None for the store's own."""
 
     model: str | None = None
     """Answers everything that no share is given of."""
@@ -116,7 +116,7 @@ def give_share(folder: Path, name: str, share: float, column: str | None = None)
 
 
 def set_rule(folder: Path, name: str, on: bool) -> Traffic:
-    """Whether a challenger is promoted by itself once it is known to be better."""
+    """Whether a challenger is promoted automatically once it is significantly better."""
 
     def ruled(traffic: Traffic) -> Traffic:
         rules = {*traffic.rules, name} if on else {*traffic.rules} - {name}
@@ -146,7 +146,7 @@ def forget(folder: Path, name: str) -> None:
 
 def _changed(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
     """Change the choice. Commands, the service and the learner may do so at once: they take turns."""
-    with locked(folder, "somebody else changes what serves: try again", _LOCK, _PATIENCE_S):
+    with locked(folder, "another process changes which model serves: try again", _LOCK, _PATIENCE_S):
         old = current(folder)
         new = change(old)
         if new != old:

@@ -1,4 +1,4 @@
-"""Replay of what ran: the log once more, from the start, held against the versions; or as a table, for benchmarks."""
+"""Learns the log again from its start and compares the result with the versions; or writes the log as a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALWAYS = 1 << 60
 
 @dataclass
 class LogVerification:
-    """What a replay of the log came to."""
+    """The result of a replay of the log."""
 
     intervals: int = 0
     undone: list[int] = field(default_factory=list)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +20,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tracecvr.base import metrics
-from tracecvr.base.files import read_json, write_json
+from tracecvr.base.files import locked, read_json, write_json
 from tracecvr.data.table import Schema
-from tracecvr.learn.warm_up_cache import locked
 from tracecvr.runs.intervals import interval_edges
 from tracecvr.runs.replay import FullPlan
 from tracecvr.stream.reveal import After
@@ -110,7 +110,7 @@ def evaluated(source: TableSource, plan: FullPlan, folder: Path | None = None) -
     facts += plan.judged_rows(source.table)
     path = folder / f"references-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_suffix(".lock")):
+    with locked(folder, name=f"{path.stem}.lock", patience=math.inf):
         if not path.exists():
             write_json(path, asdict(_evaluated(source, plan)))
     return References(**read_json(path))
@@ -140,7 +140,7 @@ def _interval_nll(
 
 
 def advice(nll: float, pcoc: float | None, constant: float) -> str | None:
-    """What to tell whoever has a model that loses to the constant; None if it does not."""
+    """Advice for a model that is worse than the constant rate; None if it is not."""
     if nll <= constant:
         return None
     if nll > 10 * constant:

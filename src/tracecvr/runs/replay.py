@@ -108,7 +108,7 @@ class FullPlan:
     publish_lag: int
     posterior_every: int = 0
     judge_from: int = 0
-    """Clicks that came earlier are replayed but not judged. Runs of old do not say it: all of their stream was."""
+    """Clicks that came earlier are replayed but not judged."""
 
     def stream_rows(self, table: ClickTable) -> tuple[int, int]:
         """First and last row (exclusive) of the clicks of the stream."""

@@ -1,4 +1,4 @@
-"""One run in one directory: replay a log with one method, write what came out, survive being killed.
+"""One run in one directory: replay a log with one method, write the result, resume after a crash.
 
 run.json         what this run is; a second run of another kind is refused
 checkpoint/      the newest state, so that `--resume` goes on to the same bytes
@@ -15,16 +15,14 @@ posterior_days.parquet  the same for each day of the stream (`start`)
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,20 +34,22 @@ import torch
 from tracecvr.base import metrics, registry
 from tracecvr.base.config import restored, values
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, sync, write_json, write_parquet
+from tracecvr.base.files import locked, read_json, refuse_other_format, sync, write_json, write_parquet
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import Schema
 from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
+from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
-from tracecvr.nets import ranks
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finished_interval, interval_edges
 from tracecvr.runs.replay import Plan, replay
 from tracecvr.stream.source import TableSource
+
+FORMAT = 1
+"""Of `run.json` and `result.json`."""
 
 
 @dataclass(frozen=True)
@@ -66,44 +66,20 @@ class Spec:
     threads: int
     stream: StreamLearning = StreamLearning()
     source: dict[str, Any] | None = None
-    workers: int = 1
-    """Processes that share each batch (see `ranks`), of so many threads each."""
     keep_record: Callable[[Path], None] | None = None
     """Writes to a directory which raw log this is, for commands that go on from the run."""
-    made_by: Callable[[], Spec] | None = None
-    """Makes it again. A worker process gets this in place of the rest: a method may come from a file that only this
-    process has imported."""
-
-    def __reduce__(self) -> Any:
-        return super().__reduce__() if self.made_by is None else (self.made_by, ())
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run. One worker goes without saying: runs of old do not say it. `code` has the
-        hashes of files that methods and plugins were loaded from."""
-        files = {part.name: registry.file_hash(part) for part in (self.method, *self.plugins)}
-        code = {name: digest for name, digest in files.items() if digest is not None}
-        rare = ({} if self.workers == 1 else {"workers": self.workers}) | ({"code": code} if code else {})
-        return rare | {
-            "method": self.method.name,
-            "plugins": [plugin.name for plugin in self.plugins],
+        """What makes two runs the same."""
+        made_of = parts_record(self.method, self.plugins, self.stream)
+        return made_of | {
+            "format": FORMAT,
             "data": self.data,
             "seed": self.seed,
             "threads": self.threads,
-            "config": {
-                "method": values(self.method),
-                "plugins": {plugin.name: values(plugin) for plugin in self.plugins},
-                "plan": values(self.plan),
-                "stream": values(self.stream),
-                "data": self.data_options,
-            },
+            "config": made_of["config"] | {"plan": values(self.plan), "data": self.data_options},
             "tracecvr": version("tracecvr"),
         }
-
-
-Job = Callable[[Progress], Any]
-
-Launch = Callable[[Job, int, int, Progress], object]
-"""Starts so many workers of so many threads, joined as ranks, which all do the job; shows the first one's progress."""
 
 
 def run(
@@ -113,18 +89,15 @@ def run(
     progress: Progress = no_progress,
     checkpoint_every: float = 30.0,
     shared: Path | None = None,
-    launch: Launch | None = None,
     on_interval: OnInterval | None = None,
 ) -> dict[str, Any]:
     """Carry out a run, or the rest of it, and return the content of `result.json`.
 
-    `shared` is a directory of warm-ups to take from and add to. The work is done by this process, or by the workers
-    that `launch` starts. `on_interval` is called in the process that does the work.
+    `shared` is a directory of warm-ups to take from and add to. `on_interval` is called after each interval.
     """
     with _claimed(out, spec.identity(), resume):
         if not (out / "result.json").exists():
-            job = partial(work, spec, out, checkpoint_every=checkpoint_every, shared=shared, on_interval=on_interval)
-            job(progress) if launch is None else launch(job, spec.workers, spec.threads, progress)
+            work(spec, out, progress, checkpoint_every, shared, on_interval)
         else:
             recorded = read_json(out / "run.json")
             if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
@@ -141,12 +114,11 @@ def work(
     shared: Path | None = None,
     on_interval: OnInterval | None = None,
 ) -> None:
-    """What each process of a run does, in a directory that is held for it: open the log, restore the newest checkpoint
-    or warm up, score and learn interval by interval, evaluate."""
+    """What a run does in a directory that is locked for it: open the log, restore the newest checkpoint or warm up,
+    score and learn interval by interval, evaluate."""
     torch.set_num_threads(spec.threads)
     ours = _Run(spec, out, progress, shared)
     first = ours.restored()
-    ours.agree(f"start, {ours.identity['fingerprint']}")  # and nobody writes before everybody has read
     if first is None:
         ours.warm_up()
     clock = saved = time.monotonic()
@@ -159,7 +131,7 @@ def work(
             clicks += len(interval.row)
             progress("stream", clicks, end - begin)
             due = time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(ours.plan)
-            if ours.decided(due):
+            if due:
                 served.flush()
                 judged.flush()
                 clock = ours.charge("stream_s", clock)
@@ -168,8 +140,7 @@ def work(
             if on_interval is not None:
                 on_interval(finished_interval(interval, ours.table, ours.plan, ours.log.origin))
     ours.charge("stream_s", clock)
-    if ours.writes:
-        ours.finish()
+    ours.finish()
 
 
 def load(out: Path) -> Engine:
@@ -190,20 +161,9 @@ def load(out: Path) -> Engine:
 def save_model(engine: Engine, folder: Path) -> None:
     """Write a model so that `load` opens it: what it serves and all that it needs to learn on."""
     given = engine.plugins[len(engine.method.plugins()) :]
-    record = {
-        "method": engine.method.name,
-        "plugins": [plugin.name for plugin in given],
-        "seed": engine.seed,
-        "config": {
-            "method": values(engine.method),
-            "plugins": {plugin.name: values(plugin) for plugin in given},
-            "plan": {"publish_lag": engine.publish_lag},
-            "stream": values(engine.stream),
-        },
-    }
-    files = {part.name: registry.file_hash(part) for part in (engine.method, *given)}
-    code = {name: digest for name, digest in files.items() if digest is not None}
-    facts = {"run": record | ({"code": code} if code else {}), "schema": engine.schema.to_json()}
+    record = parts_record(engine.method, given, engine.stream)
+    record["config"]["plan"] = {"publish_lag": engine.publish_lag}
+    facts = {"run": record | {"seed": engine.seed}, "schema": engine.schema.to_json()}
     Checkpoints(folder / "checkpoint").save(engine, 0, facts)
 
 
@@ -221,13 +181,22 @@ def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], Stre
     plugins: tuple[Plugin, ...] = tuple(
         restored(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
     )
-    return method, plugins, restored(StreamLearning, _with_stream(options)["stream"])
+    return method, plugins, restored(StreamLearning, options["stream"])
 
 
-def _with_stream(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded options; those of records that are older than the stream's settings, or some of these, added."""
-    stream = options.get("stream", values(AS_WARM_UP))
-    return dict(options) | {"stream": {"warm_optimiser": "adam"} | stream}
+def parts_record(method: Method, plugins: Sequence[Plugin], stream: StreamLearning) -> dict[str, Any]:
+    """What `parts` reads: names and options, and the hashes of files that methods and plugins were loaded from."""
+    files = {part.name: registry.file_hash(part) for part in (method, *plugins)}
+    code = {name: digest for name, digest in files.items() if digest is not None}
+    return ({"code": code} if code else {}) | {
+        "method": method.name,
+        "plugins": [plugin.name for plugin in plugins],
+        "config": {
+            "method": values(method),
+            "plugins": {plugin.name: values(plugin) for plugin in plugins},
+            "stream": values(stream),
+        },
+    }
 
 
 class _Run:
@@ -245,10 +214,7 @@ class _Run:
         stream, lag = spec.stream.fitted_to(self.plan.interval), self.plan.publish_lag
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
         self.checkpoints = Checkpoints(out / "checkpoint")
-        self.ranks = ranks.current()
-        self.writes = self.ranks is None or self.ranks.rank == 0
-        files = (out / "scores.f32", out / "posterior.f32")
-        self.served, self.judged = files if self.writes else (Path(os.devnull), Path(os.devnull))
+        self.served, self.judged = out / "scores.f32", out / "posterior.f32"
 
     def restored(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
@@ -259,9 +225,8 @@ class _Run:
             return None
         self.checkpoints.restore(self.engine, manifest)
         self.cost |= manifest["cost"]
-        if self.writes:
-            os.truncate(self.served, manifest["scored"] * 4)
-            os.truncate(self.judged, manifest["judged"] * 4)
+        os.truncate(self.served, manifest["scored"] * 4)
+        os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
     def warm_up(self) -> None:
@@ -276,26 +241,13 @@ class _Run:
             self.engine.warm_up(history, self.progress, taken)
             self.cost["shared_warm_up_s"] = taken.seconds
         self.charge("warm_up_s", clock)
-        if self.writes:
-            for path in (self.served, self.judged):
-                path.write_bytes(b"")
-            write_json(self.out / "run.json", self.identity | {"source": self.spec.source})
+        for path in (self.served, self.judged):
+            path.write_bytes(b"")
+        write_json(self.out / "run.json", self.identity | {"source": self.spec.source})
         self.checkpoint(0)
-
-    def decided(self, due: bool) -> bool:
-        """Whether it is time for a checkpoint: clocks of ranks differ, so the first one's counts."""
-        return due if self.ranks is None else self.ranks.broadcast_first(due)
-
-    def agree(self, where: str) -> None:
-        """Stop unless all ranks are in the same state at the same place."""
-        if self.ranks is not None:
-            self.ranks.agree(hashlib.sha256(f"{where} {self.engine.fingerprint()}".encode()).hexdigest(), where)
 
     def checkpoint(self, intervals: int) -> None:
         """Save the state after so many intervals."""
-        self.agree(f"checkpoint after {intervals} intervals")
-        if not self.writes:
-            return
         for path in (self.served, self.judged):
             sync(path)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
@@ -357,6 +309,7 @@ class _Run:
         if first > begin:
             counts["not_judged"] = first - begin
         result = {
+            "format": FORMAT,
             "method": identity["method"],
             "plugins": identity["plugins"],
             "data": {
@@ -368,7 +321,6 @@ class _Run:
             },
             "plan": asdict(plan),
             "seed": self.spec.seed,
-            "workers": self.spec.workers,
             "threads": self.spec.threads,
             "config": identity["config"] | {"in_force": self.engine.resolved_options()},
             "metrics": {"interval": summary, "pooled": pooled},
@@ -394,7 +346,7 @@ class _Run:
 
 @contextmanager
 def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Hold a run directory for one process, once it is known to be this run's or nobody's."""
+    """Lock a run directory for one process, if it is empty or holds this run."""
     created, locked_before = not out.exists(), (out / ".lock").exists()
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
@@ -417,14 +369,13 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
             raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
         _refuse_if_other_run(identity, out)
     elif any(path.name not in (".lock", "scores.f32", "posterior.f32") for path in out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no run of ours: choose another --out")
+        raise UserError(f"{out} is not empty and holds no run: choose another --out")
 
 
 def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
-    alone, recorded = {"workers": 1}, read_json(out / "run.json")
-    recorded["config"] = _with_stream(recorded["config"])
-    identity = {key: value for key, value in identity.items() if key != "code" or key in recorded}  # older runs: none
-    refuse_if_other(alone | identity, alone | recorded, str(out))
+    recorded = read_json(out / "run.json")
+    refuse_other_format(recorded, FORMAT, out / "run.json")
+    refuse_if_other(identity, recorded, str(out))
 
 
 def refuse_if_other(

@@ -49,7 +49,6 @@ def spec_of(
     data_settings: Sequence[str] = (),
     seed: int = 0,
     threads: int = 1,
-    workers: int = 1,
     flag: str = "--set",
 ) -> Spec:
     """A run of one method on one log; `source` is a raw log or a directory written by `prepare`. `flag` is what errors
@@ -72,14 +71,10 @@ def spec_of(
         stream=owners["stream"],
         seed=seed,
         threads=threads,
-        workers=workers,
         source=signature((source / "table.json",) if source and ready else dataset.files(source)),
         keep_record=partial(raw_log.copy_record, source)
         if source and ready
         else partial(raw_log.record, dataset, source),
-        made_by=partial(
-            spec_of, method, tuple(plugins), data, source, settings, tuple(data_settings), seed, threads, workers, flag
-        ),
     )
 
 

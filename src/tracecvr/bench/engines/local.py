@@ -11,9 +11,9 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from tracecvr.base.progress import ThrottledProgress
+from tracecvr.bench.engines.processes import end_with_parent, start_process, thread_settings
 from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
-from tracecvr.distributed.processes import end_with_parent, start_process, thread_settings
 
 _TELL_S = 0.2
 """How often a worker tells where it is."""

@@ -20,11 +20,11 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import is_locked, sha256
 from tracecvr.base.progress import ThrottledProgress
 from tracecvr.bench.engines.cell_progress import CellProgress
+from tracecvr.bench.engines.processes import thread_settings
+from tracecvr.bench.engines.ray_cluster import connected
 from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
 from tracecvr.data.table import ClickTable
-from tracecvr.distributed.processes import thread_settings
-from tracecvr.distributed.ray_cluster import connected
 from tracecvr.runs.run import versions
 
 _TELL_S = 1.0

@@ -103,7 +103,7 @@ def _over_seeds(outcome: Outcome) -> str:
 
 
 def _frames(outcome: Outcome, metric: str) -> list[tuple[Line, pl.DataFrame]]:
-    """Intervals of all seeds of each line; without lines whose cells were not kept or are of an earlier version."""
+    """Intervals of all seeds of each line; without lines whose cells were not kept."""
     frames = []
     for line in outcome.lines:
         paths = [outcome.out / "cells" / cell / "intervals.parquet" for cell in line.cells["cell"]]

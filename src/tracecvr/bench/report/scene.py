@@ -60,7 +60,7 @@ class Scene:
 
     @cached_property
     def log(self) -> dict[str, Any]:
-        """`log.json`: sums of the log; empty in an old bench."""
+        """`log.json`: sums of the log; empty if it was not kept."""
         path = self.outcome.out / "log.json"
         return dict(read_json(path)) if path.is_file() else {}
 

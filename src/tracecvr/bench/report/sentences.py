@@ -83,8 +83,6 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
             f"Settings were chosen for each method on {log_day(period['start'])} to {log_day(period['until'])} of "
             f"the log; judged are {tune.where(outcome)}, with other seeds."
         )
-    elif outcome.bench.get("tuned"):
-        caveats.append("Settings were tuned, but nothing is known of the clicks that they were chosen on.")
     lost = ", ".join(line.name for line in losers(outcome))
     worse = f"Worse than a constant rate in NLL: {lost}. Look at PCOC, the warm-up part and learning_rate first."
     return [Sentence("worse", worse)] * bool(lost) + [Sentence("fact", text) for text in caveats]

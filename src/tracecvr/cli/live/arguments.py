@@ -36,7 +36,7 @@ def with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
 
 
 def dataset_named(data: str | None, source: Path | None, schema: Path | None = None) -> str:
-    """The dataset that is given, or that a prepared log or a schema tells. Only who gives it can mean a file."""
+    """The dataset: as given, or that of a prepared log or a schema. Only a given name may be a file."""
     from tracecvr.base.registry import Given
     from tracecvr.data.prepared import dataset_name
 

@@ -38,7 +38,7 @@ def accept(
         str | None,
         typer.Option(
             "--to",
-            help="Accept those dated up to this time, whatever the clock says; by default those believed by now.",
+            help="Accept events dated up to this time; by default those that the clock allows now.",
         ),
     ] = None,
 ) -> None:

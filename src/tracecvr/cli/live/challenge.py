@@ -40,7 +40,7 @@ def challenge(
     ] = 0.0,
     by: By = None,
     promote_if_better: Annotated[
-        bool, typer.Option("--promote-if-better", help="Let it serve by itself once it is known to be better.")
+        bool, typer.Option("--promote-if-better", help="Promote it automatically once it is significantly better.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
     keep: Annotated[int | None, typer.Option(min=2, help="Versions to keep; by default as many as the store.")] = None,
@@ -132,14 +132,14 @@ def rule(
     name: Name,
     on: Annotated[bool, typer.Option("--promote-if-better/--never", help="By itself, or by hand only.")],
 ) -> None:
-    """Choose whether a challenger is promoted by itself once it is known to be better."""
+    """Choose whether a challenger is promoted automatically once it is significantly better."""
     from tracecvr.online import traffic
     from tracecvr.online.challenge import named
 
     opened_store = store_at(store)
     named(opened_store, name)
     traffic.set_rule(opened_store.folder, name, on)
-    typer.echo(f"{name}: promoted {'once it is known to be better' if on else 'by hand only'}")
+    typer.echo(f"{name}: promoted {'once it is significantly better' if on else 'by hand only'}")
 
 
 @app.command()

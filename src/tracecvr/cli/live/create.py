@@ -94,7 +94,7 @@ def init(
 
 
 def refuse_file(kind: str, name: str) -> None:
-    """Whoever opens a store later names no file, and a store must not name one for him."""
+    """A store must not name a file with code: opening it would execute the file."""
     from tracecvr.base.registry import as_entry_point
 
     if name.endswith(".py"):
@@ -102,7 +102,7 @@ def refuse_file(kind: str, name: str) -> None:
 
 
 def _refuse_beside_model(context: typer.Context) -> None:
-    """A run has its own method, log and seed: who asks for others should not believe that he got them."""
+    """Refuse options that the run has decided already: method, log and seed."""
     for name in ("data", "schema", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
         if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
             flag = {"settings": "set"}.get(name, name.replace("_", "-"))

@@ -110,7 +110,7 @@ def _say(done: Tick, model: str | None) -> None:
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """For whoever watches this process: its last line says why it ends, its exit code whether another has the store."""
+    """For a parent process: the last line says why this one ends, the exit code whether another holds the store."""
     try:
         yield
     except HeldError as error:
@@ -179,8 +179,8 @@ def reopen(
         typer.Option("--until", help="Set events aside that are dated later; by default by the store's rule."),
     ] = None,
 ) -> None:
-    """Undo closings that should not have been, such as those of an event with a wrong date. Nothing is lost: what came
-    since gets its place, and the learner goes on from the last good version. Stop the learner first."""
+    """Reopen intervals that were closed by mistake, for instance by an event with a wrong date. No event is lost. The
+    learner continues from the last good version. Stop the learner first."""
     from tracecvr.online.reopening import reopen
 
     live_store = store_at(store)
@@ -201,9 +201,6 @@ def _runs(store: LiveStore) -> str:
 def verify(
     store: Store,
     replay: Annotated[bool, typer.Option("--replay", help="Learn everything again and compare, too.")] = False,
-    record: Annotated[
-        bool, typer.Option("--record", help="Record hashes and checksums that an older store does not have.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a live model as a whole: files, log, versions, archive. Nothing else may learn in it meanwhile."""
@@ -215,8 +212,6 @@ def verify(
     from tracecvr.online import store_check as checking
 
     live_store = store_at(store, check=False)
-    if record:
-        checking.record(live_store)
     report = checking.verified(live_store)
     if replay and all(finding.fine for finding in report):
         with Display(Console(stderr=True)) as progress:

@@ -27,7 +27,7 @@ _FROM = typer.Option(
 )
 From = Annotated[str, _FROM]
 Announce = Annotated[
-    str | None, typer.Option("--announce", help="Subject or topic that is told of new versions, at the same broker.")
+    str | None, typer.Option("--announce", help="Subject or topic of the same broker where new versions are announced.")
 ]
 SourceConfig = Annotated[
     Path | None, typer.Option("--source-config", help="TOML file for the broker's client: credentials, TLS.")
@@ -98,7 +98,7 @@ def serve(
 
 
 def _serve_replica(options: Options, address: Address) -> None:
-    """Nothing is learnt or accepted by a replica: who asks for that should not believe that it happens."""
+    """Refuse options that a replica cannot fulfil: it neither learns nor accepts events."""
     from tempfile import TemporaryDirectory
 
     from tracecvr.online.service.replica import opened

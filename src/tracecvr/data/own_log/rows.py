@@ -26,7 +26,7 @@ _YES, _NO = ("1", "1.0", "true", "yes", "y", "t"), ("0", "0.0", "false", "no", "
 
 @dataclass
 class Rows:
-    """Reads the files of a schema. What it meets on the way is counted: `dropped` is held against the log."""
+    """Reads the files of a schema. Defects are counted; `dropped` rows count as defects of the log."""
 
     schema: LogSchema
     source: Path | None = None

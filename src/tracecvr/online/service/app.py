@@ -91,7 +91,7 @@ class Scoring:
         return content
 
     async def watch(self) -> None:
-        """Swap in new versions, and tell how far the learner is. Whatever goes wrong, the next look may go well."""
+        """Swap in new versions, and tell how far the learner is. Errors are logged, and it tries again."""
         while True:
             try:
                 await run_in_threadpool(self.look)
@@ -202,7 +202,7 @@ def guarded(service: Scoring, names: Sequence[str], lifespan: Callable[[FastAPI]
 
 
 def need(scope: str) -> Any:
-    """Of a route: who asks needs a token of a scope."""
+    """A dependency of routes: the request needs a token with this scope."""
 
     def check(request: Request) -> Token:
         token: Token = request.state.token
@@ -435,7 +435,7 @@ class _Route(APIRoute):
 
 
 class _Admission:
-    """Asks who it is, and how often he has asked, before any body is parsed: FastAPI parses first, whoever sent it."""
+    """Checks token and rate before a body is parsed. FastAPI alone would parse first."""
 
     def __init__(self, app: App, service: Scoring) -> None:
         self.app, self.service = app, service
@@ -451,7 +451,7 @@ class _Admission:
 
 
 def _admitted(headers: Headers, service: Scoring) -> Token:
-    """Who asks, once it is known that he may ask now."""
+    """The client of a request, if it may ask now."""
     token = ANYBODY
     if service.tokens.required:
         kind, _, given = headers.get("authorization", "").partition(" ")

@@ -1,4 +1,4 @@
-"""Tokens with scopes, from a file of hashes: whoever reads the file cannot use what is in it.
+"""Tokens with scopes, from a file of hashes. The hashes cannot be used as tokens.
 
 ```toml
 [[token]]
@@ -25,7 +25,7 @@ _HEX = 64
 
 @dataclass(frozen=True)
 class Token:
-    """Somebody who may ask for something."""
+    """The name of a client and its scopes."""
 
     name: str
     sha256: str
@@ -33,11 +33,11 @@ class Token:
 
 
 ANYBODY = Token("anybody", "", frozenset(SCOPES))
-"""Who asks where no tokens are used: on the loopback interface only."""
+"""The client of a service without tokens, which listens on localhost only."""
 
 
 class Tokens:
-    """The tokens of a service; none at all lets anybody do anything."""
+    """The tokens of a service. Without any, every request is allowed."""
 
     def __init__(self, tokens: tuple[Token, ...] = ()) -> None:
         self._tokens = tokens
@@ -56,7 +56,7 @@ class Tokens:
         return bool(self._tokens)
 
     def known(self, given: str) -> Token | None:
-        """Who holds a token. Every entry is compared, each in constant time: how long it takes tells nothing."""
+        """The holder of a token. Every entry is compared in constant time, so the time reveals nothing."""
         digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
         holder = None
         for token in self._tokens:
@@ -66,7 +66,7 @@ class Tokens:
 
 
 def new_token() -> tuple[str, str]:
-    """A token nobody can guess, and its hash."""
+    """A random token, and its hash."""
     token = secrets.token_urlsafe(32)
     return token, hashlib.sha256(token.encode()).hexdigest()
 

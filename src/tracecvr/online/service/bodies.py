@@ -1,6 +1,6 @@
 """What requests and answers look like; FastAPI makes the OpenAPI description of it.
 
-Of a request that is wrong in many ways, the first is told. To list half a million others would take seconds, in which
+Of a request with many mistakes, the first is reported. Listing half a million others would take seconds, in which
 nobody else is answered.
 """
 
@@ -156,7 +156,7 @@ class Receipt(BaseModel):
     late: int = Field(description="of the accepted: their interval was closed")
     out_of_window: int = Field(description="of the accepted: clicks that came more than d_max too late")
     conflicts: int = Field(description="of the duplicates: they contradict the first one, which counts")
-    set_aside: int = Field(description="dated too far ahead: neither accepted nor joined until somebody says so")
+    set_aside: int = Field(description="dated too far ahead: not accepted until `tracecvr aside accept`")
     not_kept: int = Field(description="of `set_aside` and `conflicts`: there were too many already")
     note: str | None = Field(None, description="if some are set aside: why")
 

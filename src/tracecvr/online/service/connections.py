@@ -25,7 +25,7 @@ _ACCEPTED = 64
 
 
 class Config(uvicorn.Config):
-    """How a server of ours treats its connections."""
+    """Limits of connections."""
 
     def __init__(self, app: Any, limits: Limits, **others: Any) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What `tracecvr serve` is told: by flags, or in a TOML file whose keys are those flags. Flags win."""
+"""Options of `tracecvr serve`, from flags or from a TOML file with the same names. Flags win."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Options(Limits):
     """Limits, and where and what to serve."""
 
     store: str | None = option(None, "directory of the live model")
-    model: str | None = option(None, "directory of a finished run that the store goes on from")
+    model: str | None = option(None, "directory of a finished run that the store continues")
     host: str = option("127.0.0.1", "address to listen at")
     host_names: tuple[str, ...] = option((), "names by which it is asked, beside localhost and the address")
     port: int = option(8000, "port to listen at, 0 for any that is free", low=0, high=65535)
@@ -30,7 +30,7 @@ class Options(Limits):
     learn: bool = option(True, "run the learner beside it")
     source: str | None = option(None, "broker to pull events from, too")
     start: str = option("earliest", "where a source starts that is new")
-    announce: str | None = option(None, "subject or topic that is told of new versions")
+    announce: str | None = option(None, "subject or topic where new versions are announced")
     source_config: str | None = option(None, "TOML file for the broker's client")
 
     @classmethod

@@ -65,7 +65,7 @@ class LiveScorer:
         return True
 
     def score(self, bodies: Sequence[str]) -> Scored:
-        """Log-odds of clicks, and what there is to be told of them."""
+        """Log-odds of clicks, and counts of their bad values."""
         model, (x, unreadable) = self.ready(), self.store.reader.encoded_counting(bodies)
         with self._asking:
             return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)

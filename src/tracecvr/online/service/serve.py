@@ -86,7 +86,7 @@ def serve_replica(
 
 
 def _allowed(tokens: Path | None, address: Address) -> Tokens:
-    """Who may ask, once it is known that no stranger can."""
+    """The tokens; an error if the service would be open to other machines without any."""
     known = Tokens() if tokens is None else Tokens.read(tokens)
     if not known.required and not _is_loopback(address.host):
         raise UserError(f"--host {address.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
@@ -99,7 +99,7 @@ def _answer(
     app: FastAPI, address: Address, limits: Limits, listening: socket.socket, heard: Callable[[str], None]
 ) -> None:
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
-    sys.setswitchinterval(0.001)  # who reads a large batch lets the others go on after a millisecond, not after five
+    sys.setswitchinterval(0.001)  # a thread that reads a large batch gives way after 1 ms, not after 5
     config = Config(app, limits, ssl_certfile=address.certificate, ssl_keyfile=address.key)
 
     def listens() -> None:
@@ -120,7 +120,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
-        if self.config.is_ssl:  # who does not finish a handshake is not counted as a connection yet
+        if self.config.is_ssl:  # an unfinished handshake is not counted as a connection
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=self.config.head_seconds)  # type: ignore[method-assign]
         await super().startup(sockets)
         for listening in sockets or ():
@@ -143,7 +143,7 @@ def _url(address: Address, port: int) -> str:
 
 
 def _bound(address: Address) -> socket.socket:
-    """Hold the address before anything is started: who cannot have it should be told, not find a learner at work."""
+    """Bind the address before anything else is started, so that an error leaves no learner behind."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(
         family, socket.SOCK_STREAM, socket.IPPROTO_TCP

@@ -1,7 +1,7 @@
 """Events from brokers: `nats://HOST/STREAM` and `kafka://HOST/TOPIC`. Extras: `tracecvr[nats]`, `tracecvr[kafka]`.
 
 A pump pulls a batch, commits its events and the position in one transaction, then acknowledges: at least once in,
-exactly once in effect. Whoever is killed in between goes on from the position that the store has.
+exactly once in effect. After a crash, reading resumes at the position in the store.
 
 Rooms: `pump` (the loop), `messages` (from payloads to events), `nats` and `kafka` (what differs between brokers); the
 positions are kept by `online.inbox`.
@@ -96,7 +96,7 @@ class BrokerSource:
     """The stream, or the topics."""
     start: StartPosition = StartPosition()
     announce: str | None = None
-    """Subject or topic that is told of new versions."""
+    """Subject or topic where new versions are announced."""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """For the client: credentials and the like, never shown."""
 

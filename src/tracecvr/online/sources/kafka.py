@@ -119,7 +119,7 @@ class Topics:
             if self._producer is None:
                 self._producer = Producer({**self._common, "acks": "all"}, logger=_log)
             failed: list[KafkaError] = []
-            # With one key they go to one partition: nobody hears of an old version after a new one.
+            # With one key they go to one partition, so versions arrive in order.
             self._producer.produce(
                 target, content, self._key, on_delivery=lambda error, _: failed.append(error) if error else None
             )
@@ -179,7 +179,7 @@ def _at(name: str, offset: int = OFFSET_INVALID) -> TopicPartition:
 
 @contextmanager
 def _kafka_errors(source: BrokerSource) -> Iterator[None]:
-    """Whatever the library raises, as an error of ours."""
+    """Turn errors of the library into a UserError."""
     try:
         yield
     except KafkaException as error:

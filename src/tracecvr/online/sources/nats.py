@@ -107,7 +107,7 @@ class Jetstream:
         servers = [f"nats://{host}" for host in self.source.hosts.split(",")]
 
         async def heard(_: Exception) -> None:
-            """What goes wrong is told to whoever asks next."""
+            """Keep an error for the next call."""
 
         await self._nc.connect(
             servers,
@@ -170,7 +170,7 @@ class Jetstream:
     async def _publish(self, subject: str, content: bytes) -> None:
         try:
             await self._js.publish(subject, content)
-        except NoStreamResponseError:  # no stream keeps it: whoever listens now is told
+        except NoStreamResponseError:  # no stream keeps it: only present listeners get it
             await self._nc.publish(subject, content)
             await self._nc.flush()
 
@@ -183,7 +183,7 @@ class Jetstream:
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client is told beside the address."""
+    """Options of the client beside the address."""
     if unknown := sorted(set(settings) - set(_SETTINGS)):
         raise UserError(f"--source-config: unknown {unknown[0]!r}; known for nats: {', '.join(_SETTINGS)}")
     options = {name: value for name, value in settings.items() if name not in _TLS}

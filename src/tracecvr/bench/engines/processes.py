@@ -1,4 +1,4 @@
-"""Processes that this one starts: with an environment of their own, deaf to Ctrl-C, and gone when it is."""
+"""Child processes: with their own environment, without Ctrl-C, and ended when the parent ends."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tracecvr.base.errors import UserError
-from tracecvr.distributed.ray_cluster import connected
+from tracecvr.bench.engines.ray_cluster import connected
 
 
 def refused(address: str | None) -> str:

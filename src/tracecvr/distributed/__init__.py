@@ -1,1 +1,0 @@
-"""Several workers for one run: processes of this machine, or of a Ray cluster."""
