@@ -16,6 +16,9 @@ from tracecvr.base.seeds import derive
 from tracecvr.data.table import Schema
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
+CERTAIN = 40.0
+"""Log-odds of an outcome that is known."""
+
 Net = str | Callable[..., Tensor]
 """A net by its name, or any function of tensors."""
 
@@ -39,8 +42,6 @@ class Helper:
         of them as warm-up had. Never by default.
     usual
         Passes over a large log.
-    before_main
-        Train it before the served net, because the warm-up loss of the served net uses it.
 
     Examples
     --------
@@ -52,7 +53,6 @@ class Helper:
     epochs: int | None = None
     refresh: int | None = None
     usual: int = 1
-    before_main: bool = False
 
 
 @dataclass
@@ -73,6 +73,9 @@ class Part:
     serves: ClassVar[str] = "the net's rate"
     """What is served, in words."""
 
+    rates: ClassVar[int | None] = None
+    """How many of the first outputs of the served net are rates, whose level is fitted and followed; all by default."""
+
     schema: Schema = field(init=False, repr=False, compare=False)
     nets: nn.ModuleDict = field(init=False, repr=False, compare=False)
     counts: dict[str, Tensor] = field(init=False, repr=False, compare=False)
@@ -92,10 +95,24 @@ class Part:
         """What a net's outputs start at: the inputs of the net for a batch of history, and the events whose rates the
         outputs estimate, (events, outputs): 1 if it happened, 0 if not, NaN where the output estimates nothing.
 
-        The biases of the outputs are set to the rates in all of history. None, the default for helpers, leaves the net
-        as it is.
+        The biases of the outputs are set to the rates of mature clicks, or of all if few are mature. None, the default
+        for helpers, leaves the net as it is.
         """
         return None
+
+    def level(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor] | None:
+        """What the outputs of a net predict of clicks of history, and what came of these, both as log-odds: (n, J).
+        When warm-up ends, the biases are shifted so that the two have the same mean. NaN: not known, or no rate.
+
+        By default, the events of `base_rates` of mature clicks, or None where there are no such rates.
+        """
+        mature = b.take(b.mature.nonzero()[:, 0])
+        if not len(mature) or (rates := self.base_rates(name, mature)) is None:
+            return None
+        events = rates[1].flatten(1)
+        logits = self.call(name, *rates[0]).reshape(len(mature), -1).repeat(len(events) // len(mature), 1)
+        first = slice(0, events.shape[1] if self.rates is None else self.rates)
+        return logits[:, first], CERTAIN * (2 * events[:, first] - 1)
 
     def observe(self, b: Reveals) -> None:
         """Count something in `self.counts`. Called with all of history before warm-up, then with each batch that is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tracecvr.base.config import Seconds, option
 from tracecvr.families.method import Windowed
+from tracecvr.families.part import CERTAIN
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 
@@ -27,6 +28,8 @@ class Survival(Windowed):
     Without looks, late positives come up to d_max before the negatives that balance them. Where new ids appear all the
     time, that raises their rates. So open clicks are shown at the log's horizons, too, unless `looks` says otherwise.
     """
+
+    rates: ClassVar[int | None] = 1
 
     looks: tuple[Seconds, ...] | None = option(
         None,
@@ -86,6 +89,11 @@ class Survival(Windowed):
     def warm_loss(self, b: LabelledReveals) -> Tensor:
         elapsed, age = self.resolved(b.elapsed), b.age[:, 0]
         return self._nll(b.x, b.converted & (age <= elapsed), age, elapsed).mean()
+
+    def level(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor] | None:
+        """What is served: the rate of converting within d_max."""
+        mature = b.take(b.mature.nonzero()[:, 0])
+        return (self.log_odds(mature.x)[:, None], CERTAIN * (2 * mature.truth - 1)[:, None]) if len(mature) else None
 
     def log_open(self, x: Tensor, elapsed: Tensor) -> Tensor:
         """log P(not converted by `elapsed`); after d_max nothing counts any more."""

@@ -53,6 +53,9 @@ class TrajectoryNet(nn.Module):
         self.head = Perceptron(width + 2, hidden, horizons * actions)
         self.shape = (horizons, actions)
 
+    def output_layers(self) -> list[nn.Linear]:
+        return self.head.output_layers()
+
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         encoded: Tensor = self.encoder(x)
         if y is not None:

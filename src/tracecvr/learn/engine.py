@@ -32,11 +32,12 @@ from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
+from tracecvr.learn.level import StartingRates, fit_level, larger_steps
 from tracecvr.learn.named_tensors import digest, under
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
-from tracecvr.nets.backbones import freeze, start_at, thaw
+from tracecvr.nets.backbones import freeze, thaw
 from tracecvr.stream.reveal import Again, LabelledReveals, Reveals, repeated
 from tracecvr.stream.source import History, Source
 
@@ -54,9 +55,6 @@ _WARM = "warm_up."
 
 _HISTORY_BLOCK = 1 << 18
 """Clicks of history whose values are counted at once."""
-
-_TRIED = 32
-"""Rows on which it is tried which biases are a net's outputs'."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +174,7 @@ class Engine:
             self._warm_up_optimisers(fit.net)  # the kind of gradient that its tables give is part of a net's form
             train = partial(self._fit, history=history, size=size, progress=progress)
             outcomes.append((fit, share(fit, facts, train)))
+            self._fit_level(fit, history)
             if fit.net is not self._main:
                 freeze(fit.net)
         for fit, fitted in outcomes:  # not before: what others share depends on counts
@@ -349,15 +348,10 @@ class Engine:
 
     def _fits(self) -> Iterator[Fit]:
         """What warm-up trains, in order."""
-        yield from self._helper_fits(before_main=True)
         yield Fit("model", self.method, "main", self.method.warm_loss, self.method.warm_epochs)
-        yield from self._helper_fits(before_main=False)
-
-    def _helper_fits(self, before_main: bool) -> Iterator[Fit]:
         for part in self._parts.values():
             for name, helper in part.helpers().items():
-                if helper.before_main == before_main:
-                    yield Fit(name, part, name, partial(part.helper_loss, name), helper.epochs, helper.usual)
+                yield Fit(name, part, name, partial(part.helper_loss, name), helper.epochs, helper.usual)
 
     @property
     def _main(self) -> nn.Module:
@@ -406,6 +400,7 @@ class Engine:
             fit = Fit(f"{name} at {start}", part, name, partial(part.helper_loss, name), epochs=1)
             thaw(fit.net)
             self._fit(fit, history, self._batch_size(history))
+            self._fit_level(fit, history)
             freeze(fit.net)
             self._calls.forget_clicks()
 
@@ -446,21 +441,17 @@ class Engine:
 
     def _look_through(self, history: History) -> None:
         """Let all parts observe history once, and start the outputs of nets at the rates that it has."""
-        sums: dict[tuple[str, str], Tensor] = {}
-        inputs: dict[tuple[str, str], tuple[Tensor, ...]] = {}
+        rates = StartingRates()
         for b in history.batches(BLOCK, None):
             for owner, part in self._parts.items():
                 part.observe(b)
-                for name in part.nets:
-                    if (start := part.base_rates(name, b)) is not None:
-                        inputs.setdefault((owner, name), tuple(value[:_TRIED] for value in start[0]))
-                        events = start[1].flatten(1).double()
-                        seen = torch.stack([events.nansum(0), (~events.isnan()).sum(0)])
-                        sums[owner, name] = sums.get((owner, name), torch.zeros_like(seen)) + seen
-        spread = 1.0 if warm_up_passes.is_large(len(history), self.method.batch_size) else warm_up_passes.SPREAD
-        for (owner, name), (positives, count) in sums.items():
-            rate = ((positives + 0.5) / (count + 1)).where(count > 0, torch.nan)  # never 0 or 1
-            start_at(self._parts[owner].nets[name], inputs[owner, name], torch.logit(rate), spread)
+                rates.add(owner, part, b)
+        rates.start(1.0 if warm_up_passes.is_large(len(history), self.method.batch_size) else warm_up_passes.SPREAD)
+
+    def _fit_level(self, fit: Fit, history: History) -> None:
+        self.forget()
+        fit_level(fit.part, fit.name, history)
+        self.forget()
 
     def _batch_size(self, history: History) -> int:
         """Of a pass over history."""
@@ -529,7 +520,8 @@ class Engine:
         loss = self.method.loss(b)
         for plugin in self.plugins:
             loss = loss + plugin.weight * plugin.loss(self.method, b)
-        self._step(self._optimisers.values(), loss, f"interval starting at {start} s")
+        with larger_steps(self._main, self.stream.level_steps, self.method.rates):
+            self._step(self._optimisers.values(), loss, f"interval starting at {start} s")
         self.steps += 1
 
     def _step(self, optimisers: Collection[torch.optim.Optimizer], loss: Tensor, where: str) -> None:

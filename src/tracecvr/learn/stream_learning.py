@@ -52,6 +52,12 @@ class StreamLearning:
     embedding_learning_rate: float | None = option(
         None, "step size of embedding tables; none for that of all parameters", above=0
     )
+    level_steps: float = option(
+        10.0,
+        "how many times as large steps are for the biases of outputs that are rates: they alone carry the level of all "
+        "predictions, which drifts faster than anything else",
+        low=1,
+    )
     carry_moments: bool = option(False, "start the stream with the moments that Adam had at the end of warm-up")
     average: Seconds | None = option(
         DAY,
@@ -119,7 +125,7 @@ class StreamLearning:
         return math.exp(-seconds / self.average) if self.average else 0.0
 
 
-AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, average=None)
+AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, level_steps=1.0, average=None)
 """The stream is learnt with warm-up's step size and batch size, and its newest weights are served."""
 
 

@@ -110,7 +110,8 @@ class DFSN(Method):
 
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         soon = (b.delay[:, 0] <= self.spans[0]).to(b.truth.dtype)
-        return (b.x,), torch.stack([torch.full_like(soon, 0.5), soon, b.truth], dim=1)  # the main logit adds the last
+        no_rate = torch.full_like(soon, torch.nan)  # what the main model adds to the unbiased satellite's logit
+        return (b.x,), torch.stack([no_rate, soon, b.truth], dim=1)
 
     def fixed_point(self, p: float, delayed: float) -> None:
         """Depends on both windows."""
@@ -134,6 +135,9 @@ class SatelliteNet(nn.Module):
         self.feature, self.unbiased = Satellite(schema, dim), Satellite(schema, dim)
         self.shape = (len(main.embedding.embedded), dim)
         self.mixing = nn.Parameter(torch.tensor([1.0, 0.0, 0.0])[:, None].repeat(1, self.shape[0]))  # (3, F)
+
+    def output_layers(self) -> list[nn.Linear]:
+        return [*self.main.output_layers(), self.feature.out, self.unbiased.out]
 
     def forward(self, x: Tensor) -> Tensor:
         feature, unbiased = self.feature.embedding(x), self.unbiased.embedding(x)

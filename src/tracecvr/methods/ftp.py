@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tracecvr.families.losses import cross_entropy, mean_over, mixture
 from tracecvr.families.method import MultiWindow
-from tracecvr.nets.backbones import Perceptron
+from tracecvr.nets.backbones import Perceptron, output_layers
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 DECAY = 0.9
@@ -116,6 +116,9 @@ class ProphetNet(nn.Module):
         self.bottom, self.prophet = bottom, prophet
         self.tasks = nn.ModuleList(Perceptron(width, (width,), 1) for _ in range(tasks))
         self.policy = Perceptron(width, (width,), tasks)
+
+    def output_layers(self) -> list[nn.Linear]:
+        return [layer for part in (*self.tasks, self.policy) for layer in output_layers(part)]
 
     def forward(self, x: Tensor) -> Tensor:
         shared = F.relu(self.bottom(x))

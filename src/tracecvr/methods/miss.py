@@ -12,6 +12,7 @@ from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
 from tracecvr.families.losses import cross_entropy, mean_over, mixture
 from tracecvr.families.method import MultiWindow
+from tracecvr.nets.backbones import output_layers
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 
@@ -125,6 +126,9 @@ class MixedNet(nn.Module):
         self.heads = heads
         inner = [nn.Linear(2 * count, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         self.synthesizer = nn.Sequential(*inner, nn.Linear(width, count))
+
+    def output_layers(self) -> list[nn.Linear]:
+        return output_layers(self.heads)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.heads(x)

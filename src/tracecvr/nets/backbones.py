@@ -149,43 +149,36 @@ def _remembering(net: nn.Module, on: bool) -> nn.Module:
     return net
 
 
-def start_at(net: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor, spread: float = 1.0) -> None:
-    """Set the biases of a net's outputs, of which each moves one output and nothing else. An output whose logit is NaN,
-    or beyond those given, is left alone.
+def output_layers(net: nn.Module) -> list[nn.Linear]:
+    """The layers whose biases move one output each, in the order of the outputs, as the net declares them by a method
+    of this name; of a `Backbone`, its last linear layer. None of a net that declares nothing: it starts as it is."""
+    declared = getattr(net, "output_layers", None)
+    return [] if declared is None else list(declared())
 
-    They are found by trying, so that a net of any make will do; one without such biases stays as it is. `spread` is a
-    factor of the weights beside such a bias: how far clicks differ before anything is learnt.
+
+def start_at(net: nn.Module, logits: Tensor, spread: float = 1.0) -> None:
+    """Set the biases of a net's outputs. An output whose logit is NaN, or beyond those given, is left alone.
+
+    `spread` is a factor of the weights beside such a bias: how far clicks differ before anything is learnt.
     """
-    beside = {layer.bias: layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)}
-    net.eval()
-    with torch.no_grad():
-        before = _columns(net(*inputs))
-        logits = F.pad(logits, (0, before.shape[1] - len(logits)), value=torch.nan)
-        free = ~logits.isnan()
-        for bias in [p for p in net.parameters() if p.dim() == 1]:
-            own = bias.clone()
-            moved = _moved_by(net, inputs, bias, before)
-            bias.copy_(own)
-            at = moved.nonzero()[:, 0]
-            if len(at) == len(bias) and free[at].any():
-                # Where several biases move one output, as in DeepFM, the first one does and others are 0.
-                bias.copy_(torch.where(free[at], logits[at].to(bias.dtype), own))
-                logits = logits.index_fill(0, at[free[at]], 0.0)
-                if bias in beside:
-                    beside[bias].mul_(spread)
-                before = _columns(net(*inputs))
+    for layer, start in _by_layer(net, logits):
+        if not start.isnan().all():
+            layer.bias.data = torch.where(start.isnan(), layer.bias.data, start.to(layer.bias.dtype))
+            layer.weight.data *= spread
 
 
-def _moved_by(net: nn.Module, inputs: tuple[Tensor, ...], bias: Tensor, before: Tensor) -> Tensor:
-    """Which outputs move by exactly 1 as a bias does; none if any other moves at all."""
-    bias.add_(1.0)
-    change = _columns(net(*inputs)) - before
-    one, none = ((change - by).abs().amax(0) < 1e-3 for by in (1.0, 0.0))
-    return one if bool((one | none).all()) else torch.zeros_like(one)
+def shift_outputs(net: nn.Module, shift: Tensor) -> None:
+    """Add to the biases of a net's outputs. An output whose shift is NaN, or beyond those given, is left alone."""
+    for layer, change in _by_layer(net, shift):
+        layer.bias.data += change.nan_to_num(0.0).to(layer.bias.dtype)
 
 
-def _columns(outputs: Tensor) -> Tensor:  # (B,) or (B, ...) -> (B, J)
-    return outputs.reshape(len(outputs), -1)
+def _by_layer(net: nn.Module, values: Tensor) -> list[tuple[nn.Linear, Tensor]]:
+    """Each output layer with the values that are its outputs'; NaN for those beyond what is given."""
+    layers = output_layers(net)
+    sizes = [layer.out_features for layer in layers]
+    padded = F.pad(values, (0, sum(sizes) - len(values)), value=torch.nan)
+    return list(zip(layers, padded.split(sizes), strict=True)) if layers else []
 
 
 class Perceptron(nn.Sequential):
@@ -206,6 +199,12 @@ class Perceptron(nn.Sequential):
         first = self[0]
         assert isinstance(first, nn.Linear)
         return self._after_first(embedding.linear(x, first, *beside))
+
+    def output_layers(self) -> list[nn.Linear]:
+        """The last layer: see the function of this name."""
+        last = self[-1]
+        assert isinstance(last, nn.Linear)
+        return [last]
 
     def _after_first(self, h: Tensor) -> Tensor:
         layers = list(self)
@@ -230,6 +229,10 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.top(self.embedding(x))
+
+    def output_layers(self) -> list[nn.Linear]:
+        """The layer whose biases move one output each; the last linear one by default."""
+        return [layer for layer in self.modules() if isinstance(layer, nn.Linear)][-1:]
 
 
 class MLP(Backbone):
@@ -280,6 +283,7 @@ class DeepFM(Backbone):
         self.second = nn.Linear(dim, outputs, bias=False)
         self.deep = Perceptron(self.embedding.width, hidden, outputs)
         self.dim, self.fields = dim, self.embedding.fields
+        nn.init.zeros_(self.first.bias)  # one bias is enough: the perceptron has it
 
     def top(self, embedded: Tensor) -> Tensor:
         fields = embedded[:, : self.fields * self.dim].view(-1, self.fields, self.dim)
@@ -297,6 +301,9 @@ class ElapsedNet(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.head = Perceptron(width + 2, hidden, 1)
+
+    def output_layers(self) -> list[nn.Linear]:
+        return self.head.output_layers()
 
     def forward(self, x: Tensor, elapsed: Tensor) -> Tensor:
         seconds = elapsed.to(torch.float32)[:, None]

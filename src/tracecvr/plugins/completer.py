@@ -116,6 +116,9 @@ class CompleterNet(nn.Module):
         seen = horizons * (len(schema.actions) + 1)
         self.layers = Perceptron(self.embedding.width + seen + 16, hidden, 1)
 
+    def output_layers(self) -> list[nn.Linear]:
+        return self.layers.output_layers()
+
     def forward(self, x: Tensor, state: Tensor, visible: Tensor) -> Tensor:
         length = self.length(visible.sum(1).long())
         return self.layers.of_ids(self.embedding, x, state.flatten(1), visible, length)[:, 0]
