@@ -10,12 +10,10 @@ from torch import Tensor
 
 from tracecvr.base.config import Seconds, option
 from tracecvr.families.hazard_chain import chain_loss, hazard_events, log_open, output_count
+from tracecvr.families.losses import CERTAIN
 from tracecvr.families.part import Helper
 from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
-
-_CERTAIN = 30.0
-"""Log-odds of an outcome that is known."""
 
 
 @dataclass
@@ -108,4 +106,4 @@ class Telescoped(RepeatedLooks):
         log_psi = self.log_psi(b)
         seen = b.trajectory(self.windows)[1].sum(1, keepdim=True).long()
         evidence = (log_psi[:, 1] - log_psi[:, 0]).gather(1, seen)[:, 0]
-        return torch.where(b.converted, _CERTAIN, (self.logit(b.x) + evidence).clamp(-_CERTAIN, _CERTAIN))
+        return torch.where(b.converted, CERTAIN, (self.logit(b.x) + evidence).clamp(-CERTAIN, CERTAIN))
