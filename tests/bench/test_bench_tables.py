@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,11 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     chosen = tuned.load(out / "tuned.toml")
     assert chosen.settings == {"fnw": drawn(ranges, "fnw", 1), "trace": {}}  # fnw's second; trace's own defaults
     assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
+    papers = json.loads((out / "bench.json").read_text())
+    papers["suite"]["learning"] = "paper"
+    write_json(out / "bench.json", papers)
+    tune.write(out)
+    assert tuned.load(out / "tuned.toml").learning == "paper"
     fnw = chosen.methods["fnw"]
     assert (fnw.trials, fnw.defaults, fnw.best) == (3, 0.5, 0.4)
     assert "defaults" in lines(out, "| trace")[0]
