@@ -19,11 +19,14 @@ import pytest
 from conftest import Call
 
 from benches import FAILS, SUITE, children, gone, one_thread, same, until
+from tracecvr.base import config
+from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
-from tracecvr.bench import results, reuse, segments, suite, tables
+from tracecvr.bench import engines, results, reuse, segments, suite, tables
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import Request, State, carry_out, opened
 from tracecvr.bench.suite import Cell, Row
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +113,58 @@ def test_another_bench_in_the_directory_is_refused(folder: Path, undisturbed: Pa
     again = request_for(folder, "fails")
     with opened(again, undisturbed), pytest.raises(UserError, match="in use"), opened(again, undisturbed):
         pass
+
+
+def test_a_bench_of_old_that_says_nothing_of_learning_goes_on(folder: Path, undisturbed: Path) -> None:
+    path, request = undisturbed / "bench.json", request_for(folder, "fails")
+    text = path.read_text()
+    content = json.loads(text)
+    assert content["suite"].pop("learning") == "ours"
+    path.write_text(json.dumps(content))
+    with opened(request, undisturbed) as bench:
+        assert len(bench.cells) == 5
+    papers = replace(request, suite=suite.with_learning(request.suite, "paper"))
+    message = "suite.learning is 'ours' there, 'paper' here"
+    with pytest.raises(UserError, match=message), opened(papers, undisturbed):
+        pass
+    path.write_text(text)
+
+
+def test_the_papers_table_is_learnt_as_in_the_paper_or_as_we_do(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engines, "chosen", lambda *_: Serial())
+    log = ["clicks=1500", "days=6", "split=3d", "d_max=2d", "horizons=1h,1d,2d", "interval=6h"]
+    data = [word for pair in log for word in ("--data-set", pair)]
+    words = ["bench", "table1", "--data", "synthetic", *data, "--methods", "vanilla", "--set", "hidden=8"]
+    (tmp_path / "tuned.toml").write_text('[vanilla]\n"stream.average" = "2d"\n')
+    kinds: dict[str, list[str]] = {
+        "paper": [],
+        "ours": ["--learning", "ours"],
+        "tuned": ["--tuned", str(tmp_path / "tuned.toml")],
+        "both": ["--tuned", str(tmp_path / "tuned.toml"), "--learning", "paper"],
+    }
+    expected = {
+        "paper": AS_WARM_UP,
+        "ours": StreamLearning(),
+        "tuned": StreamLearning(average=2 * DAY),
+        "both": replace(AS_WARM_UP, average=2 * DAY),
+    }
+    for kind, more in kinds.items():
+        out = tmp_path / kind
+        assert call(*words, *more, "--out", str(out)) == 0
+        learning = "paper" if kind in ("paper", "both") else "ours"
+        assert json.loads((out / "bench.json").read_text())["suite"]["learning"] == learning
+        run = json.loads((out / "cells" / "vanilla~seed0" / "run.json").read_text())
+        assert run["config"]["stream"] == config.values(expected[kind])
+        said = "Learning settings: the paper's (" if learning == "paper" else "Learning settings: ours ("
+        assert said in (out / "table.md").read_text()
+        report = (out / "report.html").read_text()
+        assert f"--learning {learning}" in report
+        assert ("newest weights served" in report) == (learning == "paper")
+    capsys.readouterr()
+    assert call(*words, "--learning", "ours", "--out", str(tmp_path / "paper")) == 2
+    assert "suite.learning is 'paper' there, 'ours' here" in " ".join(capsys.readouterr().err.split())
 
 
 def test_cells_of_another_bench_are_taken_over_if_they_are_the_same_runs(folder: Path, undisturbed: Path) -> None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tracecvr.base import registry
+from tracecvr.base import config, registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.bench import suite
 from tracecvr.bench.paper import TABLE1, TABLE2
 from tracecvr.bench.random_search import drawn
-from tracecvr.bench.suite import Row, rows_of
+from tracecvr.bench.suite import LEARNING, Row, rows_of
 from tracecvr.checks.subject import small_log
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
+from tracecvr.runs.spec import owners_of
 
 SCHEMA = small_log().schema
 NAMES = ("quick", "table1", "table2", "ablation", "calibration", "posterior", "sensitivity", "readings", "telescoped")
 
 FINAL = {"warm_labels": "mature"}
 """What suites of the papers' tables say of warm-up labels."""
+PAPERS = ("table1", "table2", "ablation", "calibration", "sensitivity")
+"""Suites that learn the stream as the paper does."""
+PAPER = FINAL | LEARNING["paper"].settings
 
 
 def rows(name: str, *methods: str, **settings: str) -> tuple[Row, ...]:
@@ -46,6 +52,59 @@ def test_every_built_in_suite_says_how_warm_up_clicks_are_labelled() -> None:
     for name in suite.built_in():
         assert all("warm_labels" in row.settings for row in rows(name)), name
     assert {row.settings["warm_labels"] for row in rows("table1", warm_labels="censored")} == {"censored"}
+
+
+def parts_of(row: Row) -> dict[str, Any]:
+    """What a cell of the row is run with, by owner."""
+    return config.distribute(owners_of(row.method, row.plugins), row.settings, "--set")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_papers_tables_learn_as_the_paper_does(name: str) -> None:
+    """Section 4.2.3: Adam at 1e-3 in batches of 4,096, L2 1e-6, hidden sizes 256, 256, 128; nothing of averages."""
+    for row in rows(name):
+        method, stream = (parts_of(row)[owner] for owner in ("method", "stream"))
+        assert stream == AS_WARM_UP, row.label
+        assert (stream.optimiser, stream.warm_optimiser, stream.averages) == ("adam", "adam", False)
+        assert (method.learning_rate, method.batch_size, method.weight_decay) == (1e-3, 4096, 1e-6)
+        assert method.hidden == (256, 256, 128)
+        assert [len(range(4096)[part]) for part in stream.batches(4096, method.batch_size)] == [4096]
+
+
+def test_a_switch_gives_the_papers_tables_our_learning() -> None:
+    table1 = suite.load("table1")
+    assert suite.with_learning(table1, None) is table1
+    for row in rows_of(suite.with_learning(table1, "ours"), SCHEMA):
+        assert row.settings == FINAL
+        assert parts_of(row)["stream"] == StreamLearning()
+    with pytest.raises(UserError, match="--learning: learning is 'their': choose one of ours, paper"):
+        suite.with_learning(table1, "their")
+
+
+def test_other_suites_learn_as_we_do_unless_told_otherwise() -> None:
+    assert {name for name in suite.built_in() if suite.load(name).learning == "paper"} == set(PAPERS)
+    assert all(parts_of(row)["stream"] == StreamLearning() for row in rows("quick"))
+    papers = suite.with_learning(suite.load("quick"), "paper")
+    assert all(parts_of(row)["stream"] == AS_WARM_UP for row in rows_of(papers, SCHEMA))
+
+
+@pytest.mark.parametrize("key", ["stream.average", "average"])
+def test_what_the_user_or_tuning_says_wins_over_the_papers_learning(key: str) -> None:
+    tuned = {"vanilla": {key: "2d", "stream.learning_rate": "0.01"}}
+    made = rows_of(suite.load("table1"), SCHEMA, ("vanilla", "fnw"), {"stream.learning_rate": "0.02"}, tuned)
+    learnt = {row.method: parts_of(row)["stream"] for row in made}
+    assert learnt["fnw"] == replace(AS_WARM_UP, learning_rate=0.02)
+    assert learnt["vanilla"] == replace(AS_WARM_UP, learning_rate=0.02, average=2 * DAY)
+    (row,) = rows_of(suite.load("table1"), SCHEMA, ("vanilla",), {key: "3d"})
+    assert parts_of(row)["stream"] == replace(AS_WARM_UP, average=3 * DAY)
+
+
+def test_a_suite_with_unknown_learning_is_named(tmp_path: Path) -> None:
+    text = "learning = 'paper'\n[[row]]\nmethod = 'vanilla'\n"
+    assert suite.load(written(tmp_path, text)).learning == "paper"
+    for wrong in ("'papers'", "1"):
+        with pytest.raises(UserError, match=r"mine\.toml: learning is .*: choose one of ours, paper"):
+            suite.load(written(tmp_path, text.replace("'paper'", wrong)))
 
 
 def test_quick_and_calibration_have_every_method() -> None:
@@ -83,7 +142,7 @@ def test_table2_pairs_the_papers_seven() -> None:
 
 def test_ablation_takes_one_part_away_at_a_time() -> None:
     changes = [{}, {"trajectory": "false"}, {"lam": "0"}, {"gate": "false"}]
-    assert [row.settings for row in rows("ablation")] == [FINAL | change for change in changes]
+    assert [row.settings for row in rows("ablation")] == [PAPER | change for change in changes]
 
 
 def test_sensitivity_thins_horizons_and_keeps_the_last() -> None:
@@ -118,7 +177,7 @@ def test_methods_are_picked_and_settings_go_where_they_are_known() -> None:
     made = rows("table1", "vanilla", "trace", "oracle", lam="0.3", until="5d")
     assert [row.method for row in made] == ["vanilla", "trace", "oracle"]
     given = [{"until": "5d"}, {"lam": "0.3", "until": "5d"}, {"until": "5d"}]
-    assert [row.settings for row in made] == [FINAL | one for one in given]
+    assert [row.settings for row in made] == [PAPER | one for one in given]
     assert [row.name for row in made] == ["vanilla", "trace", "oracle"]  # what all have is not in the name
     with pytest.raises(UserError, match="no row of suite 'table1' has such an option"):
         rows("table1", "vanilla", "oracle", lam="0.3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,37 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     chosen = tuned.load(out / "tuned.toml")
     assert chosen.settings == {"fnw": drawn(ranges, "fnw", 1), "trace": {}}  # fnw's second; trace's own defaults
     assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
+    papers = json.loads((out / "bench.json").read_text())
+    papers["suite"]["learning"] = "paper"
+    write_json(out / "bench.json", papers)
+    tune.write(out)
+    assert tuned.load(out / "tuned.toml").learning == "paper"
     fnw = chosen.methods["fnw"]
     assert (fnw.trials, fnw.defaults, fnw.best) == (3, 0.5, 0.4)
     assert "defaults" in lines(out, "| trace")[0]
     assert "on day 3 to day 10" in (out / "table.md").read_text()
     with pytest.raises(UserError, match="no such file"):
         tuned.load(out / "other.toml")
+
+
+# How the stream was learnt.
+
+
+def head(out: Path, learning: dict[str, str], settings: dict[str, str] | None = None, **more: Any) -> str:
+    asked = {"settings": {"warm_labels": "mature", "batch_size": "256"}} | learning
+    bench(out, COMPARED, AUC, suite=asked, settings=settings or {}, **{"tuned": {}} | more)
+    return (out / "table.md").read_text().splitlines()[2]
+
+
+def test_the_head_says_how_the_stream_was_learnt(tmp_path: Path) -> None:
+    ours = head(tmp_path, {"learning": "ours"}, {"until": "9d"})
+    assert ours.endswith(
+        "Learning settings: ours (one step per interval, a step size that fits it, weights averaged over a day)."
+    )
+    paper = head(tmp_path, {"learning": "paper"}, {"stream.average": "2d", "until": "9d"})
+    assert "Learning settings: the paper's (step size and batch size as in warm-up" in paper
+    assert paper.endswith("newest weights served), but batch_size=256, stream.average=2d.")
+    tuned_head = head(tmp_path, {"learning": "ours"}, {"average": "2d"}, tuned={"trace": {"lam": "1"}})
+    assert tuned_head.endswith("over a day), but average=2d, and what was tuned for each method.")
+    assert "Learning settings" in (tmp_path / "table.tex").read_text()
+    assert "earning" not in head(tmp_path, {})  # a bench of old does not say it

@@ -39,6 +39,7 @@ from tracecvr.export.stable_functions import FORMS
 from tracecvr.export.write import described, export
 from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
+from tracecvr.methods.mhol import MHOL
 from tracecvr.nets.backbones import MLP
 from tracecvr.stream.source import TableSource
 
@@ -85,6 +86,9 @@ def trained(method: str, schema: Schema | None = None, publish_lag: int = 0, **o
             noise = torch.randn(value.shape, generator=rng)
             inputs = value.shape[1] if value.dim() == 2 and "table" not in name else 1
             value.copy_(noise.abs() + 0.5 if name.endswith("running_var") else noise / inputs**0.5)
+    if isinstance(engine.method, MHOL):  # rates that add up to less than 1, where the sum would be cut off
+        with torch.no_grad():
+            engine.method.nets["main"].layers[-1].bias.sub_(5.0)  # type: ignore[union-attr, index]
     engine.load_state(engine.state())
     return engine
 

@@ -64,7 +64,7 @@ def test_every_net_of_every_method_starts_at_its_rates(backbone: str) -> None:
 
 def test_the_served_rate_starts_where_history_is() -> None:
     """Also where it is put together from several outputs."""
-    for name in ("vanilla", "trace", "bi_defuse", "dfsn", "miss", "fnc"):
+    for name in ("vanilla", "trace", "bi_defuse", "dfsn", "miss", "fnc", "mhol"):
         one = engine(name)
         one._look_through(HISTORY)
         one._train(True)

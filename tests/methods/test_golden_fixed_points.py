@@ -48,6 +48,7 @@ EVENTS_PER_CLICK = {
     "ddfm": 1.92,
     "gdfm": 3.0,
     "tesla_cvr": 1.12,
+    "mhol": 4.0,
 }
 
 

@@ -18,10 +18,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.checks.loss import gradient, root
 from tracecvr.checks.subject import Exact, KnownLaw, Subject, plan_for, small_log
 from tracecvr.families.late_conversions import Confirming
-from tracecvr.families.losses import cross_entropy
+from tracecvr.families.losses import cross_entropy, log_odds_of_sum
 from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
-from tracecvr.methods.bi_defuse import log_odds_of_sum
 from tracecvr.methods.ddfm import DDFM
 from tracecvr.methods.defer import Defer
 from tracecvr.methods.defuse import Defuse

@@ -4,6 +4,7 @@
 about = "one sentence"
 layout = "comparison"            # how table.md looks: comparison, pairs, changes, posterior or tune
 metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
+learning = "paper"               # how the stream is learnt: ours (the default) or paper; other settings win over it
 [set]                            # settings of every row that knows them; --set wins
 [data.synthetic]                 # options of a dataset unless --data-set is given
 [[row]]
@@ -72,6 +73,26 @@ _ROW_KEYS = {
 
 
 @dataclass(frozen=True)
+class Learning:
+    """How all rows of a suite learn the stream, unless they say otherwise."""
+
+    settings: dict[str, str]
+    words: str
+
+
+LEARNING = {
+    "ours": Learning({}, "one step per interval, a step size that fits it, weights averaged over a day"),
+    "paper": Learning(
+        # Section 4.2.3: Adam at 1e-3 in batches of 4,096, L2 1e-6, hidden sizes 256, 256, 128. These are the methods'
+        # defaults for warm-up, so the stream goes on as warm-up does. It knows no average of weights.
+        {"stream.learning_rate": "none", "stream.batch_size": "none", "stream.average": "none"},
+        "step size and batch size as in warm-up (1e-3 and 4,096 by default), newest weights served",
+    ),
+}
+"""The learning settings that a suite may ask for by name."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of a table: a method with plugins and settings."""
 
@@ -124,6 +145,8 @@ class Suite:
     """Seconds of the stream that are tuned on."""
     given: tuple[dict[str, str], ...] | None = None
     """Settings of each trial, if they are listed instead of drawn."""
+    learning: str = "ours"
+    """A key of `LEARNING`."""
 
     def trial(self, method: str, number: int) -> dict[str, str]:
         """The settings of one trial: those listed, or drawn."""
@@ -150,6 +173,19 @@ def load(name: str) -> Suite:
     return _checked(path, read_toml(path, "SUITE"))
 
 
+def with_learning(suite: Suite, learning: str | None) -> Suite:
+    """The suite with other learning settings, by name; as it is for None."""
+    if learning is None:
+        return suite
+    _check_learning("--learning", learning)
+    return replace(suite, learning=learning)
+
+
+def _check_learning(where: str, name: Any) -> None:
+    if name not in LEARNING:
+        raise UserError(f"{where}: learning is {name!r}: choose one of {', '.join(LEARNING)}")
+
+
 def seeds_of(given: str) -> tuple[int, ...]:
     """`0-4`, `0,3` or both, as numbers.
 
@@ -174,7 +210,8 @@ def rows_of(
     settings: Mapping[str, str] | None = None,
     tuned: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[Row, ...]:
-    """The rows of a suite for one log. `methods` picks among them; `settings` go to every row that knows them."""
+    """The rows of a suite for one log. `methods` picks among them; `settings` go to every row that knows them. What is
+    more special wins: a row's own settings, then `settings`, what was tuned, the suite's, and its learning settings."""
     rows = [row for raw in suite.rows for row in _expanded(raw, schema, methods)]
     rows += _added(suite, [name for name in methods if name not in {row.method for row in rows}])
     if suite.trials:
@@ -184,7 +221,7 @@ def rows_of(
     known = dict.fromkeys((*suite.settings, *given), False)
     full = []
     for row in rows:
-        mine = suite.settings | dict((tuned or {}).get(row.method, {})) | given
+        mine = LEARNING[suite.learning].settings | suite.settings | dict((tuned or {}).get(row.method, {})) | given
         taken = {k: v for k, v in mine.items() if k not in row.settings and _knows(row, k)}
         known |= dict.fromkeys(taken, True) | {k: True for k in row.settings if k in known}
         full.append(replace(row, settings=taken | row.settings))
@@ -347,7 +384,8 @@ def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
 
 
 def _checked(path: Path, content: dict[str, Any]) -> Suite:
-    known = {"about", "layout", "metrics", "set", "data", "row", "trials", "trial", "first", "score", "range"}
+    known = {"about", "layout", "metrics", "learning", "set", "data", "row"}
+    known |= {"trials", "trial", "first", "score", "range"}
     for key in content:
         if key not in known:
             raise UserError(
@@ -356,6 +394,8 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
     layout = content.get("layout", "comparison")
     if layout not in LAYOUTS:
         raise UserError(f"{path}: layout is {layout!r}: choose one of {', '.join(LAYOUTS)}")
+    if "learning" in content:
+        _check_learning(str(path), content["learning"])
     rows = content.get("row", [])
     if not rows:
         raise UserError(f"{path}: no [[row]]: a suite needs at least one")
@@ -377,6 +417,7 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
         ranges=content.get("range", {}),
         first=_duration(content["first"], f"{path}: first") if "first" in content else None,
         given=tuple(map(config.settings_of, listed)) if listed else None,
+        learning=content.get("learning", defaults.learning),
     )
 
 

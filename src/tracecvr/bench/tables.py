@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.base import config
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import read_json, write_atomically
 from tracecvr.base.metrics import TITLES
 from tracecvr.bench import paper, stats
 from tracecvr.bench.segments import tables as by_segment
+from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text
+from tracecvr.families.method import Method
+from tracecvr.learn.stream_learning import StreamLearning
 
 NAMES = TITLES
 ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
@@ -162,7 +166,25 @@ def _head(outcome: Outcome) -> str:
         text += " One seed: there is no standard deviation, and variation between seeds is not known."
     if outcome.missing:
         text += f" {outcome.missing} cells are not finished."
+    if (learning := learning_of(outcome.bench)) is not None:
+        text += f" Learning settings: {learning}."
     return text
+
+
+def learning_of(bench: dict[str, Any]) -> str | None:
+    """How the stream of a bench is learnt, in words; None for benches of old, which do not say it."""
+    name = bench["suite"].get("learning")
+    if name is None:
+        return None
+    options = {option.name for option in config.options(StreamLearning)}
+    if name == "ours":  # where warm-up has an option of the same name, a setting without a prefix is warm-up's alone
+        options -= {option.name for option in config.options(Method)}
+    given = bench["suite"]["settings"] | bench["settings"]
+    changed = [f"{key}={value}" for key, value in given.items() if key.startswith("stream.") or key in options]
+    owner = "the paper's" if name == "paper" else name
+    text = f"{owner} ({LEARNING[name].words})"
+    text += f", but {', '.join(changed)}" if changed else ""
+    return text + (", and what was tuned for each method" if bench["tuned"] else "")
 
 
 def _period(outcome: Outcome) -> str:

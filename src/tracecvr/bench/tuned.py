@@ -9,6 +9,7 @@ from = 2678400                    # seconds since the log's origin
 until = 3888000
 seeds = [0]
 score = "nll"                     # pooled, the mean over seeds
+learning = "ours"                 # the learning settings that trials started from
 [method.trace]
 trials = 9
 defaults = 0.2756                 # the score of trial 0, the defaults
@@ -51,6 +52,8 @@ class Period:
     until: int
     seeds: tuple[int, ...]
     score: str
+    learning: str = "ours"
+    """The learning settings that trials started from; files of old do not say it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,12 @@ class Tuned:
     def settings(self) -> dict[str, dict[str, str]]:
         """By method."""
         return {method: dict(choice.settings) for method, choice in self.methods.items()}
+
+    @property
+    def learning(self) -> str | None:
+        """The learning settings that the choices belong to: with others they would mean something else. None if nothing
+        was tuned."""
+        return (self.period.learning if self.period is not None else Period.learning) if self.methods else None
 
     def to_json(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -123,7 +132,7 @@ def write(path: Path, tuned: Tuned) -> None:
     assert tuned.period is not None
     period = asdict(tuned.period)
     period["from"] = period.pop("start")
-    order = ("data", "fingerprint", "from", "until", "seeds", "score")
+    order = ("data", "fingerprint", "from", "until", "seeds", "score", "learning")
     lines = [f"format = {FORMAT}", "", "[period]", *(f"{key} = {_toml(period[key])}" for key in order)]
     for method, choice in tuned.methods.items():
         facts = asdict(choice)

@@ -185,6 +185,15 @@ def bench(
             "--tuned", help="tuned.toml of the suite `tune`: its settings, judged on clicks that were not tuned on."
         ),
     ] = None,
+    learning: Annotated[
+        str | None,
+        typer.Option(
+            "--learning",
+            metavar="paper|ours",
+            help="How the stream is learnt; by default as the suite says: the paper's settings for the paper's tables, "
+            "ours for others and with --tuned.",
+        ),
+    ] = None,
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
     reuse: Annotated[
         list[Path] | None, typer.Option("--reuse", metavar="DIR", help="A bench to take cells from that are the same.")
@@ -198,8 +207,9 @@ def bench(
         typer.Option("--address", help="Ray: auto or ray://HOST:PORT; a Ray of this machine alone by default."),
     ] = None,
 ) -> None:
-    """Run a suite of methods; write tables with statistics and a report. Suites: quick, table1, table2, ablation,
-    calibration, posterior, sensitivity, readings, warm_labels, budget, tune."""
+    """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
+    table1, table2, ablation, calibration, sensitivity. Others: quick, posterior, readings, telescoped, warm_labels,
+    budget, tune."""
     from tracecvr.api.comparisons import carried_out
     from tracecvr.base import config
     from tracecvr.base.registry import Given
@@ -211,7 +221,7 @@ def bench(
 
     chosen, given = engines.chosen(engine, _cores(), workers, address), tuning.load(tuned)
     request = Request(
-        suite=suites.load(suite),
+        suite=suites.with_learning(suites.load(suite), learning or given.learning),
         data=Given(data),
         source=source,
         data_settings=tuple(with_schema(data_set, schema)),

@@ -8,6 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+CERTAIN = 30.0
+"""Log-odds of an outcome that is known."""
+
+NOTHING = -1e9
+"""The logarithm of no probability, finite so that differences of such remain numbers."""
+
+_EPS = 1e-6
+"""How far from 1 a sum of rates stays."""
+
 
 def cross_entropy(logit: Tensor, target: Tensor) -> Tensor:
     """Binary cross-entropy of each event. `target` may be soft: a probability instead of a label.
@@ -48,6 +57,20 @@ def mixture(log_weight: Tensor, logit: Tensor) -> Tensor:
     """
     converts = torch.logsumexp(log_weight + F.logsigmoid(logit), dim=1)
     return converts - torch.logsumexp(log_weight + F.logsigmoid(-logit), dim=1)
+
+
+def log_odds_of_sum(a: Tensor, b: Tensor) -> Tensor:
+    """The logit of min(sigmoid(a) + sigmoid(b), 1 - 1e-6), from logits alone.
+
+    With A = exp(a) and B = exp(b) the sum has the odds (A + B + 2AB) / (1 - AB); there are none where AB >= 1.
+
+    >>> sum_of = log_odds_of_sum(torch.tensor([-2.0, 3.0]), torch.tensor([-1.0, 0.0]))
+    >>> [round(rate, 6) for rate in torch.sigmoid(sum_of).tolist()]
+    [0.388144, 0.999999]
+    """
+    above = torch.logsumexp(torch.stack([a, b, a + b + math.log(2)]), 0)
+    below = torch.log(-torch.expm1((a + b).clamp_max(-_EPS)))
+    return (above - below).clamp_max(math.log((1 - _EPS) / _EPS))
 
 
 def entropy_bits(logit: Tensor) -> Tensor:

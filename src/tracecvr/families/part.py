@@ -14,10 +14,8 @@ from tracecvr.base.config import validated, values
 from tracecvr.base.errors import UserError
 from tracecvr.base.seeds import derive
 from tracecvr.data.table import Schema
+from tracecvr.families.losses import CERTAIN
 from tracecvr.stream.reveal import LabelledReveals, Reveals
-
-CERTAIN = 40.0
-"""Log-odds of an outcome that is known."""
 
 Net = str | Callable[..., Tensor]
 """A net by its name, or any function of tensors."""

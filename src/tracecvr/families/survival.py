@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tracecvr.base.config import Seconds, option
+from tracecvr.families.losses import CERTAIN
 from tracecvr.families.method import Windowed
-from tracecvr.families.part import CERTAIN
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 
 import torch
 from torch import Tensor
 
 from tracecvr.base.config import MINUTE
-from tracecvr.families.losses import cross_entropy, mean_over, weighted_cross_entropies
+from tracecvr.families.losses import cross_entropy, log_odds_of_sum, mean_over, weighted_cross_entropies
 from tracecvr.families.method import Windowed
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
@@ -66,17 +65,3 @@ class BiDefuse(Windowed):
             mean_over(cross_entropy(inside, b.label), first)
             + weighted_cross_entropies(after, as_positive, as_negative).mean()
         )
-
-
-def log_odds_of_sum(a: Tensor, b: Tensor) -> Tensor:
-    """The logit of min(sigmoid(a) + sigmoid(b), 1 - 1e-6), from logits alone.
-
-    With A = exp(a) and B = exp(b) the sum has the odds (A + B + 2AB) / (1 - AB); there are none where AB >= 1.
-
-    >>> sum_of = log_odds_of_sum(torch.tensor([-2.0, 3.0]), torch.tensor([-1.0, 0.0]))
-    >>> [round(rate, 6) for rate in torch.sigmoid(sum_of).tolist()]
-    [0.388144, 0.999999]
-    """
-    above = torch.logsumexp(torch.stack([a, b, a + b + log(2)]), 0)
-    below = torch.log(-torch.expm1((a + b).clamp_max(-_EPS)))
-    return (above - below).clamp_max(log((1 - _EPS) / _EPS))

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
+from tracecvr.families.losses import NOTHING
 from tracecvr.families.survival import Survival
 
 _DEFAULT = (15 * MINUTE, HOUR, 6 * HOUR, *(day * DAY for day in (*range(1, 8), 14, 30)))
-
-_NOTHING = -1e9
-"""The logarithm of no probability, finite so that differences of such remain numbers."""
 
 
 @dataclass
@@ -74,7 +72,7 @@ class ESDF(Survival):
 
     def log_survival(self, law: Tensor, elapsed: Tensor) -> Tensor:
         over = torch.tensor(self.edges) <= elapsed[:, None]  # (B, slots)
-        return torch.logsumexp(F.log_softmax(law, dim=1).masked_fill(over, _NOTHING), dim=1)
+        return torch.logsumexp(F.log_softmax(law, dim=1).masked_fill(over, NOTHING), dim=1)
 
     def resolved(self, elapsed: Tensor) -> Tensor:
         ended = torch.bucketize(elapsed, torch.tensor(self.edges), right=True)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tracecvr.families.hazard_chain import hazard_events, log_chain, output_count
-from tracecvr.families.part import CERTAIN
+from tracecvr.families.losses import CERTAIN
 from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 

@@ -32,7 +32,7 @@ from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.sentences import headline, summary
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import Outcome, of_layout
+from tracecvr.bench.tables import Outcome, learning_of, of_layout
 from tracecvr.bench.text_tables import Table
 
 
@@ -159,6 +159,8 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "settings of all rows": _settings(outcome.suite["settings"] | bench["settings"]) or "the methods' defaults",
         "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
     }
+    if (learning := learning_of(bench)) is not None:
+        facts["learning settings"] = learning
     if (judged := bench.get("judged")) is not None:
         facts["clicks judged"] = f"{log_day(judged['from'])} to {log_day(judged['until'])} of the log"
     if (period := bench.get("tuning", {}).get("period")) is not None:
@@ -189,6 +191,7 @@ def _command(bench: dict[str, Any]) -> str:
     words = [f"tracecvr bench {bench['suite']['name']} --data {bench['data']}"]
     words += [f"--seeds {','.join(map(str, bench['seeds']))}"] if bench["seeds"] != [0] else []
     words += [f"--methods {','.join(bench['methods'])}"] if bench["methods"] else []
+    words += [f"--learning {bench['suite']['learning']}"] if "learning" in bench["suite"] else []
     words += [f"--data-set {pair}" for pair in bench["data_settings"]]
     words += [f"--set {key}={value}" for key, value in bench["settings"].items()]
     source = bench.get("source", bench["data"] != "synthetic")  # collected results do not say where the log was
