@@ -2,8 +2,8 @@
 
 A net can rank clicks well and still predict too much or too little. Its hidden layers end in batch normalisation, whose
 outputs have mean 0: so the level is in the biases of the outputs alone, and Adam moves these by about a step size per
-step. A hundred steps of warm-up, or a week of the stream, are too few to correct a tenth. Therefore the biases are fitted
-in one go when warm-up ends, and have larger steps in the stream.
+step. A hundred steps of warm-up, or a week of the stream, are too few to correct a tenth. Therefore the biases are
+fitted in one go when warm-up ends, and have larger steps in the stream.
 """
 
 from __future__ import annotations
