@@ -21,6 +21,7 @@ from tracecvr.checks import CheckOutcome
 if TYPE_CHECKING:
     from tracecvr.api.replays import Result
     from tracecvr.bench.compare import Comparison
+    from tracecvr.bench.gauntlet import Ran
     from tracecvr.data.inspection.inspect_log import Inspection
 
 MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
@@ -60,6 +61,17 @@ def bench(folder: Path, failed: Mapping[str, str]) -> None:
         f"results: {folder / 'results.parquet'}  tables: {folder / 'table.md'}, {folder / 'table.tex'}", markup=False
     )
     out.print(f"report: {folder / 'report.html'}", markup=False)
+
+
+def gauntlet(folder: Path, ran: Ran) -> None:
+    """The tables of a gauntlet, what failed, which logs are absent, and where the rest is."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print((folder / "table.md").read_text(encoding="utf-8"), markup=False)
+    for name, message in ran.failed.items():
+        out.print(f"failed: {name}: {message}", markup=False)
+    if ran.absent:
+        out.print(f"not at hand, left out: {', '.join(ran.absent)} (set TRACECVR_DATA to their folder)", markup=False)
+    out.print(f"results: {folder / 'gauntlet.parquet'}  report: {folder / 'report.html'}", markup=False)
 
 
 def changes(comparison: Comparison, lines: Sequence[str]) -> None:

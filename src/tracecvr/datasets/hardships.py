@@ -161,7 +161,7 @@ class Hardships(Dataset):
     name = "hardships"
     needs_source = False
 
-    hardship: str = option("", "which log", choices=tuple(HARDSHIPS))
+    hardship: str = option("", f"which log: {', '.join(HARDSHIPS)}")
     clicks: int = option(0, "number of clicks that are drawn; the hardship's by default", low=0)
     log_seed: int = option(0, "which draw of it", low=0)
     horizons: tuple[Seconds, ...] = option((), "ends of the observation windows; the hardship's by default")
@@ -171,7 +171,7 @@ class Hardships(Dataset):
     observed_until: Seconds = option(3_650 * DAY, "where labels end: by default after all that happens", above=0)
 
     def __post_init__(self) -> None:
-        if self.hardship in HARDSHIPS:
+        if self.hardship:  # a prepared table is opened without options
             for name in ("clicks", "horizons", "d_max", "split", "interval"):
                 setattr(self, name, getattr(self, name) or getattr(self.described, name))
 
@@ -179,7 +179,7 @@ class Hardships(Dataset):
     def described(self) -> Hardship:
         """The hardship that was chosen."""
         if self.hardship not in HARDSHIPS:
-            raise UserError(f"dataset 'hardships' needs --data-set hardship=NAME: one of {', '.join(HARDSHIPS)}")
+            raise UserError(f"--data-set hardship={self.hardship}: choose one of {', '.join(HARDSHIPS)}")
         return HARDSHIPS[self.hardship]
 
     def columns(self) -> tuple[Column, ...]:
