@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,8 @@ SCHEMA = (
     | dict.fromkeys(("best", "near_best"), pl.Boolean)
     | {"over": pl.String, "seconds": pl.Float64}
 )
-"""Columns of `gauntlet.parquet`. `near_best`: it is the best, or the interval of its regret includes zero; null for upper
-bounds, and where no interval is known."""
+"""Columns of `gauntlet.parquet`. `near_best`: it is the best, or the interval of its regret includes zero; null for
+upper bounds, and where no interval is known."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,10 @@ class Course:
 
     def pcoc(self, line: Line) -> Difference | None:
         """Predicted over observed conversions."""
-        if len(self.seeds) > 1:
+        path = self._folder(line, self.seeds[0]) / "scores.parquet"
+        if len(self.seeds) > 1 or not path.is_file():
             return _over_seeds(list(line.by_seed("pcoc").values()))
-        scores = pl.read_parquet(self._folder(line, self.seeds[0]) / "scores.parquet")
+        scores = pl.read_parquet(path)
         weight = scores["weight"].to_numpy() if "weight" in scores.columns else np.ones(len(scores))
         predicted, label = (scores[name].cast(pl.Float64).to_numpy() for name in ("probability", "label"))
         start = scores["click_ts"].to_numpy() - self.start[0]
@@ -140,7 +142,7 @@ class Course:
         frames = [self.outcome.intervals(line, seed) for seed in self.seeds]
         return [frame for frame in frames if frame is not None]
 
-    def _folder(self, line: Line, seed: int) -> Any:
+    def _folder(self, line: Line, seed: int) -> Path:
         return self.outcome.out / "cells" / f"{line.facts['name']}~seed{seed}"
 
     def _result(self, line: Line) -> dict[str, Any]:
