@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from conftest import Call
 
+import documents
 import madeup
 from tracecvr.base.errors import UserError
-from tracecvr.bench import engines, gauntlet, regret, suite
+from tracecvr.base.files import read_json, write_json
+from tracecvr.bench import engines, gauntlet, gauntlet_results, regret, suite
 from tracecvr.bench.engines.serial import Serial
-from tracecvr.bench.gauntlet_report import Field, heat_map
+from tracecvr.bench.gauntlet_report import Field, heat_map, tables
 from tracecvr.bench.report import svg
+from tracecvr.bench.report.sentences import summary
 from tracecvr.bench.tables import Outcome
 
 SUITE = """
@@ -60,17 +66,17 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 # Arithmetic.
 
 
-def measured(folder: Path, log: str = "here", **auc: tuple[float | None, ...]) -> pl.DataFrame:
-    """NLL is 1.2 minus what is given."""
+def measured(folder: Path, auc: madeup.Figures, log: str = "here") -> pl.DataFrame:
+    """NLL is 1.2 minus AUC."""
     return regret.measure(Outcome(madeup.bench(folder / log, auc)), log, "made up")
 
 
-def row(frame: pl.DataFrame, label: str) -> dict[str, float]:
+def row(frame: pl.DataFrame, label: str) -> dict[str, Any]:
     return frame.filter(pl.col("label") == label).row(0, named=True)
 
 
 def test_one_seed_is_judged_over_days(tmp_path: Path) -> None:
-    frame = measured(tmp_path, Pretrain=(0.70,), DEFER=(0.7799,), TRACE=(0.78,), Oracle=(0.80,))
+    frame = measured(tmp_path, {"Pretrain": (0.70,), "DEFER": (0.7799,), "TRACE": (0.78,), "Oracle": (0.80,)})
     best, near, behind, bound = (row(frame, label) for label in ("TRACE", "DEFER", "Pretrain", "Oracle"))
     assert (best["best"], best["near_best"], best["regret"]) == (True, True, 0.0)
     assert (near["best"], near["near_best"], near["over"]) == (False, True, "days")
@@ -87,7 +93,7 @@ def test_one_seed_is_judged_over_days(tmp_path: Path) -> None:
 
 def test_several_seeds_are_paired(tmp_path: Path) -> None:
     auc = {"Pretrain": (0.70, 0.71, 0.72), "DEFER": (0.779, 0.792, 0.799), "TRACE": (0.78, 0.79, 0.80)}
-    frame = measured(tmp_path, **auc, Oracle=(0.80, 0.81, 0.82))
+    frame = measured(tmp_path, auc | {"Oracle": (0.80, 0.81, 0.82)})
     assert row(frame, "Pretrain")["regret"] == pytest.approx(0.08)
     assert row(frame, "TRACE")["regret"] == 0
     assert row(frame, "DEFER")["regret"] == pytest.approx(0)
@@ -98,14 +104,14 @@ def test_several_seeds_are_paired(tmp_path: Path) -> None:
 
 
 def test_a_share_needs_an_oracle_that_is_better(tmp_path: Path) -> None:
-    frame = measured(tmp_path, Pretrain=(0.75,), TRACE=(0.78,), Oracle=(0.74,))
+    frame = measured(tmp_path, {"Pretrain": (0.75,), "TRACE": (0.78,), "Oracle": (0.74,)})
     assert frame["share"].null_count() == 3
     assert frame["excess"].null_count() == 3  # nothing is known of the truth
 
 
 def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: Path) -> None:
-    one = measured(tmp_path, "one", Pretrain=(0.70,), TRACE=(0.78,), DEFER=(0.77,), Oracle=(0.80,))
-    two = measured(tmp_path, "two", Pretrain=(0.76,), TRACE=(0.75,), Oracle=(0.80,))
+    one = measured(tmp_path, {"Pretrain": (0.70,), "TRACE": (0.78,), "DEFER": (0.77,), "Oracle": (0.80,)}, "one")
+    two = measured(tmp_path, {"Pretrain": (0.76,), "TRACE": (0.75,), "Oracle": (0.80,)}, "two")
     field = Field(pl.concat([one, two]), {"absent": []})
     assert [s.label for s in field.standings] == ["TRACE", "Pretrain", "DEFER", "Oracle"]
     trace, pretrain, failed, _ = field.standings
@@ -205,3 +211,52 @@ def test_the_suite_names_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "taobao_slice.csv").touch()
     at_hand = [log.name for log in made.logs if gauntlet.source_of(log) is not None]
     assert at_hand == ["taobao"]
+
+
+# What is packaged.
+
+
+def test_findings_are_those_of_the_results_in_the_docs(tmp_path: Path) -> None:
+    folder = documents.ROOT / "docs" / "results" / "gauntlet"
+    frame = pl.read_parquet(folder / "gauntlet.parquet")
+    gauntlet_results.write(frame, read_json(folder / "gauntlet.json"), tmp_path / "again.json")
+    assert read_json(tmp_path / "again.json") == read_json(gauntlet_results.PATH)
+    made = "\n\n".join(table.markdown() for table in tables(Field(frame, read_json(folder / "gauntlet.json"))))
+    assert made in (folder / "table.md").read_text()
+
+
+def test_findings_in_words(call: Call, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = gauntlet_results.load_findings().words("telescoped")
+    assert re.fullmatch(r"worst regret \d\.\d{4} \(\w+\); near the best on \d+ of \d+ logs", words)
+    assert gauntlet_results.load_findings().words("mine") == ""
+    assert call("methods", "--json") == 0
+    listed = {method["name"]: method["gauntlet"] for method in json.loads(capsys.readouterr().out)}
+    assert (listed["telescoped"], listed["oracle"]) == (words, "")
+    methods = {"Pretrain": (0.7, 0.71), "TRACE": (0.78, 0.77)}
+    sentences = [sentence.text for sentence in summary(Outcome(madeup.bench(tmp_path / "bench", methods)))]
+    assert sum("On other logs: of these methods" in text for text in sentences) == 1
+
+
+def test_a_gauntlet_is_taken_into_the_docs(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    bench = tmp_path / "bench"
+    madeup.bench(bench / "here", {"Pretrain": (0.7,), "TRACE": (0.78,)})
+    facts = {
+        "suite": "gauntlet",
+        "about": "",
+        "seeds": [0],
+        "methods": [],
+        "settings": {},
+        "absent": [],
+        "tracecvr": "0",
+    }
+    write_json(bench / "gauntlet.json", facts | {"logs": [{"name": "here", "about": "made up"}]})
+    out = documents.script("collect").collect_gauntlet(bench, tmp_path, tmp_path / "packaged.json")
+    assert {path.name for path in out.iterdir()} == {
+        "gauntlet.json",
+        "gauntlet.parquet",
+        "table.md",
+        "report.html",
+        "regret.png",
+    }
+    assert read_json(tmp_path / "packaged.json")["methods"]["trace"]["near_best"] == 1

@@ -124,11 +124,14 @@ def inspected(inspection: Inspection) -> None:
 
 def described(kind: str) -> list[dict[str, Any]]:
     """Everything of a kind that is found, with its options, ready for JSON."""
+    from tracecvr.bench.gauntlet_results import load_findings
+
     return [
         {
             "name": name,
             "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
             "reference": getattr(cls, "reference", ""),
+            "gauntlet": load_findings().words(name) if kind == "method" else "",
             "options": [asdict(o) for o in config.options(cls)],
         }
         for name, cls in registry.available(kind).items()
@@ -137,9 +140,11 @@ def described(kind: str) -> list[dict[str, Any]]:
 
 def listing(kind: str) -> None:
     """Everything of a kind, a row each."""
-    table = Table(kind, "what it does", "options")
+    tried = ["in the gauntlet"] if kind == "method" else []
+    table = Table(kind, "what it does", "options", *tried)
     for row in described(kind):
-        table.add_row(row["name"], row["summary"], ", ".join(o["name"] for o in row["options"]))
+        texts = row["name"], row["summary"], ", ".join(o["name"] for o in row["options"])
+        table.add_row(*texts, *[row["gauntlet"]] * len(tried))
     Console().print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 from markupsafe import Markup
@@ -12,36 +13,41 @@ from tracecvr.bench.report.figure import Heat
 _ROW, _TITLE, _BELOW = 20.0, 20.0, 22.0
 """Pixels of a row, of the title and of the text below."""
 
+_GAP = 8.0
 _ROOM = 33.0
-"""Pixels that a number takes; in squares that are smaller, only the tooltip has it."""
+"""Pixels between columns of texts, and those that a number takes; in smaller squares, only the tooltip has it."""
 
 
 def drawn(panel: Heat, width: float) -> Drawing:
-    """Headings of columns are turned, so that squares can be small."""
-    names = max((width_of(name) for name in panel.names), default=0.0) + 8
-    sides = [max(map(width_of, (heading, *texts))) + 8 for heading, texts in panel.beside]
-    longest = max(map(width_of, panel.columns), default=0.0)
-    left, count = names + sum(sides), max(len(panel.columns), 1)
-    slanted = (width - left - 0.7 * longest) / count >= _ROOM
-    size = (width - left - (0.7 * longest if slanted else 2.0)) / count
+    """Headings of columns are turned, so that squares can be small. Where even so there is no room for numbers, names
+    are cut and what stands beside them is left out."""
+    beside, names, longest = panel.beside, _widest(panel.names), _widest(panel.columns)
+    sides = [_widest((heading, *texts)) for heading, texts in beside]
+    slanted = (width - names - sum(sides) - 0.7 * longest) / max(len(panel.columns), 1) >= _ROOM
+    if not slanted:
+        beside, sides, names = (), [], min(names, 0.36 * width)
+    left = names + sum(sides)
+    size = (width - left - (0.7 * longest if slanted else 2.0)) / max(len(panel.columns), 1)
     top = _TITLE + (0.75 if slanted else 1.0) * longest + 6
     parts = [text(0, 13, cut(panel.title, 1.05 * width), "h")]
     for n, heading in enumerate(panel.columns):
-        at = left + size * (n + 0.5)
-        turn = f"translate({plain(at + 3)} {plain(top - 6)}) rotate({-45 if slanted else -90})"
+        turn = f"translate({plain(left + size * (n + 0.5) + 3)} {plain(top - 6)}) rotate({-45 if slanted else -90})"
         parts.append(element("text", heading, transform=turn, class_="t"))
-    edges = [names + sum(sides[: n + 1]) - 8 for n in range(len(sides))]
-    parts += [text(edge, top - 6, heading, "t", "end") for edge, (heading, _) in zip(edges, panel.beside, strict=True)]
-    for number, name in enumerate(panel.names):
-        base = top + _ROW * number
-        parts.append(text(names - 8, base + 14, name, "n", "end"))
-        parts += [
-            text(x, base + 14, texts[number], "v", "end") for x, (_, texts) in zip(edges, panel.beside, strict=True)
-        ]
-        parts += [_square(panel, number, n, left + size * n, base, size) for n in range(len(panel.columns))]
+    edges = [names + sum(sides[: n + 1]) - _GAP for n in range(len(sides))]
+    columns = list(zip(edges, beside, strict=True))
+    parts += [text(edge, top - 6, heading, "t", "end") for edge, (heading, _) in columns]
+    for row, name in enumerate(panel.names):
+        base = top + _ROW * row + 14
+        parts.append(text(names - _GAP, base, cut(name, names - _GAP), "n", "end"))
+        parts += [text(edge, base, texts[row], "v", "end") for edge, (_, texts) in columns]
+        parts += [_square(panel, row, n, left + size * n, base - 14, size) for n in range(len(panel.columns))]
     foot = top + _ROW * len(panel.names)
-    parts.append(text(left, foot + 15, cut(panel.axis.label, width - left), "a"))
+    parts.append(text(0, foot + 15, cut(panel.axis.label, width), "a"))
     return Drawing(width, foot + _BELOW, panel.words(), Markup("").join(parts))
+
+
+def _widest(texts: Sequence[str]) -> float:
+    return max(map(width_of, texts), default=0.0) + _GAP
 
 
 def _square(panel: Heat, row: int, column: int, x: float, y: float, size: float) -> Markup:
@@ -52,7 +58,7 @@ def _square(panel: Heat, row: int, column: int, x: float, y: float, size: float)
     opacity = None if light else f"{strength:.2f}"
     parts = [element("rect", tooltip, **shape, class_="heat light" if light else "heat", fill_opacity=opacity)]
     if size >= _ROOM:
-        parts.append(text(x + size / 2, y + 14, short(value), "t", "middle"))
+        parts.append(text(x + size / 2, y + 14, short(value), "c", "middle"))
     return Markup("").join(parts)
 
 
