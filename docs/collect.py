@@ -1,8 +1,9 @@
 """Takes the outcome of benches into docs/results/: tables, results and the figures that its README shows.
 
-    python docs/collect.py table1 table2 ablation posterior readings budget
+    python docs/collect.py table1 table2 ablation posterior readings budget gauntlet
 
-Cells, which hold scores of clicks, stay where they are, and so does where the log lay.
+Of a gauntlet, what it found of each method also goes into the package, for `tracecvr methods`, reports and
+docs/generate.py. Cells, which hold scores of clicks, stay where they are, and so does where the log lay.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import polars as pl
+
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import report
+from tracecvr.bench import gauntlet, gauntlet_results, report
 
 FOLDER = Path(__file__).parent / "results"
 TAKEN = ("table.md", "table.tex", "results.parquet", "reliability.parquet", "posterior.parquet")
@@ -21,6 +24,8 @@ TAKEN = ("table.md", "table.tex", "results.parquet", "reliability.parquet", "pos
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:
     """Copy what a bench found to the folder of its suite; returns it."""
+    if (bench / "gauntlet.json").is_file():
+        return collect_gauntlet(bench, folder)
     facts = read_json(bench / "bench.json")
     out = folder / str(facts["suite"]["name"])
     out.mkdir(parents=True, exist_ok=True)
@@ -33,6 +38,16 @@ def collect(bench: Path, folder: Path = FOLDER) -> Path:
     write_json(out / "bench.json", {key: value for key, value in facts.items() if key != "source"})
     for name in figures:
         shutil.copyfile(bench / "figures" / name, out / name)
+    return out
+
+
+def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = gauntlet_results.PATH) -> Path:
+    """The same of a gauntlet, and the summary that is part of the package."""
+    facts, out = read_json(bench / "gauntlet.json"), folder / "gauntlet"
+    out.mkdir(parents=True, exist_ok=True)
+    for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
+        shutil.copyfile(path, out / path.name)
+    gauntlet_results.write(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
     return out
 
 

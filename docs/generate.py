@@ -20,6 +20,7 @@ from tracecvr import checks
 from tracecvr.base import config, registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
+from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
 from tracecvr.families.method import Method
@@ -109,6 +110,7 @@ def page(cls: type, counts: str) -> str:
             entry["when"],
             "",
             *result(method),
+            *gauntlet(method),
             "## Facts",
             "",
             f"- Reference: {method.reference}",
@@ -167,6 +169,18 @@ def result(method: Method) -> list[str]:
         f"```console\n{command}\n```",
         "",
     ]
+
+
+def gauntlet(method: Method) -> list[str]:
+    """How it did over logs of one hardship each; nothing if it was not there."""
+    findings = load_findings()
+    if not (words := findings.words(method.name)):
+        return []
+    seeds = f"{'seed' if len(findings.seeds) == 1 else 'seeds'} {', '.join(map(str, findings.seeds))}"
+    line = (
+        f"{words[0].upper()}{words[1:]}; {seeds}: [table](../results/gauntlet/table.md), [what it is](../gauntlet.md)."
+    )
+    return ["## In the gauntlet", "", line, ""]
 
 
 def gallery() -> list[str]:

@@ -40,7 +40,7 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_every_built_in_suite_makes_rows_that_can_be_run() -> None:
-    assert set(suite.built_in()) == {*NAMES, "warm_labels", "budget", "tune"}
+    assert set(suite.built_in()) == {*NAMES, "warm_labels", "budget", "tune", "gauntlet"}
     for name in suite.built_in():
         made = rows(name)
         assert len({row.name for row in made}) == len(made) > 1

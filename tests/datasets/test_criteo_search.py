@@ -210,3 +210,10 @@ def test_the_real_log(real_log: Callable[[str], Path]) -> None:
     assert np.array_equal(delay, raw["delay_s"].to_numpy()[table.click_id[table.label]])
     assert np.array_equal(table.click_ts // DAY, raw["day"].to_numpy()[table.click_id])
     assert (np.diff(table.click_ts) >= 0).all()
+
+
+def test_a_sample_keeps_its_times(tmp_path: Path) -> None:
+    path = parquet(tmp_path, log(ROWS))
+    whole, some = (CriteoSearch(every=every).prepare(path)[0] for every in (1, 2))
+    assert some.click_id.tolist() == [0, 2, 4, 6]
+    assert some.click_ts.tolist() == whole.click_ts[np.isin(whole.click_id, some.click_id)].tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tracecvr.api.replays import Result, load_result
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import command, engines, progress_board, report, tables
+from tracecvr.bench import command, engines, gauntlet, progress_board, report, tables
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import BenchEngine, Request, State
 from tracecvr.bench.suite import Suite, role_of
@@ -216,6 +216,27 @@ def carried_out(
 
     with progress_board.Board(Console(stderr=True, force_jupyter=False)) as board:
         return command.bench(request, out, engine, by, reuse, board)
+
+
+def run_gauntlet(
+    request: Request,
+    out: Path,
+    engine: BenchEngine,
+    logs: Sequence[str] = (),
+    short: bool = False,
+    by: str | None = None,
+    reuse: Sequence[Path] = (),
+) -> gauntlet.Ran:
+    """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form."""
+    suite = request.suite
+    methods = request.methods or (suite.short.get("methods", ()) if short else ())
+    chosen = gauntlet.chosen_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
+
+    def carry(one: Request, folder: Path) -> State:
+        others = [other / folder.name for other in reuse if (other / folder.name).is_dir()]
+        return carried_out(one, folder, engine, by, others)
+
+    return gauntlet.carry_out(replace(request, methods=methods), chosen, out, carry)
 
 
 def _rows(

@@ -134,14 +134,15 @@ class Log:
 
 
 def dataset(name: str, source: str | Path | None = None, **options: Any) -> Log:
-    """A dataset by its name: `synthetic`, `criteo`, `taobao`, `criteo_search`, `logs`, or one of yours.
+    """A dataset by its name: `synthetic`, `hardships`, `criteo`, `taobao`, `criteo_search`, `cryptokitties`, `logs`,
+    or one of yours.
 
     Parameters
     ----------
     name
         As `tracecvr datasets` lists it, or the Python file that defines it.
     source
-        The raw log; none for `synthetic`.
+        The raw log; none for `synthetic` and `hardships`.
     options
         Options of the dataset, such as `clicks=20000` or `d_max="7d"`. Durations are seconds or text.
 

@@ -54,6 +54,6 @@ workers, whichever the engine and however often the bench was killed.
 
 Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray), `reuse` (cells of other
 benches), `progress_board` (progress), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
-`tuned` (its file), `paper` (the paper's own numbers), `log_summary` (the log itself), `report`, `compare` (two
-benches), `command` (all of it).
+`tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`), `paper`
+(the paper's own numbers), `log_summary` (the log itself), `report`, `compare` (two benches), `command` (all of it).
 """

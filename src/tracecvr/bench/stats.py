@@ -16,7 +16,7 @@ from tracecvr.base.seeds import generator
 LOWER_IS_BETTER = ("nll", "ne", "ece", "ece_gdfm", "mce")
 HIGHER_IS_BETTER = ("auc", "pr_auc", "ap")
 
-_ENOUGH_DAYS = 5
+ENOUGH_DAYS = 5
 """Fewer cannot stand for the days to come."""
 
 Floats = npt.NDArray[np.float64]
@@ -44,7 +44,8 @@ class Spread:
 class Difference:
     """A mean paired difference with its confidence interval and two-sided p-value, None where there are too few pairs.
 
-    `over` says what was paired: seeds (Student's t) or days of the stream (bootstrap), which says nothing about seeds.
+    `over` says what was paired: seeds (Student's t), or days or intervals of the stream (bootstrap), which say nothing
+    about seeds.
     """
 
     mean: float
@@ -88,25 +89,39 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float], level: float 
 
 
 def over_days(
-    start: npt.NDArray[np.int64], clicks: Floats, ours: Floats, theirs: Floats, level: float = 0.95, draws: int = 2000
+    start: npt.NDArray[np.int64], clicks: Floats, ours: Floats, theirs: Floats, block: int = DAY
 ) -> Difference | None:
     """The difference of two interval metrics of one seed, weighted by clicks, with a bootstrap over days of the stream.
 
     Intervals that leave a metric undefined (NaN) are skipped, as in the mean itself. None for fewer than five days.
     """
     defined = ~(np.isnan(ours) | np.isnan(theirs))
-    start, clicks, gap = start[defined], clicks[defined], (ours - theirs)[defined]
-    days, which = np.unique((start - start.min(initial=0)) // DAY, return_inverse=True)
-    if len(days) < _ENOUGH_DAYS:
+    clicks, gap = clicks[defined], (ours - theirs)[defined]
+    return ratio_over_days(start[defined], clicks * gap, clicks, block)
+
+
+def ratio_over_days(
+    start: npt.NDArray[np.int64],
+    top: Floats,
+    bottom: Floats,
+    block: int = DAY,
+    level: float = 0.95,
+    draws: int = 2000,
+) -> Difference | None:
+    """One sum over another, with a bootstrap over days of the stream, or over blocks of so many seconds. None for fewer
+    than five."""
+    days, which = np.unique((start - start.min(initial=0)) // block, return_inverse=True)
+    if len(days) < ENOUGH_DAYS:
         return None
-    weight = np.bincount(which, weights=clicks)
-    total = np.bincount(which, weights=clicks * gap)
+    tops, bottoms = (np.bincount(which, weights=weights) for weights in (top, bottom))
     drawn = generator(0, "bootstrap").integers(0, len(days), (draws, len(days)))
-    means = total[drawn].sum(1) / weight[drawn].sum(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    beyond = min((means <= 0).mean(), (means >= 0).mean())
+    sums = bottoms[drawn].sum(1)
+    ratios = tops[drawn].sum(1)[sums != 0] / sums[sums != 0]
+    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    beyond = min((ratios <= 0).mean(), (ratios >= 0).mean())
     p = float(min(1.0, 2 * max(beyond, 1 / draws)))
-    return Difference(float(total.sum() / weight.sum()), float(low), float(high), p, len(days), "days")
+    over = "days" if block == DAY else "intervals"
+    return Difference(float(tops.sum() / bottoms.sum()), float(low), float(high), p, len(days), over)
 
 
 def improvement(value: float, zero: float, one: float) -> float | None:

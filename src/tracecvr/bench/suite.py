@@ -30,6 +30,18 @@ trials = 8
 "stream.learning_rate" = {low = 1e-5, high = 1e-3, scale = "log"}
 [range.trace]
 lam = {choices = [0.05, 0.1]}
+
+# over several logs, each a bench of its own (see `gauntlet`)
+[[log]]
+name = "outage"
+about = "one sentence"           # by default the log's own first note
+data = "hardships"
+file = "log.csv"                 # its raw log, in the folder of real logs; none for a generator
+options = {hardship = "outage"}  # options of the dataset
+set = {judge_from = "16d"}       # settings of every row, on this log
+[short]                          # what --short leaves
+methods = ["trace", "oracle"]
+logs = ["outage"]
 ```
 """
 
@@ -57,6 +69,7 @@ from tracecvr.runs.spec import owners_of
 
 LAYOUTS = ("comparison", "pairs", "changes", "posterior", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
+_LOG_KEYS = ("name", "about", "data", "file", "options", "set")
 _ROW_KEYS = {
     "method",
     "except",
@@ -133,6 +146,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Log:
+    """One of several logs that a suite is run on: its dataset with options, and settings of all rows."""
+
+    name: str
+    data: str
+    about: str = ""
+    file: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Suite:
     """A suite file, checked."""
 
@@ -152,14 +177,19 @@ class Suite:
     """Settings of each trial, if they are listed instead of drawn."""
     learning: str = "ours"
     """A key of `LEARNING`."""
+    logs: tuple[Log, ...] = ()
+    """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
+    short: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Methods and logs of the short form."""
 
     def trial(self, method: str, number: int) -> dict[str, str]:
         """The settings of one trial: those listed, or drawn."""
         return drawn(self.ranges, method, number) if self.given is None else dict(self.given[number])
 
     def to_json(self) -> dict[str, Any]:
+        """What a bench of one log keeps."""
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return content
+        return {key: value for key, value in content.items() if key not in ("logs", "short")}
 
 
 def built_in() -> dict[str, Path]:
@@ -389,7 +419,7 @@ def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
 
 
 def _checked(path: Path, content: dict[str, Any]) -> Suite:
-    known = {"about", "layout", "metrics", "learning", "set", "data", "row"}
+    known = {"about", "layout", "metrics", "learning", "set", "data", "row", "log", "short"}
     known |= {"trials", "trial", "first", "score", "range"}
     for key in content:
         if key not in known:
@@ -423,7 +453,22 @@ def _checked(path: Path, content: dict[str, Any]) -> Suite:
         first=_duration(content["first"], f"{path}: first") if "first" in content else None,
         given=tuple(map(config.settings_of, listed)) if listed else None,
         learning=content.get("learning", defaults.learning),
+        logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
+        short={key: tuple(names) for key, names in content.get("short", {}).items()},
     )
+
+
+def _log(where: str, raw: Mapping[str, Any]) -> Log:
+    for key in raw:
+        if key not in _LOG_KEYS:
+            raise UserError(f"{where}: unknown key {key!r}{config.nearest(key, _LOG_KEYS)}")
+    for key in ("name", "data"):
+        if key not in raw:
+            raise UserError(f"{where}: no {key}")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", raw["name"]):
+        raise UserError(f"{where}: name is {raw['name']!r}: it names a directory; use letters, digits, _ and -")
+    options, settings = (config.settings_of(raw.get(key, {})) for key in ("options", "set"))
+    return Log(raw["name"], raw["data"], raw.get("about", ""), raw.get("file", ""), options, settings)
 
 
 def _duration(given: Any, where: str) -> int:

@@ -110,7 +110,7 @@ class Outcome:
 
     def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
         (seed,) = set(ours.cells["seed"]) & set(theirs.cells["seed"])
-        a, b = (self._intervals(line, seed) for line in (ours, theirs))
+        a, b = (self.intervals(line, seed) for line in (ours, theirs))
         if a is None or b is None or not a["start"].equals(b["start"]):
             return None
         start, clicks = a["start"].to_numpy(), a["clicks"].to_numpy().astype(float)
@@ -118,15 +118,15 @@ class Outcome:
 
     def beyond_logistic(self, line: Line) -> stats.Difference | None:
         """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""
-        seeds = [one for seed in line.cells["seed"] if (one := self._intervals(line, seed)) is not None]
+        seeds = [one for seed in line.cells["seed"] if (one := self.intervals(line, seed)) is not None]
         if not seeds or any("logistic_nll" not in one.columns for one in seeds):
             return None
         start, clicks = seeds[0]["start"].to_numpy(), seeds[0]["clicks"].to_numpy().astype(float)
         ours = np.mean([numbers(one["nll"]) for one in seeds], axis=0)
         return stats.over_days(start, clicks, ours, numbers(seeds[0]["logistic_nll"]))
 
-    def _intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
-        """None where cells were cleared away and the results kept."""
+    def intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
+        """Metrics of each interval; None where cells were cleared away and the results kept."""
         path = self.out / "cells" / f"{line.facts['name']}~seed{seed}" / "intervals.parquet"
         return pl.read_parquet(path) if path.is_file() else None
 

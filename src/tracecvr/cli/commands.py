@@ -6,13 +6,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli import live
 from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, dataset_named, with_schema
+
+if TYPE_CHECKING:
+    from tracecvr.bench.suite import Suite
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -164,8 +167,11 @@ def run(
 @app.command()
 def bench(
     suite: Annotated[str, typer.Argument(help="A built-in suite, or a TOML file.")],
-    data: Annotated[str, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`.")],
     out: Annotated[Path, typer.Option("--out", help="Directory of the bench; the same command again goes on in it.")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; the suite gauntlet has its own logs."),
+    ] = None,
     source: Source = None,
     schema: SchemaFile = None,
     methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
@@ -194,6 +200,8 @@ def bench(
             "ours for others and with --tuned.",
         ),
     ] = None,
+    logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
+    short: Annotated[bool, typer.Option("--short", help="The short form of the suite gauntlet.")] = False,
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
     reuse: Annotated[
         list[Path] | None, typer.Option("--reuse", metavar="DIR", help="A bench to take cells from that are the same.")
@@ -208,9 +216,9 @@ def bench(
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
-    table1, table2, ablation, calibration, sensitivity. Others: quick, posterior, readings, telescoped, warm_labels,
-    budget, tune."""
-    from tracecvr.api.comparisons import carried_out
+    table1, table2, ablation, calibration, sensitivity. Over many logs: gauntlet. Others: quick, posterior, readings,
+    telescoped, warm_labels, budget, tune."""
+    from tracecvr.api.comparisons import carried_out, run_gauntlet
     from tracecvr.base import config
     from tracecvr.base.registry import Given
     from tracecvr.bench import engines
@@ -220,9 +228,11 @@ def bench(
     from tracecvr.cli import tables
 
     chosen, given = engines.chosen(engine, _cores(), workers, address), tuning.load(tuned)
+    loaded = suites.load(suite)
+    _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs, short)
     request = Request(
-        suite=suites.with_learning(suites.load(suite), learning or given.learning),
-        data=Given(data),
+        suite=suites.with_learning(loaded, learning or given.learning),
+        data=Given(data or ""),
         source=source,
         data_settings=tuple(with_schema(data_set, schema)),
         settings=config.pairs(settings or [], "--set"),
@@ -230,9 +240,14 @@ def bench(
         seeds=(tuning.fresh_seed(given),) if seeds is None else suites.seeds_of(seeds),
         tuned=given,
     )
-    state = carried_out(request, out, chosen, by, reuse or ())
-    tables.bench(out, state.failed)
-    if state.failed:
+    if loaded.logs:
+        ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short, by, reuse or ())
+        tables.gauntlet(out, ran)
+        failed = ran.failed
+    else:
+        failed = carried_out(request, out, chosen, by, reuse or ()).failed
+        tables.bench(out, failed)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -244,10 +259,12 @@ def report(
     svg: Annotated[bool, typer.Option("--svg", help="Each figure as DIR/figures/NAME.svg, too.")] = False,
 ) -> None:
     """Draw the report of a bench again: DIR/report.html, one file that opens without a network."""
+    from tracecvr.bench import gauntlet
     from tracecvr.bench import report as reports
 
     asked = {"pdf": pdf, "png": png, "svg": svg}
-    for path in reports.write(bench, [kind for kind, wanted in asked.items() if wanted]):
+    draw = gauntlet.write if (bench / "gauntlet.json").is_file() else reports.write
+    for path in draw(bench, [kind for kind, wanted in asked.items() if wanted]):
         typer.echo(f"written: {path}")
 
 
@@ -363,6 +380,16 @@ def main() -> None:
 def _fail(message: str) -> None:
     typer.echo("error: " + " ".join(message.split()), err=True)
     sys.exit(2)
+
+
+def _refuse_data(suite: Suite, given: bool, logs: str, short: bool) -> None:
+    """A suite has its own logs, or is run on the one that is given."""
+    if suite.logs and given:
+        raise UserError(f"suite {suite.name!r} has its own logs: leave out --data, --source, --schema and --data-set")
+    if not suite.logs and (logs or short):
+        raise UserError(f"--logs and --short: suite {suite.name!r} is run on one log, the one that --data names")
+    if not suite.logs and not given:
+        raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")
 
 
 def _cores() -> int:

@@ -21,6 +21,7 @@ from tracecvr.checks import CheckOutcome
 if TYPE_CHECKING:
     from tracecvr.api.replays import Result
     from tracecvr.bench.compare import Comparison
+    from tracecvr.bench.gauntlet import Ran
     from tracecvr.data.inspection.inspect_log import Inspection
 
 MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
@@ -60,6 +61,17 @@ def bench(folder: Path, failed: Mapping[str, str]) -> None:
         f"results: {folder / 'results.parquet'}  tables: {folder / 'table.md'}, {folder / 'table.tex'}", markup=False
     )
     out.print(f"report: {folder / 'report.html'}", markup=False)
+
+
+def gauntlet(folder: Path, ran: Ran) -> None:
+    """The tables of a gauntlet, what failed, which logs are absent, and where the rest is."""
+    out = Console(highlight=False, soft_wrap=True)
+    out.print((folder / "table.md").read_text(encoding="utf-8"), markup=False)
+    for name, message in ran.failed.items():
+        out.print(f"failed: {name}: {message}", markup=False)
+    if ran.absent:
+        out.print(f"not at hand, left out: {', '.join(ran.absent)} (set TRACECVR_DATA to their folder)", markup=False)
+    out.print(f"results: {folder / 'gauntlet.parquet'}  report: {folder / 'report.html'}", markup=False)
 
 
 def changes(comparison: Comparison, lines: Sequence[str]) -> None:
@@ -112,11 +124,14 @@ def inspected(inspection: Inspection) -> None:
 
 def described(kind: str) -> list[dict[str, Any]]:
     """Everything of a kind that is found, with its options, ready for JSON."""
+    from tracecvr.bench.gauntlet_results import load_findings
+
     return [
         {
             "name": name,
             "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
             "reference": getattr(cls, "reference", ""),
+            "gauntlet": load_findings().words(name) if kind == "method" else "",
             "options": [asdict(o) for o in config.options(cls)],
         }
         for name, cls in registry.available(kind).items()
@@ -125,9 +140,11 @@ def described(kind: str) -> list[dict[str, Any]]:
 
 def listing(kind: str) -> None:
     """Everything of a kind, a row each."""
-    table = Table(kind, "what it does", "options")
+    tried = ["in the gauntlet"] if kind == "method" else []
+    table = Table(kind, "what it does", "options", *tried)
     for row in described(kind):
-        table.add_row(row["name"], row["summary"], ", ".join(o["name"] for o in row["options"]))
+        texts = row["name"], row["summary"], ", ".join(o["name"] for o in row["options"])
+        table.add_row(*texts, *[row["gauntlet"]] * len(tried))
     Console().print(table)
 
 

@@ -63,6 +63,7 @@ class CriteoSearch(Dataset):
     observed_until: Seconds = option(
         104 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
     )
+    every: int = option(1, "only every so many-th click is read", low=1)
     cut: float = option(0.42, "where part 0 of a day ends, as a share of the day", low=0.01, high=0.99)
 
     growing: tuple[str, ...] = option((), "columns whose values get rows of their own as they come, with no more rows")
@@ -87,6 +88,7 @@ class CriteoSearch(Dataset):
         _check_sales(source, raw, "row" if parquet else "line", 1 if parquet else 2)
         # Times first: a row that is dropped below must not move the others.
         timed = raw.with_row_index("click_id").with_columns(imputed(self.cut).alias("click_ts"))
+        timed = timed.gather_every(self.every)
         frame = timed.filter((pl.col("sale") == 0) | (pl.col("delay_s") >= 0)).with_columns(
             pl.when(pl.col("sale") == 1).then(pl.col("click_ts") + pl.col("delay_s")).alias("conversion")
         )
@@ -94,7 +96,7 @@ class CriteoSearch(Dataset):
             "the time of day of a click is imputed: clicks of one part of a day are spread evenly over it, in file "
             f"order (part 0 is the first {100 * self.cut:g}% of the day); delays are real, hours of the day are not"
         )
-        return RawLog(frame, len(raw), dropped={"missing_delay": len(raw) - len(frame)}, notes=(note,))
+        return RawLog(frame, len(timed), dropped={"missing_delay": len(timed) - len(frame)}, notes=(note,))
 
 
 def imputed(cut: float) -> pl.Expr:

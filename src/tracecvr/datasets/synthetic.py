@@ -7,7 +7,7 @@ follow the segment's law; cart and favourite depend on the outcome and are indep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,10 +22,17 @@ from tracecvr.data.encoder import Column, Hashed, Modulo
 from tracecvr.data.table import ClickTable
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 SEGMENTS, DEVICES, ITEMS, NEW_ITEMS_A_DAY = 8, 3, 300, 12
 JUMP_DAY = 16
 """When the rates of odd segments rise and those of even ones fall."""
+
+ACTIONS = ("purchase", "cart", "favourite")
+HORIZONS = (15 * MINUTE, HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY)
+COLUMNS: tuple[Column, ...] = (Modulo("segment", SEGMENTS), Modulo("device", DEVICES), Hashed("item", 2048))
+TRUTH = ("p", "segment")
+"""Columns that learners do not see."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,68 @@ LAWS: tuple[tuple[Delay, ...], ...] = (
 )
 """Delay laws; segment s follows law s mod 4."""
 
-CART = (Delay(1.0, 30 * MINUTE), 0.10, 0.70)
-FAVOURITE = (Delay(1.0, 6 * HOUR), 0.12, 0.40)
+Follow = tuple[Delay, float, float]
+CART: Follow = (Delay(1.0, 30 * MINUTE), 0.10, 0.70)
+FAVOURITE: Follow = (Delay(1.0, 6 * HOUR), 0.12, 0.40)
 """Delay, then the share of non-converting and of converting clicks that do it at all."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What clicks are drawn from. The defaults are those of `synthetic`; `hardships` has others."""
+
+    days: int = 24
+    d_max: int = 7 * DAY
+    seed: int = 0
+    mean: float = -1.6
+    """Log-odds of an average click, and below it the lowest rate of any."""
+    lowest: float = 0.02
+    drift: float = 1.0
+    """Factor of the season and of the jump."""
+    season_days: float = 9
+    jump: tuple[float, float] = (-0.6, 0.6)
+    """By how much log-odds of even and odd segments change at `jump_at`."""
+    jump_at: int = JUMP_DAY * DAY
+    new_items_a_day: int = NEW_ITEMS_A_DAY
+    pace: float = 1.0
+    """Factor of all delays."""
+    cart: Follow = CART
+    favourite: Follow = FAVOURITE
+
+    def draw(self, n: int) -> pl.DataFrame:
+        """So many clicks in order of time, their rates and the times of what followed, null where nothing did."""
+        rng = generator(self.seed, "synthetic")
+        click_ts = np.sort(rng.integers(0, self.days * DAY, n))
+        segment, device = rng.integers(0, SEGMENTS, n), rng.integers(0, DEVICES, n)
+        item = rng.integers(0, ITEMS, n) + click_ts * self.new_items_a_day // DAY
+        p = self._rate(click_ts, segment, device, item)
+        y = rng.random(n) < p
+        delay = np.zeros(n)
+        for s in range(SEGMENTS):
+            mine = segment == s
+            delay[mine] = self._delays(rng, LAWS[s % len(LAWS)], int(mine.sum()))
+        columns: dict[str, npt.NDArray[np.generic]] = {"click_ts": click_ts}
+        columns["purchase"] = np.where(y, click_ts + delay, -1).astype(np.int64)
+        for name, (law, if_not, if_so) in (("cart", self.cart), ("favourite", self.favourite)):
+            happens = rng.random(n) < np.where(y, if_so, if_not)
+            columns[name] = np.where(happens, click_ts + self._delays(rng, (law,), n), -1).astype(np.int64)
+        columns |= {"segment": segment, "device": device, "item": item, "p": p}
+        return pl.DataFrame(columns).with_columns(pl.when(pl.col(a) >= 0).then(pl.col(a)) for a in ACTIONS)
+
+    def _rate(self, click_ts: Ints, segment: Ints, device: Ints, item: Ints) -> Floats:
+        rng = generator(self.seed, "rates")  # its own, so that a longer log is of the same world
+        of_segment, of_device = rng.normal(0, 0.7, SEGMENTS), rng.normal(0, 0.3, DEVICES)
+        of_item = rng.normal(0, 0.6, ITEMS + self.days * self.new_items_a_day + 1)
+        phase = rng.uniform(0, 2 * np.pi, SEGMENTS)
+        season = 0.5 * np.sin(2 * np.pi * (click_ts / DAY) / self.season_days + phase[segment])
+        jump = np.where(click_ts >= self.jump_at, np.where(segment % 2, self.jump[1], self.jump[0]), 0.0)
+        logit = self.mean + of_segment[segment] + of_device[device] + of_item[item] + self.drift * (season + jump)
+        return np.clip(1 / (1 + np.exp(-logit)), self.lowest, 0.6)
+
+    def _delays(self, rng: np.random.Generator, law: tuple[Delay, ...], n: int) -> Floats:
+        which = rng.choice(len(law), size=n, p=[c.weight for c in law])
+        u = rng.random(n)
+        return np.choose(which, [replace(c, mean=c.mean * self.pace).sample(u, self.d_max) for c in law])
 
 
 @dataclass
@@ -77,12 +143,10 @@ class Synthetic(Dataset):
     """
 
     name = "synthetic"
-    actions = ("purchase", "cart", "favourite")
+    actions = ACTIONS
     needs_source = False
 
-    horizons: tuple[Seconds, ...] = option(
-        (15 * MINUTE, HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY), "ends of the observation windows"
-    )
+    horizons: tuple[Seconds, ...] = option(HORIZONS, "ends of the observation windows")
     d_max: Seconds = option(7 * DAY, "attribution limit: later conversions do not count", above=0)
     split: Seconds = option(10 * DAY, "end of the warm-up part, start of the stream", above=0)
     observed_until: Seconds = option(
@@ -94,50 +158,11 @@ class Synthetic(Dataset):
     drift: float = option(1.0, "size of the seasonal drift and of the jump; 0 for none", low=0)
 
     def columns(self) -> tuple[Column, ...]:
-        return Modulo("segment", SEGMENTS), Modulo("device", DEVICES), Hashed("item", 2048)
+        return COLUMNS
 
     def read(self, source: Path | None) -> RawLog:
-        rng = generator(self.log_seed, "synthetic")
-        n = self.clicks
-        click_ts = np.sort(rng.integers(0, self.days * DAY, n))
-        segment, device = rng.integers(0, SEGMENTS, n), rng.integers(0, DEVICES, n)
-        item = rng.integers(0, ITEMS, n) + click_ts * NEW_ITEMS_A_DAY // DAY
-        p = self._rate(click_ts, segment, device, item)
-        y = rng.random(n) < p
-        delay = np.zeros(n)
-        for s in range(SEGMENTS):
-            mine = segment == s
-            delay[mine] = self._delays(rng, LAWS[s % len(LAWS)], int(mine.sum()))
-        columns: dict[str, npt.NDArray[np.generic]] = {"click_ts": click_ts}
-        columns["purchase"] = np.where(y, click_ts + delay, -1).astype(np.int64)
-        for name, (law, if_not, if_so) in (("cart", CART), ("favourite", FAVOURITE)):
-            happens = rng.random(n) < np.where(y, if_so, if_not)
-            columns[name] = np.where(happens, click_ts + self._delays(rng, (law,), n), -1).astype(np.int64)
-        columns |= {"segment": segment, "device": device, "item": item, "p": p}
-        frame = pl.DataFrame(columns).with_columns(pl.when(pl.col(a) >= 0).then(pl.col(a)) for a in self.actions)
-        return RawLog(frame, rows=n, truth=("p", "segment"))
-
-    def _rate(
-        self,
-        click_ts: npt.NDArray[np.int64],
-        segment: npt.NDArray[np.int64],
-        device: npt.NDArray[np.int64],
-        item: npt.NDArray[np.int64],
-    ) -> Floats:
-        rng = generator(self.log_seed, "rates")  # its own, so that a longer log is of the same world
-        of_segment, of_device = rng.normal(0, 0.7, SEGMENTS), rng.normal(0, 0.3, DEVICES)
-        of_item = rng.normal(0, 0.6, ITEMS + self.days * NEW_ITEMS_A_DAY + 1)
-        phase = rng.uniform(0, 2 * np.pi, SEGMENTS)
-        day = click_ts / DAY
-        season = 0.5 * np.sin(2 * np.pi * day / 9 + phase[segment])
-        jump = np.where(day >= JUMP_DAY, np.where(segment % 2, 0.6, -0.6), 0.0)
-        logit = -1.6 + of_segment[segment] + of_device[device] + of_item[item] + self.drift * (season + jump)
-        return np.clip(1 / (1 + np.exp(-logit)), 0.02, 0.6)
-
-    def _delays(self, rng: np.random.Generator, law: tuple[Delay, ...], n: int) -> Floats:
-        which = rng.choice(len(law), size=n, p=[c.weight for c in law])
-        u = rng.random(n)
-        return np.choose(which, [c.sample(u, self.d_max) for c in law])
+        world = World(days=self.days, d_max=self.d_max, seed=self.log_seed, drift=self.drift)
+        return RawLog(world.draw(self.clicks), rows=self.clicks, truth=TRUTH)
 
 
 @dataclass(frozen=True)

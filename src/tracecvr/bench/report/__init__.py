@@ -12,7 +12,7 @@ the colours of `palette`; `svg` puts panels together, `image_files` writes files
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -81,30 +81,37 @@ class _Drawn:
 
 
 def _page(outcome: Outcome, made: list[Figure]) -> str:
+    ours = outcome.of_role("ours")
+    content = {
+        "bench": outcome.bench,
+        "suite": outcome.suite,
+        "clicks": max(outcome.results["clicks"], default=0),
+        "conversions": max(outcome.results["conversions"], default=0),
+        "ours": "" if ours is None else ours.name,
+        "headline": headline(outcome),
+        "sentences": summary(outcome),
+        "unfinished": _unfinished(outcome),
+        "facts": _facts(outcome),
+        "command": _command(outcome.bench),
+    }
+    return render_page(content, made, _tables(outcome))
+
+
+def render_page(content: Mapping[str, Any], made: list[Figure], tables: list[Table]) -> str:
+    """The page of figures and tables; `content` is what else its template names."""
     room = resources.files(__name__)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["meaning"] = meaning_of
-    ours, tables = outcome.of_role("ours"), _tables(outcome)
     template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
     css = palette.variables() + svg.style_sheet() + (room / "page.css").read_text(encoding="utf-8")
     return (
         template.render(
+            content,
             css=Markup(css),
             js=Markup((room / "page.js").read_text(encoding="utf-8")),
-            bench=outcome.bench,
-            suite=outcome.suite,
-            clicks=max(outcome.results["clicks"], default=0),
-            conversions=max(outcome.results["conversions"], default=0),
-            cells=len(outcome.results),
-            ours="" if ours is None else ours.name,
-            headline=headline(outcome),
-            sentences=summary(outcome),
-            unfinished=_unfinished(outcome),
             tables=tables,
             drawn=[_drawn(figure) for figure in made],
             glossary=_glossary(made, tables),
-            facts=_facts(outcome),
-            command=_command(outcome.bench),
         )
         + "\n"
     )

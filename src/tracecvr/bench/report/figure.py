@@ -191,7 +191,42 @@ class Bars:
         return f"Bars of {self.axis.label}: {', '.join(each)}."
 
 
-Panel = Chart | Bars
+@dataclass(frozen=True)
+class Heat:
+    """Rows by columns of numbers, as squares: the larger, the darker. `light` squares are marked as good, and `beside`
+    are columns of texts, by heading, between names and squares."""
+
+    title: str
+    axis: Axis
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    light: tuple[tuple[bool, ...], ...]
+    beside: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    top: float = 1.0
+    """The number from which on squares are darkest."""
+
+    def axes(self) -> tuple[Axis, ...]:
+        return (self.axis,)
+
+    def table(self) -> Table:
+        """All that is drawn, as figures."""
+        made = Table(self.title, ["", *(heading for heading, _ in self.beside), *self.columns])
+        for n, (name, row) in enumerate(zip(self.names, self.values, strict=True)):
+            texts = [Text(texts[n]) for _, texts in self.beside]
+            made.rows.append([Text(name), *texts, *(Text(self.axis.shown(value)) for value in row)])
+        return made
+
+    def words(self) -> str:
+        """The largest number of every row."""
+        each = []
+        for name, row in zip(self.names, self.values, strict=True):
+            known = [(value, column) for value, column in zip(row, self.columns, strict=True) if value is not None]
+            each += [f"{name} at most {self.axis.shown(max(known)[0])}, for {max(known)[1]}"] if known else []
+        return f"Squares of {self.axis.label}: {'; '.join(each)}."
+
+
+Panel = Chart | Bars | Heat
 
 
 @dataclass(frozen=True)

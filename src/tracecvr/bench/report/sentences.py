@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
+from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.bench.posteriors import Judge, Judged
 from tracecvr.bench.report.comparisons import against_best, distances_to
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
@@ -97,6 +98,7 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
         return [Sentence("fact", "No row of ours (TRACE) is finished, so nothing is compared with it.")]
     sentences = [_against_best(outcome, ours, metric) for metric in _directed(outcome)]
     sentences += [*_forms(outcome, ours), *_bounds(outcome), _gap_closed(outcome, ours), _cost(outcome, ours)]
+    sentences += [_elsewhere(outcome)]
     return [one for one in sentences if one is not None]
 
 
@@ -185,6 +187,23 @@ def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
         f"Cost: {ours.name} is shown {mine:.2f} events per click (the other methods {shown[0]:.2f} to {shown[-1]:.2f}) "
         f"and takes {duration(mine_s)} per run (the others {duration(times[0])} to {duration(times[-1])}).",
     )
+
+
+def _elsewhere(outcome: Outcome) -> Sentence | None:
+    """Which of the methods is safest on other logs, for a reader who has to take one."""
+    findings, fair = load_findings(), [line for line in outcome.lines if line.facts["role"] != "upper"]
+    scored = [(mean, line) for line in fair if (mean := line.mean("nll")) is not None]
+    best = min(scored, key=lambda one: one[0])[1] if scored else None
+    here = dict.fromkeys(line.facts["method"] for line in fair)
+    known = [one for name in here if (one := findings.methods.get(name)) is not None and one.worst is not None]
+    if best is None or len(known) < 2:
+        return None
+    safest = min(known, key=lambda one: one.worst or 0.0)
+    words = [f"On other logs: of these methods, {safest.label} has the smallest worst regret over the gauntlet's "]
+    words += [f"{len(findings.logs)} logs, {safest.worst:.4f} in NLL (on {safest.worst_log})"]
+    theirs = next((one for one in known if one.method == best.facts["method"] and one is not safest), None)
+    words += [f"; {theirs.label}, the best here, has {theirs.worst:.4f} (on {theirs.worst_log})"] if theirs else []
+    return Sentence("fact", "".join(words) + ".")
 
 
 def _seconds(line: Line) -> float:

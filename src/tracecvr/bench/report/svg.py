@@ -10,9 +10,9 @@ from importlib import resources
 
 from markupsafe import Markup
 
-from tracecvr.bench.report import bars, charts, elements, palette
+from tracecvr.bench.report import bars, charts, elements, palette, squares
 from tracecvr.bench.report.elements import Drawing, element, plain, text, width_of
-from tracecvr.bench.report.figure import Bars, Figure, Panel
+from tracecvr.bench.report.figure import Bars, Figure, Heat, Panel
 
 WIDE, NARROW, GAP = 1000.0, 354.0, 24.0
 """Widths that figures are drawn for: the text column on a large screen and on a phone, and what is between panels."""
@@ -23,6 +23,8 @@ _FONT = '"Liberation Sans", Arial, Helvetica, sans-serif'
 
 def drawn(panel: Panel, width: float, keys: dict[str, int]) -> Drawing:
     """A panel of that width; `keys` number the series of its figure, for the page's script."""
+    if isinstance(panel, Heat):
+        return squares.drawn(panel, width)
     return bars.drawn(panel, width) if isinstance(panel, Bars) else charts.drawn(panel, width, keys)
 
 

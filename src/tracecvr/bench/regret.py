@@ -1,0 +1,240 @@
+"""How each method did on one log, beside the best that knows no future: regret, and what else the gauntlet tells.
+
+regret    NLL minus that of the best method on that log whose role is not `upper`
+excess    NLL minus that of the true rates, on synthetic logs
+share     of the way from Pretrain to Oracle, where Oracle is clearly the better of the two
+pcoc      predicted over observed conversions
+logistic  NLL minus that of the logistic regression
+
+Each has an interval: over seeds (Student's t) if there are several, else by a bootstrap over days of the stream, or
+over its intervals where it has fewer than five days.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracecvr.base import metrics
+from tracecvr.base.config import DAY
+from tracecvr.base.files import read_json
+from tracecvr.bench import stats
+from tracecvr.bench.stats import Difference, Floats
+from tracecvr.bench.tables import Line, Outcome, numbers
+from tracecvr.data.table import ClickTable
+from tracecvr.runs.replay import FullPlan
+
+FIGURES = ("regret", "excess", "share", "pcoc", "logistic")
+SCHEMA = (
+    dict.fromkeys(("log", "about", "method", "label", "role"), pl.String)
+    | dict.fromkeys(("seeds", "clicks", "conversions"), pl.Int64)
+    | {"nll": pl.Float64}
+    | {f"{figure}{end}": pl.Float64 for figure in FIGURES for end in ("", "_low", "_high")}
+    | dict.fromkeys(("best", "near_best"), pl.Boolean)
+    | {"over": pl.String, "seconds": pl.Float64}
+)
+"""Columns of `gauntlet.parquet`. `near_best`: it is the best, or the interval of its regret includes zero; null for
+upper bounds, and where no interval is known."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """NLL of one method, or of a reference: by seed, and of each interval as the mean over seeds."""
+
+    by_seed: dict[int, float]
+    intervals: Floats
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.by_seed.values())))
+
+
+class Course:
+    """A finished bench of one log, and the scores of all that ran on it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.seeds: list[int] = outcome.bench["seeds"]
+        self.lines = [line for line in outcome.lines if len(line.cells) == len(self.seeds)]
+
+    @cached_property
+    def intervals(self) -> pl.DataFrame:
+        """Start, clicks and references of each interval: the same for all methods."""
+        return self._intervals(self.lines[0])[0]
+
+    @cached_property
+    def block(self) -> int:
+        """Seconds of the stream that intervals are drawn by."""
+        start = self.intervals["start"]
+        days = ((start - start.min()) // DAY).n_unique()
+        return DAY if days >= stats.ENOUGH_DAYS else int(start.diff().drop_nulls().min() or DAY)  # type: ignore[arg-type]
+
+    def score(self, line: Line) -> Score:
+        """Of one method."""
+        intervals = np.mean([numbers(one["nll"]) for one in self._intervals(line)], axis=0)
+        return Score(line.by_seed("nll"), intervals)
+
+    def reference(self, intervals: Floats) -> Score:
+        """Of what is the same for all seeds."""
+        mean = float(np.average(intervals, weights=self.clicks))
+        return Score(dict.fromkeys(self.seeds, mean), intervals)
+
+    @property
+    def clicks(self) -> Floats:
+        return self.intervals["clicks"].to_numpy().astype(float)
+
+    @property
+    def start(self) -> npt.NDArray[np.int64]:
+        return self.intervals["start"].to_numpy()
+
+    @cached_property
+    def truth(self) -> Score | None:
+        """Of the true rates, where the log knows them."""
+        data = self.outcome.out / "data"
+        table = ClickTable.load(data) if ClickTable.exists(data) else None
+        if table is None or "p" not in table.truth:
+            return None
+        first, last = FullPlan(**self._result(self.lines[0])["plan"]).judged_rows(table)
+        p = np.asarray(table.truth["p"][first:last], dtype=np.float64)
+        loss = metrics.nll(np.log(p / (1 - p)), np.asarray(table.label[first:last]))
+        edges = np.cumsum([0, *self.intervals["clicks"]])[:-1]
+        return self.reference(np.add.reduceat(loss, edges) / self.clicks)
+
+    def difference(self, ours: Score, theirs: Score) -> Difference:
+        """NLL of one minus that of another."""
+        if len(self.seeds) == 1:
+            drawn = stats.over_days(self.start, self.clicks, ours.intervals, theirs.intervals, self.block)
+            if drawn is not None:
+                return drawn
+        paired = stats.paired(ours.by_seed, theirs.by_seed)
+        assert paired is not None
+        return paired
+
+    def share(self, ours: Score, low: Score, high: Score) -> Difference | None:
+        """How far one is on the way from `low` to `high`; None unless the latter is clearly better."""
+        way = self.difference(high, low)
+        if not way.clear or way.mean > 0:
+            return None
+        if len(self.seeds) > 1:
+            each = [stats.improvement(ours.by_seed[s], low.by_seed[s], high.by_seed[s]) for s in self.seeds]
+            return _over_seeds([one for one in each if one is not None])
+        gained, possible = ((low.intervals - one.intervals) * self.clicks for one in (ours, high))
+        return stats.ratio_over_days(self.start, gained, possible, self.block)
+
+    def pcoc(self, line: Line) -> Difference | None:
+        """Predicted over observed conversions."""
+        path = self._folder(line, self.seeds[0]) / "scores.parquet"
+        if len(self.seeds) > 1 or not path.is_file():
+            return _over_seeds(list(line.by_seed("pcoc").values()))
+        scores = pl.read_parquet(path)
+        weight = scores["weight"].to_numpy() if "weight" in scores.columns else np.ones(len(scores))
+        predicted, label = (scores[name].cast(pl.Float64).to_numpy() for name in ("probability", "label"))
+        start = scores["click_ts"].to_numpy() - self.start[0]
+        return stats.ratio_over_days(start, predicted * weight, label * weight, self.block)
+
+    def _intervals(self, line: Line) -> list[pl.DataFrame]:
+        frames = [self.outcome.intervals(line, seed) for seed in self.seeds]
+        return [frame for frame in frames if frame is not None]
+
+    def _folder(self, line: Line, seed: int) -> Path:
+        return self.outcome.out / "cells" / f"{line.facts['name']}~seed{seed}"
+
+    def _result(self, line: Line) -> dict[str, Any]:
+        result: dict[str, Any] = read_json(self._folder(line, self.seeds[0]) / "result.json")
+        return result
+
+
+def _over_seeds(values: list[float]) -> Difference | None:
+    if not values:
+        return None
+    spread = stats.spread(values)
+    return Difference(spread.mean, *spread.interval(), None, spread.n)
+
+
+def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
+    """A row per method of a finished bench; methods of which a seed failed are left out."""
+    course = Course(outcome)
+    scores = {line.name: course.score(line) for line in course.lines}
+    fair = [line.name for line in course.lines if line.facts["role"] != "upper"]
+    if not fair:
+        return pl.DataFrame(schema=SCHEMA)
+    best = min(fair, key=lambda name: scores[name].mean)
+    ends = [_named(course, role) for role in ("lower", "upper")]
+    rows = []
+    for line in course.lines:
+        ours = scores[line.name]
+        figures: dict[str, Difference | None] = dict.fromkeys(FIGURES)
+        figures["regret"] = regret = course.difference(ours, scores[best])
+        figures["excess"] = None if course.truth is None else course.difference(ours, course.truth)
+        if ends[0] is not None and ends[1] is not None:
+            figures["share"] = course.share(ours, scores[ends[0]], scores[ends[1]])
+        figures["pcoc"] = course.pcoc(line)
+        if "logistic_nll" in course.intervals.columns:
+            logistic = course.reference(numbers(course.intervals["logistic_nll"]))
+            figures["logistic"] = course.difference(ours, logistic)
+        upper, known = line.facts["role"] == "upper", regret.low is not None
+        rows.append(
+            {
+                "log": log,
+                "about": about,
+                "method": line.facts["method"],
+                "label": line.name,
+                "role": line.facts["role"],
+                "seeds": len(course.seeds),
+                "clicks": line.cells["clicks"][0],
+                "conversions": line.cells["conversions"][0],
+                "nll": ours.mean,
+                "best": line.name == best,
+                "near_best": True if line.name == best else None if upper or not known else not regret.clear,
+                "over": regret.over,
+                "seconds": sum(line.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream")),
+            }
+            | {f"{name}{end}": value for name, one in figures.items() for end, value in _ends(one).items()}
+        )
+    return pl.DataFrame(rows, SCHEMA)
+
+
+def _named(course: Course, role: str) -> str | None:
+    return next((line.name for line in course.lines if line.facts["role"] == role), None)
+
+
+def _ends(one: Difference | None) -> dict[str, float | None]:
+    if one is None:
+        return dict.fromkeys(("", "_low", "_high"))
+    return {"": one.mean, "_low": one.low, "_high": one.high}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method over all logs. `worst` is None if it failed on one of them."""
+
+    method: str
+    label: str
+    role: str
+    logs: int
+    near_best: int
+    worst: float | None
+    worst_log: str
+    median: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def standings(frame: pl.DataFrame) -> list[Standing]:
+    """Every method, the smallest worst regret first; upper bounds last."""
+    every = frame["log"].n_unique()
+    made = []
+    for mine in frame.partition_by("label", maintain_order=True):
+        worst = mine.sort("regret", descending=True).row(0, named=True)
+        near = int(mine["near_best"].fill_null(False).sum())
+        median = float(mine["regret"].median())  # type: ignore[arg-type]
+        facts = (worst["method"], worst["label"], worst["role"], len(mine), near)
+        made.append(Standing(*facts, worst["regret"] if len(mine) == every else None, worst["log"], median))
+    return sorted(made, key=lambda one: (one.role == "upper", one.worst is None, one.worst or 0.0))

@@ -1,0 +1,262 @@
+"""The gauntlet: regret of every method on every log, from figures that are made up and from two small logs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from conftest import Call
+
+import documents
+import madeup
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, write_json
+from tracecvr.bench import engines, gauntlet, gauntlet_results, regret, suite
+from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench.gauntlet_report import Field, heat_map, tables
+from tracecvr.bench.report import svg
+from tracecvr.bench.report.sentences import summary
+from tracecvr.bench.tables import Outcome
+
+SUITE = """
+about = "small"
+metrics = ["nll"]
+[set]
+hidden = [8]
+warm_epochs = 1
+[short]
+methods = ["vanilla"]
+logs = ["second"]
+[[row]]
+method = ["pretrain", "vanilla", "oracle"]
+[[log]]
+name = "first"
+data = "hardships"
+options = {hardship = "tiny", clicks = 2000}
+set = {interval = "1d"}
+[[log]]
+name = "second"
+about = "a log of one day"
+data = "hardships"
+options = {hardship = "dense", clicks = 2000}
+[[log]]
+name = "elsewhere"
+data = "taobao"
+file = "nowhere.csv"
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gauntlet") / "small.toml"
+    path.write_text(SUITE)
+    return path
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benches run in this process: it takes seconds to start another."""
+    monkeypatch.setattr(engines, "chosen", lambda *_: Serial())
+
+
+# Arithmetic.
+
+
+def measured(folder: Path, auc: madeup.Figures, log: str = "here") -> pl.DataFrame:
+    """NLL is 1.2 minus AUC."""
+    return regret.measure(Outcome(madeup.bench(folder / log, auc)), log, "made up")
+
+
+def row(frame: pl.DataFrame, label: str) -> dict[str, Any]:
+    return frame.filter(pl.col("label") == label).row(0, named=True)
+
+
+def test_one_seed_is_judged_over_days(tmp_path: Path) -> None:
+    frame = measured(tmp_path, {"Pretrain": (0.70,), "DEFER": (0.7799,), "TRACE": (0.78,), "Oracle": (0.80,)})
+    best, near, behind, bound = (row(frame, label) for label in ("TRACE", "DEFER", "Pretrain", "Oracle"))
+    assert (best["best"], best["near_best"], best["regret"]) == (True, True, 0.0)
+    assert (near["best"], near["near_best"], near["over"]) == (False, True, "days")
+    assert near["regret_low"] < 0 < near["regret_high"]
+    assert behind["near_best"] is False
+    assert behind["regret"] == pytest.approx(0.08, abs=0.005)
+    assert behind["regret_low"] > 0
+    assert bound["regret"] < 0  # better, but not a candidate
+    assert (bound["best"], bound["near_best"]) == (False, None)
+    assert [row(frame, label)["share"] for label in ("Pretrain", "Oracle")] == pytest.approx([0, 1])
+    assert best["share"] == pytest.approx(0.8, abs=0.05)
+    assert best["share_low"] < best["share"] < best["share_high"]
+
+
+def test_several_seeds_are_paired(tmp_path: Path) -> None:
+    auc = {"Pretrain": (0.70, 0.71, 0.72), "DEFER": (0.779, 0.792, 0.799), "TRACE": (0.78, 0.79, 0.80)}
+    frame = measured(tmp_path, auc | {"Oracle": (0.80, 0.81, 0.82)})
+    assert row(frame, "Pretrain")["regret"] == pytest.approx(0.08)
+    assert row(frame, "TRACE")["regret"] == 0
+    assert row(frame, "DEFER")["regret"] == pytest.approx(0)
+    assert frame.filter("near_best")["label"].to_list() == ["DEFER", "TRACE"]
+    assert row(frame, "TRACE")["share"] == pytest.approx(0.8)
+    assert frame["over"].unique().to_list() == ["seeds"]
+    assert row(frame, "DEFER")["pcoc"] == pytest.approx(1.58)
+
+
+def test_a_share_needs_an_oracle_that_is_better(tmp_path: Path) -> None:
+    frame = measured(tmp_path, {"Pretrain": (0.75,), "TRACE": (0.78,), "Oracle": (0.74,)})
+    assert frame["share"].null_count() == 3
+    assert frame["excess"].null_count() == 3  # nothing is known of the truth
+
+
+def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: Path) -> None:
+    one = measured(tmp_path, {"Pretrain": (0.70,), "TRACE": (0.78,), "DEFER": (0.77,), "Oracle": (0.80,)}, "one")
+    two = measured(tmp_path, {"Pretrain": (0.76,), "TRACE": (0.75,), "Oracle": (0.80,)}, "two")
+    field = Field(pl.concat([one, two]), {"absent": []})
+    assert [s.label for s in field.standings] == ["TRACE", "Pretrain", "DEFER", "Oracle"]
+    trace, pretrain, failed, _ = field.standings
+    assert (trace.worst_log, trace.near_best) == ("two", 1)
+    assert trace.worst == pytest.approx(0.01, abs=0.003)
+    assert pretrain.median == pytest.approx(0.04, abs=0.005)
+    assert (failed.worst, failed.logs) == (None, 1)
+    drawn = svg.document(heat_map(field))
+    assert all(text in drawn for text in ("Regret of every method", "TRACE, two: 0.0", "DEFER, two: n/a"))
+    assert drawn.count('class="heat light"') == 2
+
+
+# Two logs, end to end.
+
+
+@pytest.mark.usefixtures("here")
+def test_a_gauntlet_of_two_logs(path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    out = path.parent / "out"
+    assert call("bench", path, "--out", out) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("not at hand, left out: elsewhere (set TRACECVR_DATA") == 1
+    frame = pl.read_parquet(out / "gauntlet.parquet")
+    assert frame.schema == pl.Schema(regret.SCHEMA)
+    assert frame.select("log", "label").rows() == [
+        (log, label) for log in ("first", "second") for label in ("Pretrain", "Vanilla", "Oracle")
+    ]
+    assert dict(frame.select("log", "about").iter_rows()) == {
+        "first": "3,000 clicks in all",
+        "second": "a log of one day",
+    }
+    assert dict(frame.select("log", "over").iter_rows()) == {"first": "days", "second": "intervals"}
+    results = pl.concat(pl.read_parquet(out / log / "results.parquet") for log in ("first", "second"))
+    assert frame["nll"].to_list() == results["nll"].to_list()
+    assert frame["pcoc"].to_list() == pytest.approx(results["pcoc"].to_list())
+    assert (frame["nll"] - frame["excess"]).n_unique() <= 6  # of each log, the NLL of the true rates
+    by_log = frame.with_columns(truth=pl.col("nll") - pl.col("excess")).group_by("log").agg(pl.col("truth").std())
+    assert by_log["truth"].max() < 1e-9  # type: ignore[operator]
+    assert (frame["logistic"] - (frame["nll"] - results["logistic_nll"])).abs().max() < 1e-9  # type: ignore[operator]
+    table = (out / "table.md").read_text()
+    assert "## Regret" in table
+    assert "Left out, because their files are not at hand (TRACECVR_DATA): elsewhere." in table
+    assert "http" not in (out / "report.html").read_text().replace("http://www.w3.org", "")
+    assert call("report", out, "--svg") == 0
+    assert (out / "figures" / "regret.svg").is_file()
+    (out / "second" / "cells").rename(out / "second" / "gone")
+    assert call("bench", path, "--out", out, "--logs", "first") == 0  # nothing is run again
+    assert pl.read_parquet(out / "gauntlet.parquet")["log"].unique().to_list() == ["first"]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_short_form(path: Path, call: Call) -> None:
+    out = path.parent / "short"
+    assert call("bench", path, "--short", "--out", out) == 0
+    assert pl.read_parquet(out / "gauntlet.parquet").select("log", "method").rows() == [("second", "vanilla")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["small.toml", "--data", "synthetic"], "has its own logs"),
+        (["small.toml", "--logs", "secund"], "did you mean 'second'"),
+        (["quick"], "--data is missing"),
+        (["quick", "--data", "synthetic", "--short"], "is run on one log"),
+    ],
+)
+def test_what_is_refused(
+    path: Path, call: Call, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    given = [str(path) if word == "small.toml" else word for word in words]
+    assert call("bench", *given, "--out", path.parent / "refused") == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ('name = "a"', "log 1: no data"),
+        ('name = "a/b"\ndata = "x"', "names a directory"),
+        ('nam = "a"', "did you mean"),
+    ],
+)
+def test_a_log_that_is_wrong(tmp_path: Path, log: str, message: str) -> None:
+    (tmp_path / "bad.toml").write_text(f'[[row]]\nmethod = "vanilla"\n[[log]]\n{log}\n')
+    with pytest.raises(UserError, match=message):
+        suite.load(str(tmp_path / "bad.toml"))
+
+
+def test_the_suite_names_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tracecvr.base import registry
+    from tracecvr.datasets.hardships import HARDSHIPS
+
+    made = suite.load("gauntlet")
+    assert [log.options["hardship"] for log in made.logs if log.data == "hardships"] == list(HARDSHIPS)
+    assert [log.name for log in gauntlet.chosen_logs(made, made.short["logs"])] == list(made.short["logs"])
+    assert set(made.short["methods"]) <= set(registry.available("method"))
+    monkeypatch.setenv("TRACECVR_DATA", str(tmp_path))
+    (tmp_path / "taobao_slice.csv").touch()
+    at_hand = [log.name for log in made.logs if gauntlet.source_of(log) is not None]
+    assert at_hand == ["taobao"]
+
+
+# What is packaged.
+
+
+def test_findings_are_those_of_the_results_in_the_docs(tmp_path: Path) -> None:
+    folder = documents.ROOT / "docs" / "results" / "gauntlet"
+    frame = pl.read_parquet(folder / "gauntlet.parquet")
+    gauntlet_results.write(frame, read_json(folder / "gauntlet.json"), tmp_path / "again.json")
+    assert read_json(tmp_path / "again.json") == read_json(gauntlet_results.PATH)
+    made = "\n\n".join(table.markdown() for table in tables(Field(frame, read_json(folder / "gauntlet.json"))))
+    assert made in (folder / "table.md").read_text()
+
+
+def test_findings_in_words(call: Call, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = gauntlet_results.load_findings().words("telescoped")
+    assert re.fullmatch(r"worst regret \d\.\d{4} \(\w+\); near the best on \d+ of \d+ logs", words)
+    assert gauntlet_results.load_findings().words("mine") == ""
+    assert call("methods", "--json") == 0
+    listed = {method["name"]: method["gauntlet"] for method in json.loads(capsys.readouterr().out)}
+    assert (listed["telescoped"], listed["oracle"]) == (words, "")
+    methods = {"Pretrain": (0.7, 0.71), "TRACE": (0.78, 0.77)}
+    sentences = [sentence.text for sentence in summary(Outcome(madeup.bench(tmp_path / "bench", methods)))]
+    assert sum("On other logs: of these methods" in text for text in sentences) == 1
+
+
+def test_a_gauntlet_is_taken_into_the_docs(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    bench = tmp_path / "bench"
+    madeup.bench(bench / "here", {"Pretrain": (0.7,), "TRACE": (0.78,)})
+    facts = {
+        "suite": "gauntlet",
+        "about": "",
+        "seeds": [0],
+        "methods": [],
+        "settings": {},
+        "absent": [],
+        "tracecvr": "0",
+    }
+    write_json(bench / "gauntlet.json", facts | {"logs": [{"name": "here", "about": "made up"}]})
+    out = documents.script("collect").collect_gauntlet(bench, tmp_path, tmp_path / "packaged.json")
+    assert {path.name for path in out.iterdir()} == {
+        "gauntlet.json",
+        "gauntlet.parquet",
+        "table.md",
+        "report.html",
+        "regret.png",
+    }
+    assert read_json(tmp_path / "packaged.json")["methods"]["trace"]["near_best"] == 1
