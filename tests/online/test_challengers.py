@@ -131,7 +131,7 @@ def test_it_goes_on_from_the_stores_own_model(made: Made) -> None:
         path.unlink()
     learn_all(store)
     assert newest(faster)["sha256"] == before, "from the state that it started from"
-    with pytest.raises(UserError, match="its nets or its optimiser are others; start it with --warm history"):
+    with pytest.raises(UserError, match="its nets or its optimiser differ; start it with --warm history"):
         create(store, "large", Parts.of(store, None, (), {"hidden": "9,9"}), "champion")
 
 
@@ -477,7 +477,7 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
         (("more", "--share", 0.9), "is more than 1 together"),
         (("more", "--by", "colour"), "expected one of click_id, user, "),
         (("more", "--warm", "champion"), "the store has no version yet"),
-        (("more", "--method", "oracle"), "never live"),
+        (("more", "--method", "oracle"), "cannot run live"),
         (("more", "--method", "mine.py"), "cannot be made of a file"),
         (("more", "--plugin", "completer"), "--plugin needs --method"),
     ):
@@ -494,7 +494,9 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     assert "give a number of `tracecvr models list`, newest, or" in said("models", "promote", store.folder, "x", code=2)
     assert "serves: promote another first" in said("challengers", "drop", store.folder, "other", code=2)
     said("models", "rollback", store.folder)
-    assert "promoted once it is significantly better" in said("challengers", "rule", store.folder, "other", "--promote-if-better")
+    assert "promoted once it is significantly better" in said(
+        "challengers", "rule", store.folder, "other", "--promote-if-better"
+    )
     assert "answers 0 of the clicks" in said("challengers", "share", store.folder, "other", 0)
     assert "dropped: other" in said("challengers", "drop", store.folder, "other")
     assert said("challengers", "list", store.folder) == ""
