@@ -256,7 +256,7 @@ def test_late_looks_are_sampled_only_if_warm_up_is_large() -> None:
     method = engine.method
     assert isinstance(method, Telescoped)
     method.counts.clear()
-    assert method.share == 0.25  # a model of an earlier version goes on as it was
+    assert method.share == 0.25  # before warm-up
     for b in CELL.source().history(CELL.schema.split, "mature").batches(1000, None):
         method.observe(b)
     clicks = int(method.counts["warm_up_clicks"])

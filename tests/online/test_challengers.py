@@ -131,7 +131,7 @@ def test_it_goes_on_from_the_stores_own_model(made: Made) -> None:
         path.unlink()
     learn_all(store)
     assert newest(faster)["sha256"] == before, "from the state that it started from"
-    with pytest.raises(UserError, match="its nets or its optimiser are others; start it with --warm history"):
+    with pytest.raises(UserError, match="its nets or its optimiser differ; start it with --warm history"):
         create(store, "large", Parts.of(store, None, (), {"hidden": "9,9"}), "champion")
 
 
@@ -477,7 +477,7 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
         (("more", "--share", 0.9), "is more than 1 together"),
         (("more", "--by", "colour"), "expected one of click_id, user, "),
         (("more", "--warm", "champion"), "the store has no version yet"),
-        (("more", "--method", "oracle"), "never live"),
+        (("more", "--method", "oracle"), "cannot run live"),
         (("more", "--method", "mine.py"), "cannot be made of a file"),
         (("more", "--plugin", "completer"), "--plugin needs --method"),
     ):

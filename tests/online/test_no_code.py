@@ -167,17 +167,6 @@ def test_a_run_of_a_file_goes_on_with_the_same_file_alone(
     assert "code.trap" in capsys.readouterr().err
 
 
-def test_a_run_that_recorded_no_hash_goes_on(trap: Path, tmp_path: Path, call: Call) -> None:
-    """As runs did before hashes were recorded."""
-    run = tmp_path / "run"
-    words = (*RUN, "--method", trap, "--out", run, "--resume")
-    assert call(*words) == 0
-    recorded = json.loads((run / "run.json").read_text())
-    del recorded["code"]
-    (run / "run.json").write_text(json.dumps(recorded))
-    assert call(*words) == 0
-
-
 def test_names_from_data_are_no_files(trap: Path, marker: Path) -> None:
     for kind in ("method", "plugin", "dataset", "backbone", "optimiser"):
         with pytest.raises(UserError, match="entry point"):

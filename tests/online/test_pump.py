@@ -617,18 +617,7 @@ def test_the_newest_version_is_announced_at_least_once(made: Made, monkeypatch: 
     assert "announced" not in status_of(store)["events"]
 
 
-# Stores of before, and extras.
-
-
-def test_a_store_of_before_there_were_sources_is_read_on(tmp_path: Path) -> None:
-    log = Inbox(tmp_path / "events.db", GRID)
-    log.append([READER.read(click(1, 101))])
-    for table in ("sources", "positions", "unread"):
-        log._db.execute(f"DROP TABLE {table}")
-    log.close()
-    log = Inbox(tmp_path / "events.db", GRID)
-    assert log.sources() == {}
-    assert len(log.since(0, 10)) == 1
+# Extras.
 
 
 def test_a_client_that_is_not_installed_is_named(

@@ -37,11 +37,8 @@ def _runs(bench: Path) -> Iterator[Path]:
 
 
 def _key(run: dict[str, Any]) -> str:
-    """What makes two runs the same run, and the log that they replay; where that was read from does not matter. An
-    option of the plan that is not given is one that an older run did not know."""
-    plan = {name: value for name, value in run["config"]["plan"].items() if value is not None}
-    facts = {name: value for name, value in run.items() if name != "source"}
-    return json.dumps(facts | {"config": run["config"] | {"plan": plan}}, sort_keys=True)
+    """What makes two runs the same, and the log that they replay; where that was read from does not matter."""
+    return json.dumps({name: value for name, value in run.items() if name != "source"}, sort_keys=True)
 
 
 def _copy(run: Path, target: Path) -> None:

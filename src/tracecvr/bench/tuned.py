@@ -19,8 +19,6 @@ seconds = 512.0                   # of all trials: warm-up and stream
 [method.trace.settings]
 "stream.learning_rate" = "0.0001"
 ```
-
-Files of old have a table of settings for each method and nothing else: nothing is known of their period.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a bench to its figures. A figure whose data are not there (no posterior asked for, an old run) is left out."""
+"""From a bench to its figures. A figure whose data are missing is left out: a posterior, or runs that were not kept."""
 
 from __future__ import annotations
 
