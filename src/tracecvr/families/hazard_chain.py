@@ -30,17 +30,18 @@ def output_count(ages: int, actions: int) -> int:
     return ages * actions * actions + ages * (actions - 1) * actions
 
 
-def log_chain(outputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def log_chain(outputs: Tensor, state: Tensor, others: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Three logarithms of the law, from the outputs of a net and `state` (B, H, K), which actions have happened by
-    each age:
+    each age. Without `others`, only the conversion counts.
 
     - P(o_1..o_h | x, y = 0) and P(o_1..o_h, open | x, y = 1), after no window and after each: (B, H + 1) each;
     - P(conversion in window h, o_1..o_{h-1}, open before | x, y = 1): (B, H).
     """
     without, with_it = _hazard_logits(outputs, state)
-    no = F.pad(_log_others(without, state).cumsum(1), (1, 0))
     waits, leaves = _log_conversion(with_it)
-    still_open = F.pad((waits + _log_others(with_it[:, :, 1:], state)).cumsum(1), (1, 0))
+    no = _log_others(without, state) * others
+    still_open = waits + _log_others(with_it[:, :, 1:], state) * others
+    no, still_open = (F.pad(windows.cumsum(1), (1, 0)) for windows in (no, still_open))
     return no, still_open, still_open[:, :-1] + leaves
 
 

@@ -71,8 +71,7 @@ class RepeatedLooks(Method):
         """The share of late looks that is taken: the option's, or what the size of warm-up calls for."""
         if self.late_share is not None:
             return self.late_share
-        clicks = self.counts.get("warm_up_clicks")  # models of earlier versions have no such count
-        return _USUAL_SHARE if clicks is None or clicks >= _SAMPLED_FROM else 1.0
+        return _USUAL_SHARE if self.counts.get("warm_up_clicks", 0) >= _SAMPLED_FROM else 1.0
 
     def observe(self, b: Reveals) -> None:
         if isinstance(b, LabelledReveals):

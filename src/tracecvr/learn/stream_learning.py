@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tracecvr.base.config import DAY, HOUR, Seconds, option
+from tracecvr.base.config import HOUR, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.learn.named_tensors import under
 from tracecvr.learn.optimisers import Rates, made
@@ -32,8 +32,8 @@ class StreamLearning:
 
     >>> StreamLearning(batch_size=0).batches(10_000, 4096)
     [slice(0, 10000, None)]
-    >>> StreamLearning(batch_size=None).batches(10_000, 4096)
-    [slice(0, 4096, None), slice(4096, 8192, None), slice(8192, 12288, None)]
+    >>> StreamLearning().batches(9_000, 4096)
+    [slice(0, 4500, None), slice(4500, 9000, None)]
     """
 
     learning_rate: float | None = option(
@@ -43,7 +43,10 @@ class StreamLearning:
         low=0,
     )
     batch_size: int | None = option(
-        0, "events per optimiser step in the stream; 0 for one step per interval, none for that of warm-up", low=0
+        None,
+        "events per optimiser step in the stream, roughly; by default as many as in warm-up, where they fit the log; 0 "
+        "for one step per interval",
+        low=0,
     )
     optimiser: str = option(
         "adam", "optimiser of the stream, by name: adam, adagrad, lazy_adam or one of an entry point"
@@ -60,7 +63,7 @@ class StreamLearning:
     )
     carry_moments: bool = option(False, "start the stream with the moments that Adam had at the end of warm-up")
     average: Seconds | None = option(
-        DAY,
+        12 * HOUR,
         "serve weights averaged over the stream, older ones with less weight: the time in which it falls to 37 %; none "
         "to serve the newest weights",
         above=0,
@@ -114,9 +117,12 @@ class StreamLearning:
         return {"optimiser": self.warm_optimiser, "embedding_learning_rate": self.embedding_learning_rate}
 
     def batches(self, events: int, batch_size: int) -> list[slice]:
-        """How the events of an interval are cut into optimiser steps; `batch_size` is that of warm-up."""
-        size = batch_size if self.batch_size is None else self.batch_size or _whole(events)
-        return [slice(first, first + size) for first in range(0, events, size)]
+        """How the events of an interval are cut into optimiser steps of about equal size; `batch_size` is that of
+        warm-up."""
+        wanted = batch_size if self.batch_size is None else self.batch_size or events
+        steps = max(round(events / max(wanted, 1)), -(-events // _LARGEST), 1)
+        size = max(-(-events // steps), 1)
+        return [slice(first, min(first + size, events)) for first in range(0, events, size)]
 
     def decay(self, seconds: int, clicks: int) -> float:
         """What is left of the weight of older models after an interval of so many seconds and clicks."""
@@ -127,12 +133,6 @@ class StreamLearning:
 
 AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, level_steps=1.0, average=None)
 """The stream is learnt with warm-up's step size and batch size, and its newest weights are served."""
-
-
-def _whole(events: int) -> int:
-    """All events in one batch, or in as few batches of equal size as the memory allows."""
-    batches = -(-events // _LARGEST)
-    return -(-events // batches) if batches else 1
 
 
 def moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ SPREAD = 0.1
 would take more clicks than there are to unlearn (20,000 synthetic clicks, Pretrain: NLL .484 without it, .469 with it).
 """
 
-_SMALLEST, _STEPS, _MOST_PASSES = 64, 100, 20
+_SMALLEST, _STEPS, _MOST_PASSES = 16, 100, 20
 
 
 def is_large(clicks: int, batch_size: int) -> bool:
@@ -30,10 +30,10 @@ def is_large(clicks: int, batch_size: int) -> bool:
 
 
 def batch_that_fits(clicks: int, batch_size: int) -> int:
-    """The largest power of two that gives a pass 100 steps, but at least 64 and at most the configured size.
+    """The largest power of two that gives a pass 100 steps, but at least 16 and at most the configured size.
 
     >>> [batch_that_fits(clicks, 4096) for clicks in (1_000, 30_000, 200_000, 2_000_000)]
-    [64, 256, 1024, 4096]
+    [16, 256, 1024, 4096]
     """
     if is_large(clicks, batch_size):
         return batch_size

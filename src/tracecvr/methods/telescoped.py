@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.families.hazard_chain import hazard_events, log_chain, output_count
+from tracecvr.families.hazard_chain import LOG_ZERO, hazard_events, log_chain, output_count
 from tracecvr.families.losses import CERTAIN
 from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
@@ -28,6 +28,10 @@ class Telescoped(RepeatedLooks):
     the stream. Over the life of a click the terms add up to the likelihood of its final state: nothing counts twice.
     The gradient of the rate's log-odds is the change of the posterior, and adds up to y - p, as Oracle's, even where
     the law is wrong. Methods that use the whole trajectory at each showing do not have this property.
+
+    Where warm-up is shorter than d_max, no click shows a whole life. Then warm-up takes clicks that are still open at
+    the last look that any click has reached for negatives, and actions other than the conversion are not used: with
+    neither, the rate would be free to explain them by conversions that nobody has seen.
 
     Looks in one interval are merged. On a large log, looks after the first show a sample of the open clicks, with a
     higher weight: a click is then shown about three times. The posterior of an open click comes from the same law.
@@ -50,22 +54,32 @@ class Telescoped(RepeatedLooks):
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         return (b.x,), torch.cat([b.truth[:, None], hazard_events(b, self.windows)], dim=1)
 
+    def level(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor] | None:
+        """The rate, beside the posterior of open clicks. Of young clicks, that is a matter of the law more than of the
+        rate, so they are left out."""
+        old = b.take((2 * b.elapsed >= self.schema.d_max).nonzero()[:, 0])
+        outcome = torch.where(old.mature, CERTAIN * (2 * old.truth - 1), self.posterior(old))
+        return self.logit(old.x)[:, None], outcome[:, None]
+
     def log_chain(self, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
         """The law of each click's trajectory: see `hazard_chain`."""
         law = self.call("main", b.x)[:, 1:]
         law = _PULL * law + (1 - _PULL) * self.stop_gradient(law)  # Adam gives the outputs themselves full steps
-        return log_chain(law, b.trajectory(self.windows)[0])
+        whole_lives = self._looks_reached == len(self.looks)
+        return log_chain(law, b.trajectory(self.windows)[0], others=whole_lives)
 
-    def level(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor] | None:
-        """The rate, beside the posterior: clicks that are still open say something about the level, too."""
-        certain = torch.where(b.truth > 0, CERTAIN, -CERTAIN)
-        return self.logit(b.x)[:, None], torch.where(b.mature, certain, self.posterior(b))[:, None]
+    @property
+    def _looks_reached(self) -> int:
+        """How many looks the oldest click of warm-up has had."""
+        oldest = int(self.counts.get("oldest", self.schema.d_max))
+        return sum(look <= oldest for look in self.looks)
 
     # Training.
 
     def observe(self, b: Reveals) -> None:
         super().observe(b)
         if isinstance(b, LabelledReveals):
+            self.counts["oldest"] = torch.maximum(self.counts.get("oldest", b.elapsed.min()), b.elapsed.max())
             ahead = b.mature & (b.span <= self.schema.d_max)  # labels that were not yet known when history ended
             if ahead.any():  # history is in the order of arrival
                 self.counts["learnt_until"] = b.arrival[ahead].max()
@@ -78,22 +92,24 @@ class Telescoped(RepeatedLooks):
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
         """The likelihood of what has been seen of a click by its last look: the stream goes on from there."""
-        return -self.log_likelihood(b).gather(1, self.state_at_last_look(b)[:, None]).mean()
+        likelihood = self.log_likelihood(b, final=self._looks_reached)
+        return -likelihood.gather(1, self.state_at_last_look(b)[:, None]).mean()
 
     def loss(self, b: Reveals) -> Tensor:
         before, after = self.states(b)
-        likelihood = self.log_likelihood(b)
+        likelihood = self.log_likelihood(b, final=len(self.looks))
         new = likelihood.gather(1, after[:, None]) - likelihood.gather(1, before[:, None])
         return -(self.weight(b) * new[:, 0]).mean()
 
-    def log_likelihood(self, b: Reveals) -> Tensor:
+    def log_likelihood(self, b: Reveals, final: int) -> Tensor:
         """log P(all that was seen | x) in each state, that is, open after each look, converted, refunded:
-        (B, looks + 3)."""
+        (B, looks + 3). From the look `final` on, an open click is a negative."""
         at_looks = [0, *(self.windows.index(look) + 1 for look in self.looks)]
         log_no, log_open, log_converts = self.log_chain(b)
         logit = self.logit(b.x)
         no, yes = F.logsigmoid(-logit)[:, None], F.logsigmoid(logit)[:, None]
-        is_open = torch.logaddexp(no + log_no[:, at_looks], yes + log_open[:, at_looks])
+        log_later = log_open[:, at_looks].index_fill(1, torch.arange(max(final, 1), len(at_looks)), LOG_ZERO)
+        is_open = torch.logaddexp(no + log_no[:, at_looks], yes + log_later)
         window = torch.bucketize(b.age[:, :1].contiguous(), torch.tensor(self.windows)).clamp_max(len(self.windows) - 1)
         return torch.cat([is_open, yes + log_converts.gather(1, window), no], dim=1)
 
