@@ -49,20 +49,6 @@ def test_a_helper_gives_no_gradient_and_the_served_net_does() -> None:
     assert engine.method.call("main", x).requires_grad  # what was computed without gradient is not taken for it
 
 
-def test_a_helper_of_the_served_nets_warm_up_is_frozen_by_then() -> None:
-    engine, trainable = Subject("telescoped").engine(TABLE.schema), []
-    loss = engine.method.warm_loss
-
-    def watched(b: Any) -> Tensor:
-        trainable.append(any(weight.requires_grad for weight in engine.method.nets["chain"].parameters()))
-        return loss(b)
-
-    engine.method.warm_loss = watched  # type: ignore[method-assign]
-    engine.warm_up(TableSource(TABLE).history(SPLIT, "censored"))
-    assert trainable
-    assert not any(trainable)
-
-
 def test_the_same_inputs_are_computed_once_until_weights_change() -> None:
     engine, source = warmed("trace")
     net, x = counted(engine, "main"), source.clicks(0, DAY).x
@@ -111,7 +97,7 @@ def test_a_net_of_clicks_that_are_shown_once_is_computed_by_batch() -> None:
     net = counted(engine, "delay")
     events = engine.tick(source, SPLIT, SPLIT + DAY)
     assert sum(net.rows) == events
-    assert max(net.rows) <= engine.method.batch_size
+    assert max(net.rows) <= 1.5 * engine.method.batch_size  # steps of about equal size
 
 
 def test_a_net_of_more_than_features_is_computed_by_batch() -> None:
@@ -119,12 +105,3 @@ def test_a_net_of_more_than_features_is_computed_by_batch() -> None:
     net = counted(engine, "later")
     assert sum(net.rows) == 0
     assert engine.tick(source, SPLIT, SPLIT + DAY) == sum(net.rows)
-
-
-def test_what_was_kept_of_clicks_goes_when_a_helper_is_trained_again() -> None:
-    engine, source = warmed("telescoped", refresh=DAY)
-    engine.tick(source, SPLIT, SPLIT + DAY)
-    before = {id(cache) for cache in engine._calls._clicks.values()}
-    engine.tick(source, SPLIT + DAY, SPLIT + 2 * DAY)
-    assert before
-    assert before.isdisjoint(id(cache) for cache in engine._calls._clicks.values())

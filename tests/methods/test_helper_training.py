@@ -27,6 +27,7 @@ from tracecvr.families.late_conversions import DelayAware
 from tracecvr.families.method import Method
 from tracecvr.families.trajectory import TrajectoryAware, TrajectoryNet, count_action_states, count_states
 from tracecvr.learn.engine import Engine
+from tracecvr.methods import telescoped
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.methods.telescoped import Telescoped
 from tracecvr.methods.vanilla import Vanilla
@@ -40,7 +41,7 @@ END, DEADLINE = 4 * DAY, 3 * DAY
 AGES = (0, HOUR, 3 * HOUR, DAY)
 """Ages of clicks at the deadline: on boundaries of the law, and between them."""
 
-HERE = {"delay", "observed", "negative", "later", "trajectory", "chain", "completer"}
+HERE = {"delay", "observed", "negative", "later", "trajectory", "completer"}
 ELSEWHERE: set[str] = set()
 """Helpers whose calibration is tested in this file, and in others."""
 
@@ -352,18 +353,21 @@ def test_each_joint_state_has_its_own_cell(actions: int) -> None:
     assert all(apart[h, k, int(happened), y] == count for (h, k, happened, y), count in single.items())
 
 
-# The chain of the telescoped likelihood.
+# The law of the telescoped likelihood.
 
 
-def test_chain_learns_the_law_of_open_trajectories() -> None:
+def test_the_law_of_open_trajectories_is_learnt_with_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """P(carts so far, no conversion yet | kind, outcome) after each look. With one action beside the conversion and
     three looks, hazards can express every such law."""
     part = method_of("telescoped", ages=HORIZONS)
     assert isinstance(part, Telescoped)
-    net = part.nets["chain"] = Tabular(output_count(len(HORIZONS), 2))
+    net = part.nets["main"] = Tabular(1 + output_count(len(HORIZONS), 2))
     b = history_of(source_of([0]))
-    minimise(lambda: part.helper_loss("chain", b), net)
-    psi = part.log_psi(b).detach().exp().numpy().reshape(KINDS, SIZE, 2, len(HORIZONS) + 1)
+    part.observe(b)
+    monkeypatch.setattr(telescoped, "_PULL", 1.0)  # a tabular net has no layers below its outputs
+    minimise(lambda: part.warm_loss(b), net)
+    no, still_open, _ = part.log_chain(b)
+    psi = torch.stack([no, still_open], dim=1).detach().exp().numpy().reshape(KINDS, SIZE, 2, len(HORIZONS) + 1)
     for kind in range(KINDS):
         conversion, cart = delays_of(kind)
         converts = conversion <= D_MAX

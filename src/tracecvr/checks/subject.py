@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.families.method import Method
-from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.replay import FullPlan, Plan
 from tracecvr.stream.reveal import Reveals
@@ -130,7 +128,7 @@ class KnownLaw:
         """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
         method = engine.method
-        exact = self.helpers(clip, method.windows if isinstance(method, RepeatedLooks) else self.horizons)
+        exact = self.helpers(clip)
         if type(method).build is not Method.build:
             raise NotApplicable("its served net is more than a backbone: it has tests of its own")
         if unknown := set(method.helpers()) - set(exact):
@@ -142,9 +140,8 @@ class KnownLaw:
         method.observe(next(earlier.batches(self.clicks, None)))
         return engine
 
-    def helpers(self, clip: float, ages: tuple[int, ...]) -> dict[str, nn.Module]:
-        """Helper nets of a known law by name; each answers what the helper of that name estimates. `ages` are those at
-        which a method looks at clicks."""
+    def helpers(self, clip: float) -> dict[str, nn.Module]:
+        """Helper nets of a known law by name; each answers what the helper of that name estimates."""
         waiting = 1 - self.p + self.delayed
         return {
             "trajectory": ExactTrajectory(self.states(), clip),
@@ -152,13 +149,7 @@ class KnownLaw:
             "observed": Exact((self.p - self.delayed) / self.p),  # P(converted by w | y = 1)
             "negative": Exact((1 - self.p) / waiting),  # P(y = 0 | not converted by w)
             "later": Exact(self.delayed / waiting),  # P(y = 1 | not converted by w)
-            "chain": Exact([min(max(hazard, clip), 1 - clip) for hazard in self.hazards(ages)]),
         }
-
-    def hazards(self, ages: tuple[int, ...]) -> list[float]:
-        """P(converts by an age | y = 1, not by the age before), by age."""
-        by = [self._share(age) / self.p for age in ages]
-        return [(now - before) / (1 - before) if before < 1 else 0.5 for before, now in pairwise([0.0, *by])]
 
     def states(self) -> Tensor:
         """P(converted by each horizon | y): (2, H, 1)."""

@@ -103,15 +103,16 @@ class Telescoped(RepeatedLooks):
 
     def log_likelihood(self, b: Reveals, final: int) -> Tensor:
         """log P(all that was seen | x) in each state, that is, open after each look, converted, refunded:
-        (B, looks + 3). From the look `final` on, an open click is a negative."""
+        (B, looks + 3). From the look `final` on, an open click is a negative. A conversion counts in the window in which
+        it becomes known: until then the click was open."""
         at_looks = [0, *(self.windows.index(look) + 1 for look in self.looks)]
         log_no, log_open, log_converts = self.log_chain(b)
         logit = self.logit(b.x)
         no, yes = F.logsigmoid(-logit)[:, None], F.logsigmoid(logit)[:, None]
         log_later = log_open[:, at_looks].index_fill(1, torch.arange(max(final, 1), len(at_looks)), LOG_ZERO)
         is_open = torch.logaddexp(no + log_no[:, at_looks], yes + log_later)
-        window = torch.bucketize(b.age[:, :1].contiguous(), torch.tensor(self.windows)).clamp_max(len(self.windows) - 1)
-        return torch.cat([is_open, yes + log_converts.gather(1, window), no], dim=1)
+        window = torch.bucketize(b.known, torch.tensor(self.windows)).clamp_max(len(self.windows) - 1)
+        return torch.cat([is_open, yes + log_converts.gather(1, window[:, None]), no], dim=1)
 
     def posterior(self, b: Reveals) -> Tensor:
         log_no, log_open, _ = self.log_chain(b)

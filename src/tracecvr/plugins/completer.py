@@ -64,6 +64,9 @@ class Completer(Plugin):
     def base_rates(self, name: str, b: LabelledReveals) -> tuple[tuple[Tensor, ...], Tensor] | None:
         return (b.x, *b.trajectory(self.ends)), b.truth[:, None]
 
+    def level(self, name: str, b: LabelledReveals) -> None:
+        """None: its log-odds are near certain where a trajectory is complete, and right elsewhere for other reasons."""
+
     def loss(self, method: Method, b: Reveals) -> Tensor:
         pulled = method.uncertain(b).nonzero()[:, 0]
         state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
