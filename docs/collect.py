@@ -46,7 +46,8 @@ def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = gauntl
     facts, out = read_json(bench / "gauntlet.json"), folder / "gauntlet"
     out.mkdir(parents=True, exist_ok=True)
     for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
-        shutil.copyfile(path, out / path.name)
+        if path.suffix != ".html":  # as large as all its data, most of it the same script and style
+            shutil.copyfile(path, out / path.name)
     gauntlet_results.write(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
     return out
 

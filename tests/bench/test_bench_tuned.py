@@ -59,11 +59,6 @@ def test_choices_belong_to_the_learning_settings_that_they_were_made_with(tmp_pa
     papers = replace(TUNED, period=replace(PERIOD, learning="paper"))
     tuned.write(tmp_path / "tuned.toml", papers)
     assert tuned.load(tmp_path / "tuned.toml").learning == "paper"
-    text = (tmp_path / "tuned.toml").read_text()
-    (tmp_path / "earlier.toml").write_text(text.replace('learning = "paper"\n', ""))  # ours were the only ones
-    assert tuned.load(tmp_path / "earlier.toml") == TUNED
-    (tmp_path / "old.toml").write_text('[trace]\nlam = "0.3"\n')
-    assert tuned.load(tmp_path / "old.toml").learning == "ours"
 
 
 # Which clicks are tuned on, and which may be judged.

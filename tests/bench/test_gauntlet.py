@@ -256,7 +256,6 @@ def test_a_gauntlet_is_taken_into_the_docs(tmp_path: Path) -> None:
         "gauntlet.json",
         "gauntlet.parquet",
         "table.md",
-        "report.html",
         "regret.png",
     }
     assert read_json(tmp_path / "packaged.json")["methods"]["trace"]["near_best"] == 1

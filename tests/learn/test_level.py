@@ -96,8 +96,8 @@ def test_larger_steps_are_those_of_a_larger_step_size() -> None:
             adam.step()
         nets.append(net)
     torch.manual_seed(0)
-    start, *moved = (net.output_layers()[0].bias for net in (Perceptron(4, (5,), 3), *nets))
-    moved = [bias - start for bias in moved]
+    start = Perceptron(4, (5,), 3).output_layers()[0].bias
+    moved = [net.output_layers()[0].bias - start for net in nets]
     assert moved[1].tolist() == pytest.approx([10 * moved[0][0].item()] * 2 + [moved[0][2].item()])
     for name, weight in nets[0].state_dict().items():
         if not name.endswith("3.bias"):

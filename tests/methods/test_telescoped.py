@@ -235,7 +235,8 @@ def log_likelihood_of_end(table: ClickTable, row: int, ages: tuple[int, ...], se
         seen = torch.tensor([1.0, *(float(d <= start) for d in delay[1:])], dtype=torch.float64)
         hazard = torch.sigmoid(logits[window] @ seen)
         if converted:
-            last, here = window == len(ages) - 1, known <= end
+            last = window == len(ages) - 1
+            here = last or known <= end  # one that is known after d_max counts in the last window
             total += 0.0 if last else float(torch.log(hazard[0] if here else 1 - hazard[0]))
             if here:
                 break

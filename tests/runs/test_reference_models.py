@@ -87,14 +87,22 @@ def test_runs_that_share_a_folder_compute_them_once(tmp_path: Path, monkeypatch:
 
 
 def test_a_model_that_loses_to_the_constant_is_told_what_to_do() -> None:
-    assert reference_models.advice(0.4, 1.0, 0.4) is None
-    off, noise = reference_models.advice(0.6, 2.0, 0.4), reference_models.advice(0.6, 1.1, 0.4)
+    assert reference_models.advice(0.4, 1.0, 0.4, 1000) is None
+    off, noise = (reference_models.advice(0.6, pcoc, 0.4, 1000) for pcoc in (2.0, 1.1))
     assert off is not None
     assert noise is not None
     assert off.startswith("NLL 0.6 is worse than 0.4, that of a constant rate")
     assert "2.00 (PCOC)" in off
     assert "learning_rate" in noise
-    assert "diverged" in str(reference_models.advice(1e19, 0.0, 0.4))
+    assert "diverged" in str(reference_models.advice(1e19, 0.0, 0.4, 1000))
+
+
+def test_a_pcoc_that_is_off_beyond_noise_is_said() -> None:
+    assert reference_models.advice(0.3, 1.08, 0.4, 1000) is None  # three standard errors are 9.5 %
+    assert reference_models.advice(0.3, 1.02, 0.4, 10**6) is None  # beyond noise, and too little to matter
+    many, few = (str(reference_models.advice(0.3, pcoc, 0.4, 10_000)) for pcoc in (1.12, 0.88))
+    assert many.startswith("PCOC 1.120: it predicts 12% too many conversions, and chance explains at most 3.0%")
+    assert "12% too few" in few
 
 
 def with_references(out: Path, constant: float) -> Path:

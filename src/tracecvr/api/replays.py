@@ -151,7 +151,7 @@ class Result:
 
 def replay(
     log: Log,
-    method: str | Path | type[Method] = "trace",
+    method: str | Path | type[Method] = "telescoped",
     *,
     plugins: Sequence[str | Path | type[Plugin]] = (),
     seed: int = 0,

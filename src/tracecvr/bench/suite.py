@@ -94,7 +94,7 @@ class Learning:
 
 
 LEARNING = {
-    "ours": Learning({}, "one step per interval, a step size that fits it, weights averaged over a day"),
+    "ours": Learning({}, "a step size that fits the interval, larger steps for the level, a 12-hour average"),
     "paper": Learning(
         # Section 4.2.3: Adam at 1e-3 in batches of 4,096, L2 1e-6, hidden sizes 256, 256, 128. These are the methods'
         # defaults for warm-up, so the stream goes on as warm-up does. It knows no average of weights.

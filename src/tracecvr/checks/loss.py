@@ -35,7 +35,7 @@ def check_gradient(subject: Subject) -> None:
     if not len(events):
         raise NotApplicable("it is never updated")
     held: list[Tensor] = []
-    _replace_stop_gradient(engine, lambda value: held.append(value.detach()) or held[-1])  # type: ignore[func-returns-value]
+    _replace_stop_gradient(engine, lambda value: held.append(value.detach().clone()) or held[-1])  # type: ignore[func-returns-value]
     slopes = gradient(engine, events, -0.5)
     losses = []
     for logit in (-0.5 + 0.01, -0.5 - 0.01):

@@ -42,6 +42,10 @@ class TrajectoryAware(Method):
         state, visible = b.trajectory(self.ends)
         return (b.x, b.truth.long()), state.where(visible[:, :, None] > 0, torch.nan)
 
+    def level(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor] | None:
+        """None for the estimator: both outcomes share its biases, so that no shift is right for both."""
+        return None if name == "trajectory" else super().level(name, b)
+
 
 class TrajectoryNet(nn.Module):
     """Logits of P(action k has happened by horizon h | x, y) for both outcomes, from x alone: (B, 2, H, K). Given an

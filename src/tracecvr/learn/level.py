@@ -82,7 +82,7 @@ def best_shift(logit: Tensor, outcome: Tensor) -> Tensor:
 
     >>> logit, outcome = torch.zeros(80_000, 1), torch.tensor([[-40.0], [-40.0], [-40.0], [40.0]]).repeat(20_000, 1)
     >>> torch.sigmoid(best_shift(logit, outcome))
-    tensor([0.2504])
+    tensor([0.2514])
     """
     used = ~(logit.isnan() | outcome.isnan())
     logit, outcome = logit.where(used, -torch.inf), outcome.where(used, -torch.inf)  # rates of 0 without a slope

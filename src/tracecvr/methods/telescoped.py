@@ -103,8 +103,8 @@ class Telescoped(RepeatedLooks):
 
     def log_likelihood(self, b: Reveals, final: int) -> Tensor:
         """log P(all that was seen | x) in each state, that is, open after each look, converted, refunded:
-        (B, looks + 3). From the look `final` on, an open click is a negative. A conversion counts in the window in which
-        it becomes known: until then the click was open."""
+        (B, looks + 3). From the look `final` on, an open click is a negative. A conversion counts in the window in
+        which it becomes known: until then the click was open."""
         at_looks = [0, *(self.windows.index(look) + 1 for look in self.looks)]
         log_no, log_open, log_converts = self.log_chain(b)
         logit = self.logit(b.x)

@@ -139,10 +139,17 @@ def _interval_nll(
     return [float(np.average(loss[part], weights=None if weight is None else weight[part])) for part in parts]
 
 
-def advice(nll: float, pcoc: float | None, constant: float) -> str | None:
-    """Advice for a model that is worse than the constant rate; None if it is not."""
+_NOISE = 3.0
+"""Standard errors beyond which PCOC is off for a reason. With n conversions, one of them is about 1 / sqrt(n)."""
+
+_MATTERS = 0.03
+"""How far PCOC must be from 1 to be worth a word, however many conversions there are."""
+
+
+def advice(nll: float, pcoc: float | None, constant: float, conversions: int) -> str | None:
+    """Advice for a model that is worse than the constant rate, or predicts too much or too little; else None."""
     if nll <= constant:
-        return None
+        return _level_advice(pcoc, conversions)
     if nll > 10 * constant:
         cause = "it has diverged: try a lower learning_rate"
     elif pcoc is not None and not 0.8 <= pcoc <= 1.25:
@@ -153,3 +160,14 @@ def advice(nll: float, pcoc: float | None, constant: float) -> str | None:
     else:
         cause = "it has learnt noise: give it a longer warm-up part, a lower learning_rate or smaller nets"
     return f"NLL {nll:.4g} is worse than {constant:.4g}, that of a constant rate; {cause}."
+
+
+def _level_advice(pcoc: float | None, conversions: int) -> str | None:
+    noise = _NOISE / max(conversions, 1) ** 0.5
+    if pcoc is None or abs(pcoc - 1) <= max(noise, _MATTERS):
+        return None
+    direction = "many" if pcoc > 1 else "few"
+    return (
+        f"PCOC {pcoc:.3f}: it predicts {abs(pcoc - 1):.0%} too {direction} conversions, and chance explains at most "
+        f"{noise:.1%}. See PCOC over time: rates may have changed faster than the model follows."
+    )

@@ -326,7 +326,9 @@ class _Run:
             "metrics": {"interval": summary, "pooled": pooled},
             "judged": {"clicks": last - first, "conversions": int(label.sum())},
             "references": references.pooled,
-            "advice": reference_models.advice(pooled["nll"], pooled["pcoc"], references.pooled["constant"]["nll"]),
+            "advice": reference_models.advice(
+                pooled["nll"], pooled["pcoc"], references.pooled["constant"]["nll"], int(label.sum())
+            ),
             "cost": self.cost
             | {
                 "clicks": last - begin,
