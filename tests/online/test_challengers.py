@@ -494,7 +494,9 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     assert "give a number of `tracecvr models list`, newest, or" in said("models", "promote", store.folder, "x", code=2)
     assert "serves: promote another first" in said("challengers", "drop", store.folder, "other", code=2)
     said("models", "rollback", store.folder)
-    assert "promoted once it is significantly better" in said("challengers", "rule", store.folder, "other", "--promote-if-better")
+    assert "promoted once it is significantly better" in said(
+        "challengers", "rule", store.folder, "other", "--promote-if-better"
+    )
     assert "answers 0 of the clicks" in said("challengers", "share", store.folder, "other", 0)
     assert "dropped: other" in said("challengers", "drop", store.folder, "other")
     assert said("challengers", "list", store.folder) == ""

@@ -123,8 +123,8 @@ class Dataset:
         return None
 
     def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
-        """Ids of clicks as the log has them (`given_id`), by row number (`click_id`), if the table has row numbers in
-        place of them."""
+        """Ids of clicks as the log has them (`given_id`), by their keys (`click_id`), if the table has keys in place of
+        them. An id may be there several times."""
         return None
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:

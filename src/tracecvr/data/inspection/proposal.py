@@ -124,7 +124,7 @@ class Proposal:
             key = guess.id[0] if len(guess.id) == 1 else list(guess.id)
             lines.append(_line("id", key, "what tells clicks apart"))
         if guess.whole_ids:
-            lines.append(_line("whole_ids", True, "scores are written with them, else with row numbers"))
+            lines.append(_line("whole_ids", True, "whole numbers, which events name as numbers"))
         lines.append(_line("time", guess.click.name))
         if guess.type:
             lines.append(_line("type", guess.type, "what happened"))

@@ -82,7 +82,7 @@ class ClickColumns:
     """What tells a click from others and when it came."""
 
     id: tuple[str, ...] = option((), "column or columns that tell clicks apart")
-    whole_ids: bool = option(False, "ids are whole numbers: scores are written with them, else with row numbers")
+    whole_ids: bool = option(False, "ids are whole numbers, and events name them as numbers; else as text")
     time: str = option("", "column of the click's time")
     unit: str | None = option(None, "unit of this column; that of [time] by default")
     type: str = option("", "events: column that says what happened")
