@@ -13,26 +13,8 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, Sampled
+from tracecvr.data.inspection.words import ACTION, CLICK, CONVERSION, LABEL, REFUND, TYPE
 
-CLICK = ("click", "clk", "pv", "view", "impression", "visit")
-CONVERSION = (
-    "conver",
-    "purchase",
-    "buy",
-    "bought",
-    "order",
-    "sale",
-    "sold",
-    "pay",
-    "paid",
-    "install",
-    "signup",
-    "lead",
-)
-REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
-ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
-TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
-LABEL = (*CONVERSION, "label", "target", "outcome", "success")
 _MOST_TYPES = 30
 _ROW_NUMBER = re.compile(r"^__index_level_\d+__$|^unnamed|^index$|^row(_?(id|nr|no|num|number|index))?$|^column_1$|^$")
 _ABOUT_LABEL = "every row has a time {time!r}: it is taken to be the conversion's only where {label!r} says yes"
@@ -54,7 +36,7 @@ class GuessedAction:
 
 @dataclass
 class GuessedFile:
-    """A file of a log whose files differ: its column of times, and the word for its rows or the column of words."""
+    """Files of a log whose files differ: their column of times, and the word for their rows or the column of words."""
 
     log: Sampled
     time: str
@@ -82,12 +64,13 @@ class Guess:
 
 def guessed(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
     """The likeliest reading, and the columns it was made from."""
-    first = logs[0]
-    if any(set(one.columns) != set(first.columns) for one in logs):
+    if len(logs) > 1:
         return _of_files(logs)
-    columns = first.columns
+    columns = logs[0].columns
     kinds = _types(columns)
-    return (_of_events(columns, kinds) if kinds else _of_clicks(columns)), columns
+    guess = _of_events(columns, kinds) if kinds else _of_clicks(columns)
+    guess.left_out |= logs[0].partial
+    return guess, columns
 
 
 def _has(name: str, words: Sequence[str]) -> bool:
@@ -296,7 +279,7 @@ def _words(kinds: Profile) -> tuple[str, list[str]]:
 
 def _of_files(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
     """Files with different columns: one of clicks, others of what followed, with an id in common."""
-    clicks = next((one for one in logs if _has(one.file.path.stem, CLICK)), None)
+    clicks = next((one for one in logs if _has(one.topic, CLICK)), None)
     if clicks is None:
         raise UserError("files with different columns: name the one of clicks after them (clicks.csv), or look at one")
     common = [one for name, one in clicks.columns.items() if all(name in log.columns for log in logs)]
@@ -310,26 +293,25 @@ def _of_files(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
     for log in logs:
         at = time if log is clicks else max(_times(log.columns), key=lambda one: one.filled)
         if (at.unit, at.relative) != (time.unit, time.relative):
-            guess.doubts.append(f"{log.file.path.name}: times are written in another unit than those of clicks")
+            guess.doubts.append(f"{log.name}: times are written in another unit than those of clicks")
         kinds = None if log is clicks else _follow_up_types(log.columns)
         if log is clicks:
             guess.by_file.append(GuessedFile(log, at.name, event="click"))
         elif kinds is None:
-            word = _short(log.file.path.stem)
+            word = _short(log.topic)
             guess.by_file.append(GuessedFile(log, at.name, event=word))
-            _add_event(guess, word, word, f"every row of {log.file.path.name}")
+            _add_event(guess, word, word, f"every row of {log.name}")
         else:
             guess.by_file.append(GuessedFile(log, at.name, type=kinds.name))
             for word in _by_frequency(kinds):
                 rows = int((kinds.values == word).sum())
-                _add_event(
-                    guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows of {log.file.path.name} looked at"
-                )
+                _add_event(guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows of {log.name} looked at")
     _order(guess)
     if not guess.actions:
         raise UserError("files of clicks and refunds, but none of conversions")
     used = {time.name, *guess.id}
     _features(guess, [one for one in clicks.columns.values() if one.name not in used])
+    guess.left_out |= clicks.partial
     return guess, {one.name: one for log in reversed(logs) for one in log.columns.values()}
 
 
@@ -366,6 +348,8 @@ def _features(guess: Guess, columns: Sequence[Profile]) -> None:
 
 
 def _no_feature(one: Profile) -> str | None:
+    if one.of_folder:
+        return "from the names of folders"
     if one.unit is not None:
         return "a time"
     if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:

@@ -60,6 +60,8 @@ class Profile:
     number: bool = False
     whole: bool = False
     either: bool = False
+    of_folder: bool = False
+    """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
 
     @property
     def is_delay(self) -> bool:
@@ -105,26 +107,42 @@ class Profile:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A file, its sample and its columns."""
+    """A table of one file or several, its sample and its columns."""
 
-    file: LogFile
+    files: Sequence[LogFile]
+    topic: str
+    """What its name says of its rows."""
+    given: tuple[str, ...]
+    """Files, folders or patterns that stand for it."""
     rows: int
-    frame: pl.DataFrame
     columns: dict[str, Profile]
+    partial: dict[str, str]
+    """Columns that some files lack, and which."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.files[0].path.name if len(self.files) == 1 else f"{len(self.files)} files of {self.topic!r}"
 
 
-def sampled(path: Path) -> Sampled:
-    """Look at every row of a file and keep a sample of them."""
-    file = sniffed(path)
-    names = list(file.columns())
-    every, rows, kept = max(1, -(-file.rows() // SAMPLE)), 0, []
-    for batch in file.batches(names):
-        kept.append(batch.gather_every(every, -rows % every))
-        rows += len(batch)
+def sampled(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sampled:
+    """Look at every row of files and keep a sample of them."""
+    there = {file.path: set(file.columns()) for file in group}
+    every_column = dict.fromkeys(name for file in group for name in file.columns())
+    lacking = {name: next((path.name for path, own in there.items() if name not in own), None) for name in every_column}
+    names = [name for name, file in lacking.items() if file is None]
+    every, rows, kept = max(1, -(-sum(file.rows() for file in group) // SAMPLE)), 0, []
+    for file in group:
+        for batch in file.batches(names):
+            kept.append(batch.gather_every(every, -rows % every))
+            rows += len(batch)
     if not rows:
-        raise UserError(f"{path}: no rows: there is nothing to look at")
-    frame = pl.concat(kept)
-    return Sampled(file, rows, frame, {name: profiled(frame[name]) for name in names})
+        raise UserError(f"{group[0].path}: no rows: there is nothing to look at")
+    frame = pl.concat(kept, how="vertical_relaxed")
+    folders = {name for file in group for name in file.folder_columns}
+    profiles = {name: replace(profiled(frame[name]), of_folder=name in folders) for name in names}
+    partial = {name: f"not in every file: {file} lacks it" for name, file in lacking.items() if file is not None}
+    return Sampled(group, topic, given, rows, profiles, partial)
 
 
 def sniffed(path: Path) -> LogFile:

@@ -16,9 +16,10 @@ from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection import columns, measurements
 from tracecvr.data.inspection.column_roles import Guess, guessed
 from tracecvr.data.inspection.columns import Profile
+from tracecvr.data.inspection.file_groups import sample_tables
 from tracecvr.data.inspection.measurements import Measured
 from tracecvr.data.inspection.proposal import DRAFT_ORIGINS, Proposal
-from tracecvr.data.own_log import files, schema
+from tracecvr.data.own_log import schema
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
 from tracecvr.data.own_log.rows import Rows
 from tracecvr.data.own_log.schema import LogSchema
@@ -66,10 +67,7 @@ def inspect_files(
 ) -> Inspection:
     """Look at files, folders or patterns and propose a schema that will be written to `folder`. Times without an offset
     are read in `zone`."""
-    logs = [columns.sampled(path) for name in given for path in files.matching_files(name, Path())]
-    texts = {(log.file.separator, log.file.header) for log in logs if not log.file.parquet}
-    if len(texts) > 1:
-        raise UserError("text files of one log have to agree in their separator and in whether they have a header")
+    logs = sample_tables(given)
     guess, profiles = guessed(logs)
     if not guess.features:
         raise UserError("no column is left that could be a feature: a log needs at least one")

@@ -67,14 +67,15 @@ class Proposal:
         return "\n".join(parts) + "\n"
 
     def _head(self) -> list[str]:
-        file, rows = self.logs[0].file, sum(log.rows for log in self.logs)
+        text = next((file for log in self.logs for file in log.files if not file.parquet), None)
+        rows = sum(log.rows for log in self.logs)
         kind = "one row per click" if self.guess.shape == "clicks" else "one row per event"
         lines = [_line("shape", self.guess.shape, f"{kind}; {rows:,} rows were seen")]
         if not self.guess.by_file:
             lines.append(_line("files", [self._relative(name) for name in self.given], "beside this file"))
-        if not file.parquet:
-            lines.append(_line("separator", file.separator))
-            lines.append(_line("header", file.header, "" if file.header else "columns are column_1, column_2, ..."))
+        if text is not None:
+            lines.append(_line("separator", text.separator))
+            lines.append(_line("header", text.header, "" if text.header else "columns are column_1, column_2, ..."))
         return lines
 
     def _time(self) -> list[str]:
@@ -149,8 +150,8 @@ class Proposal:
     def _files(self) -> list[str]:
         lines, units = [], self._units()
         for one in self.guess.by_file:
-            path, rows = self._relative(str(one.log.file.path)), one.log.rows
-            lines += ["", "[[file]]", _line("path", path, f"{rows:,} rows")]
+            paths, rows = [self._relative(name) for name in one.log.given], one.log.rows
+            lines += ["", "[[file]]", _line("path", paths[0] if len(paths) == 1 else paths, f"{rows:,} rows")]
             if one.type:
                 lines.append(_line("type", one.type, "the column that says what a row of it is"))
             else:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import polars as pl
 
@@ -47,13 +48,24 @@ class LogFile:
 
     @property
     def scan(self) -> pl.LazyFrame:
+        frame = self._inside()
+        beside = self.folder_columns
+        own = frame.collect_schema() if beside else {}
+        return frame.with_columns(pl.lit(value).alias(name) for name, value in beside.items() if name not in own)
+
+    def _inside(self) -> pl.LazyFrame:
         if self.parquet:
-            return pl.scan_parquet(self.path, glob=False)
+            return pl.scan_parquet(self.path, glob=False, hive_partitioning=False)
         frame = pl.scan_csv(self.path, has_header=self.header, separator=self.separator, infer_schema=False, glob=False)
         if self.header:
             return frame
         names = frame.collect_schema().names()
         return frame.rename({name: f"column_{i}" for i, name in enumerate(names, start=1)})
+
+    @property
+    def folder_columns(self) -> dict[str, str]:
+        """Columns that the names of folders tell, as Hive and Spark write them: `year=2026/month=01`."""
+        return dict(column for part in self.path.parent.parts if (column := folder_column(part)) is not None)
 
     def columns(self) -> dict[str, pl.DataType]:
         """Columns and their types."""
@@ -138,15 +150,36 @@ def matching_files(given: str, beside: Path) -> list[Path]:
     """The files that a path, a folder or a pattern stands for, in order of their names."""
     path = Path(os.path.normpath(beside / given))  # `beside` need not be there yet: `inspect` is about to make it
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and not p.name.startswith("."))
-        if not files:
-            raise UserError(f"{path}: no log in this folder: no file ends with {', '.join(SUFFIXES)}")
-        return files
+        return _logs_inside(path)
     if path.exists() or not any(c in given for c in "*?["):
         return [path]
     pattern = Path(given)
     root = Path(pattern.anchor) if pattern.is_absolute() else beside
-    files = sorted(root.glob(str(pattern.relative_to(pattern.anchor) if pattern.is_absolute() else pattern)))
-    if not files:
+    matches = sorted(root.glob(str(pattern.relative_to(pattern.anchor) if pattern.is_absolute() else pattern)))
+    if not matches:
         raise UserError(f"{path}: no file fits this pattern")
-    return files
+    return [file for match in matches for file in (_logs_inside(match) if match.is_dir() else [match])]
+
+
+def _logs_inside(folder: Path) -> list[Path]:
+    """The logs of a folder; if there are none, those of the folders in it."""
+    direct = sorted(path for path in folder.iterdir() if _is_log(path.relative_to(folder)))
+    logs = direct or sorted(path for path in folder.rglob("*") if _is_log(path.relative_to(folder)))
+    if not logs:
+        raise UserError(f"{folder}: no log in this folder: no file ends with {', '.join(SUFFIXES)}")
+    return logs
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a path is named like a log; what begins with a dot or an underscore is somebody's note to himself."""
+    return path.name.endswith(SUFFIXES) and not any(part.startswith((".", "_")) for part in path.parts)
+
+
+def folder_column(name: str) -> tuple[str, str] | None:
+    """The column and the value that the name of a folder tells, if it does.
+
+    >>> folder_column("month=01"), folder_column("clicks")
+    (('month', '01'), None)
+    """
+    key, mark, value = name.partition("=")
+    return (key, unquote(value)) if mark and key.isidentifier() else None

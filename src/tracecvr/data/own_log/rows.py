@@ -44,13 +44,14 @@ class Rows:
         if self.source is not None:
             if any(kind.event or kind.time or kind.id for kind in kinds):
                 raise UserError(f"{schema.path}: files are described one by one in [[file]]; leave out --source")
-            kinds = (File(str(self.source.absolute())),)
+            kinds = (File((str(self.source.absolute()),)),)
         if not kinds:
             raise UserError(f"{schema.path}: no files: name them (files = [...]), or give --source")
         return [
             (kind, files.opened(path, schema.separator, schema.header))
             for kind in kinds
-            for path in files.matching_files(kind.path, schema.path.parent / schema.folder)
+            for given in kind.path
+            for path in files.matching_files(given, schema.path.parent / schema.folder)
         ]
 
     def clicks(self) -> Iterator[pl.DataFrame]:

@@ -37,7 +37,7 @@ campaign = {kind = "hashed", size = 64}
 price = {kind = "binned", size = 32, scale = "log"}
 product = {kind = "growing", after = 5, forget = "60d"}  # a row for each value, as they come
 [[file]]                             # in place of `files`, where files differ
-path = "sales.parquet"
+path = "sales.parquet"               # or several, a folder, a pattern
 event = "purchase"                   # what all of its rows are; or `type`, the column that says so
 time = "sold_at"
 ```
@@ -140,7 +140,7 @@ class Defects:
 class File:
     """Files of one kind; where they differ from others, what is said here wins."""
 
-    path: str = option("", "a file, a folder or a pattern, beside the schema")
+    path: tuple[str, ...] = option((), "files, folders or patterns, beside the schema")
     event: str = option("", "events: what every row of it is")
     type: str = option("", "events: column that says what a row of it is")
     time: str = option("", "column of times")
@@ -223,7 +223,7 @@ def parsed(path: Path, content: dict[str, Any]) -> LogSchema:
         head.shape,
         head.separator,
         head.header,
-        tuple(File(name) for name in head.files)
+        tuple(File((name,)) for name in head.files)
         + tuple(filled(File, one, f"{path}: [[file]]") for one in tables["file"]),
         filled(Times, tables["time"], f"{path}: [time]"),
         filled(ClickColumns, tables["click"], f"{path}: [click]"),
