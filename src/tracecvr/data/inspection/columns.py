@@ -41,7 +41,20 @@ _WRITTEN = ("text", "dd/mm/yyyy", "mm/dd/yyyy")
 """How times that are text may be written."""
 
 _LABELS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
-_ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])|id$")
+_ID_NAME = re.compile(
+    r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])"
+    r"|(click|clk|cl|user|visitor|customer|client|session|cookie|device|item|product|order|event|request|campaign)id$"
+)
+_CAMEL_ID = re.compile(r"[a-z]I[dD]s?$")
+
+
+def is_id_name(name: str) -> bool:
+    """Whether a column is named like an id.
+
+    >>> [is_id_name(name) for name in ("click_id", "clickid", "adId", "gclid", "bid", "paid", "grid")]
+    [True, True, True, True, False, False, False]
+    """
+    return bool(_ID_NAME.search(name.lower()) or _CAMEL_ID.search(name))
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class Profile:
 
     @property
     def named_id(self) -> bool:
-        return bool(_ID_NAME.search(self.name.lower()))
+        return is_id_name(self.name)
 
     @property
     def rows(self) -> int:
@@ -191,11 +204,12 @@ def profiled(values: pl.Series) -> Profile:
 
 def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
     known = numbers.drop_nulls().drop_nans()
-    whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all())
+    whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all()) and _are_plain(plain.values)
     real = known.filter(~known.is_in([float(value) for value in ABSENT]))
     absent = tuple(str(value) for value in ABSENT if (known == value).any())
     plain = replace(plain, number=True, whole=whole)
-    if not len(real) or plain.distinct < 2:
+    is_time_name = bool(_TIME_NAME.search(plain.name.lower()))
+    if not len(real) or plain.distinct < 2 or (plain.named_id and not is_time_name):
         return plain
     if _DELAY_NAME.search(plain.name.lower()):
         return replace(plain, absent=tuple(text for text in absent if text == "-1"))
@@ -204,15 +218,19 @@ def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
             return replace(plain, unit=unit, absent=absent)
     if whole and real.is_between(19_900_101, 21_000_101_000_000).mean() >= _BULK:  # type: ignore[operator]
         digits = real.cast(pl.Int64).cast(pl.String)
-        named = bool(_TIME_NAME.search(plain.name.lower()))
-        if digits.str.len_chars().is_in([12, 14] if not named else [8, 12, 14]).mean() >= _BULK:  # type: ignore[operator]
+        if digits.str.len_chars().is_in([12, 14] if not is_time_name else [8, 12, 14]).mean() >= _BULK:  # type: ignore[operator]
             moments = times.read(digits, Times(), "yyyymmdd", Defects()).seconds
             if moments.null_count() <= (1 - _BULK) * len(real) and _are_moments(moments.drop_nulls()):
                 return replace(plain, unit="yyyymmdd", naive=True, absent=absent)
-    if whole and _TIME_NAME.search(plain.name.lower()) and plain.distinct > 20:
+    if whole and is_time_name and plain.distinct > 20:
         absent = tuple(text for text in absent if text == "-1")  # second 0 of its own clock is a time
         return replace(plain, unit="s", relative=True, absent=absent)
     return plain
+
+
+def _are_plain(values: pl.Series) -> bool:
+    """Whether numbers are written as whole numbers are: 007 is a text, and another one than 7."""
+    return values.dtype != pl.String or not values.str.contains(r"^[+-]?0\d").any()
 
 
 def _are_moments(seconds: pl.Series) -> bool:

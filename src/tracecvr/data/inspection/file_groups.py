@@ -21,19 +21,16 @@ _PLAIN = {"part", "data", "export", "log", "logs", "file", "chunk"}
 """Words that say nothing of what is in a file."""
 
 
-def sample_tables(given: Sequence[str]) -> list[Sampled]:
-    """The tables of a log that is given by files, folders or patterns."""
+def sample_tables(given: Sequence[str], said: Mapping[str, str]) -> list[Sampled]:
+    """The tables of a log that is given by files, folders or patterns; `said`: what the rows of a file are."""
+    if said:
+        return [columns.sampled([columns.sniffed(Path(name))], topic, (name,)) for name, topic in said.items()]
     by_name = {name: matching_files(name, Path()) for name in given}
     paths = dict.fromkeys(path for matches in by_name.values() for path in matches)
     files = [columns.sniffed(path) for path in paths]
     if len({(file.separator, file.header) for file in files if not file.parquet}) > 1:
         raise UserError("text files of one log have to agree in their separator and in whether they have a header")
-    return [
-        columns.sampled(
-            group, group[0].path.stem if len(group) == 1 else _topic(group[0].path), _shortest(group, by_name)
-        )
-        for group in _groups(files)
-    ]
+    return [columns.sampled(group, _topic_of(group), _shortest(group, by_name)) for group in _groups(files)]
 
 
 def _groups(files: Sequence[LogFile]) -> list[Sequence[LogFile]]:
@@ -53,20 +50,24 @@ def _kind(path: Path) -> str:
     return next((word for word in (*CLICK, *REFUND, *ACTION, *CONVERSION) if word in topic), topic)
 
 
+def _topic_of(group: Sequence[LogFile]) -> str:
+    """What a group is about; a single file is named as it is, unless that says nothing."""
+    path = group[0].path
+    return path.stem if len(group) == 1 and _words(path.name.partition(".")[0]) else _topic(path)
+
+
 def _topic(path: Path) -> str:
     """What the name of a file, or else of its folder, says of its rows."""
     folders = [part for part in path.absolute().parent.parts[::-1] if folder_column(part) is None]
-    for name in (path.name.partition(".")[0], *folders):
-        text = re.sub(r"^[\d\W_]+", "", name.lower())
-        words = [
-            word
-            for word in re.findall(r"[^\W\d_]+", re.split(r"\d", text)[0])
-            if word not in _PLAIN and not _is_month(word)
-        ]
-        topic = "_".join(words)
-        if len(topic) > 2:
-            return topic
-    return path.stem
+    names = (path.name.partition(".")[0], *folders)
+    return next((words for name in names if (words := _words(name))), path.stem)
+
+
+def _words(name: str) -> str:
+    """A name without what stands for a day, a month or a part of a file; nothing if it says no more than that."""
+    text = re.split(r"\d", re.sub(r"^[\d\W_]+", "", name.lower()))[0]
+    words = [word for word in re.findall(r"[^\W\d_]+", text) if word not in _PLAIN and not _is_month(word)]
+    return "_".join(words) if len("".join(words)) > 2 else ""
 
 
 def _is_month(word: str) -> bool:

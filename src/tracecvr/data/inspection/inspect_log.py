@@ -19,6 +19,7 @@ from tracecvr.data.inspection.columns import Profile
 from tracecvr.data.inspection.file_groups import sample_tables
 from tracecvr.data.inspection.measurements import Measured
 from tracecvr.data.inspection.proposal import DRAFT_ORIGINS, Proposal
+from tracecvr.data.inspection.said import NOTHING_SAID, Said
 from tracecvr.data.own_log import schema
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
 from tracecvr.data.own_log.rows import Rows
@@ -63,12 +64,12 @@ class Inspection:
 
 
 def inspect_files(
-    given: Sequence[str], folder: Path, zone: str = "UTC", progress: Progress = no_progress
+    given: Sequence[str], folder: Path, zone: str = "UTC", progress: Progress = no_progress, said: Said = NOTHING_SAID
 ) -> Inspection:
     """Look at files, folders or patterns and propose a schema that will be written to `folder`. Times without an offset
     are read in `zone`."""
-    logs = sample_tables(given)
-    guess, profiles = guessed(logs)
+    logs = sample_tables(given, said.tables)
+    guess, profiles = guessed(logs, said)
     if not guess.features:
         raise UserError("no column is left that could be a feature: a log needs at least one")
     draft = Proposal(given, folder, logs, guess, zone)

@@ -237,7 +237,7 @@ def _by_category(text: pl.Series, label: pl.Series) -> float:
     known, asked = rows.filter(pl.col("index") % 2 == 0), rows.filter(pl.col("index") % 2 == 1)
     rates = known.group_by("value").agg(pl.col("label").mean().alias("rate"))
     joined = asked.join(rates, on="value", how="left", maintain_order="left")
-    return _auc(joined["rate"].fill_null(joined["rate"].mean()), joined["label"] > 0)
+    return _auc(joined["rate"].fill_null(known["label"].mean()), joined["label"] > 0)
 
 
 def _auc(score: pl.Series, label: pl.Series) -> float:

@@ -148,7 +148,7 @@ class Proposal:
         return {name: one.unit for name, one in every.items() if one.unit not in (None, self.guess.click.unit)}
 
     def _files(self) -> list[str]:
-        lines, units = [], self._units()
+        lines: list[str] = []
         for one in self.guess.by_file:
             paths, rows = [self._relative(name) for name in one.log.given], one.log.rows
             lines += ["", "[[file]]", _line("path", paths[0] if len(paths) == 1 else paths, f"{rows:,} rows")]
@@ -157,7 +157,7 @@ class Proposal:
             else:
                 lines.append(_line("event", one.event, "what every row of it is"))
             lines.append(_line("time", one.time))
-            lines += [_line("unit", units[one.time])] if one.time in units else []
+            lines += [_line("unit", one.unit)] if one.unit != self.guess.click.unit else []
         return lines
 
     def _labels(self) -> list[str]:
