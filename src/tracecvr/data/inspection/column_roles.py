@@ -15,6 +15,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, Sampled
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
 from tracecvr.data.inspection.words import ACTION, CLICK, CONVERSION, LABEL, REFUND, TYPE
+from tracecvr.data.own_log.schema import RESERVED
 
 _MOST_TYPES = 30
 _ROW_NUMBER = re.compile(r"^__index_level_\d+__$|^unnamed|^index$|^row(_?(id|nr|no|num|number|index))?$|^column_1$|^$")
@@ -247,18 +248,18 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile, said: Said) -> Gu
     candidates = [one for one in columns.values() if one.unit is None and one is not kinds]
     of_clicks = {one.name: _of_rows(one, mine) for one in candidates}
     key = _id(list(of_clicks.values()), int(mine.sum()), said)
+    several: tuple[str, ...] = ()
     if not key[0]:
-        several = tuple(one.name for one in candidates if one.named_id) or tuple(
-            one.name for one in candidates if one.whole
-        )
+        named = tuple(one.name for one in candidates if one.named_id)
+        several = named or tuple(one.name for one in candidates if one.whole)
         if not several:
             raise UserError("this looks like a log of events, but no column brings clicks and actions together: no id")
         key = several, False
     guess = Guess("events", time, *key, type=kinds.name, event=click_word)
-    if len(guess.id) > 1:
+    if several:
         guess.doubts.append(
-            f"no single column tells clicks apart: a click is taken to be one combination of {', '.join(guess.id)}, "
-            "and later rows of the same combination to be duplicates of it"
+            f"no single column tells clicks apart: a click is taken to be one value of {', '.join(guess.id)}, and "
+            "later clicks with the same value to be duplicates of it"
         )
     known = [word for word in words if _has(word, (*CONVERSION, *REFUND, *ACTION))]
     if any(not _has(word, REFUND) for word in known):
@@ -419,6 +420,8 @@ def _features(guess: Guess, columns: Sequence[Profile], said: Said) -> None:
 
 
 def _no_feature(one: Profile) -> str | None:
+    if one.name in RESERVED:
+        return f"{one.distinct:,} different in {one.filled:,} rows; rename the column if it is a feature"
     if one.of_folder:
         return "from the names of folders"
     if one.unit is not None:

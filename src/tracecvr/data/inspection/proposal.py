@@ -237,9 +237,8 @@ class Proposal:
         add("ambiguous_time", plain.ambiguous_time, "earliest, latest, null", "ambiguous_time")
         add("nonexistent_time", plain.nonexistent_time, "shift, null", "nonexistent_time")
         add("refund", plain.refund, "retract from then on, or ignore", "refund", "refund_after_d_max")
-        share = sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts.get("rows", 1), 1)
-        if share > plain.max_bad:
-            lines.append(f"# In doubt: {share:.1%} of the rows are dropped. See why before you allow it.")
+        share = _share_dropped(counts)
+        lines += [f"# In doubt: {doubt}." for doubt in many_dropped(counts)]
         add(
             "max_bad",
             plain.max_bad if share <= plain.max_bad else int(100 * share + 1) / 100,
@@ -283,6 +282,20 @@ class Proposal:
 
     def _relative(self, name: str) -> str:
         return Path(os.path.relpath(Path(name).absolute(), self.folder.absolute())).as_posix()
+
+
+def _share_dropped(counts: Mapping[str, int]) -> float:
+    return sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts.get("rows", 1), 1)
+
+
+def many_dropped(counts: Mapping[str, int]) -> list[str]:
+    """A doubt, if more rows are dropped than is usual."""
+    share = _share_dropped(counts)
+    if share <= Defects().max_bad:
+        return []
+    reasons = sorted(((n, name) for name, n in counts.items() if name.startswith("dropped_") and n), reverse=True)
+    words = ", ".join(f"{n:,} {name.removeprefix('dropped_')}" for n, name in reasons[:3])
+    return [f"{share:.1%} of the rows are dropped ({words}): see why before you allow it"]
 
 
 def _where(action: GuessedAction, units: Mapping[str, str]) -> list[str]:
