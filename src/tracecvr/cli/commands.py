@@ -26,6 +26,9 @@ _SET_HELP = (
     "or of how the stream is learnt: stream.learning_rate, stream.batch_size, stream.average and others."
 )
 
+_EXTRAS = {"apsw": "online", "fastapi": "serve", "uvicorn": "serve", "prometheus_client": "serve"}
+"""What is not installed without an extra, and in which it is."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET_HELP)]
 
@@ -348,6 +351,11 @@ def main() -> None:
         os._exit(130)  # if Ctrl-C passed through code that C ran, Python would end by the signal, handled or not
     except UserError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _fail(f"this command needs {error.name}, which is not installed: pip install 'tracecvr[{extra}]'")
     except typer.TyperException as error:
         if not (message := error.format_message().rstrip(".")):  # no command given: help was printed instead
             sys.exit(2)

@@ -50,10 +50,8 @@ def dataset_named(data: str | None, source: Path | None, schema: Path | None = N
 
 def store_at(folder: Path, check: bool = True) -> LiveStore:
     """Open a store."""
-    try:
-        from tracecvr.online.store import Store
-    except ImportError:
-        raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
+    from tracecvr.online.store import Store
+
     return Store.open(folder, check)
 
 
