@@ -142,7 +142,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, shown = process.communicate()
     assert process.returncode == 130
-    assert shown.splitlines() == ["stopped; a run goes on with --resume, a bench when it is started again"]
+    assert shown.splitlines() == ["stopped; the run goes on with --resume"]
 
 
 def test_a_new_method_is_sound_and_does_not_learn_yet(

@@ -254,3 +254,61 @@ def test_ids_that_come_again_and_again_are_said_to(tmp_path: Path, capsys: pytes
     doubts = " ".join(inspected(tmp_path / "events.csv", tmp_path).doubts)
     assert "a click is taken to be one value of click_id" in doubts
     assert "of the rows are dropped (2,900 duplicate_click" in doubts
+
+
+# Files that are no CSV, and words of errors.
+
+
+def test_json_lines_and_structs_are_read(tmp_path: Path) -> None:
+    """One JSON object per line, plain or packed, and structs in them or in Parquet, whose fields are columns."""
+    rows, bought = shop_rows()
+    nested = rows.select("click_id", "click_time", "purchase_time", context=pl.struct("campaign", "device"))
+    nested.write_ndjson(tmp_path / "log.ndjson")
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress((tmp_path / "log.ndjson").read_bytes()))
+    nested.write_parquet(tmp_path / "log.parquet")
+    for name in ("log.ndjson", "packed.jsonl.gz", "log.parquet"):
+        inspected(tmp_path / name, tmp_path)
+        table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+        assert len(table) == len(rows)
+        assert int(table.label.sum()) == bought
+        assert [feature.name for feature in table.schema.features] == ["context.campaign", "context.device"]
+    (tmp_path / "list.json").write_text('[{"click_id": 1}]')
+    with pytest.raises(UserError, match="a JSON list; write one JSON object per line"):
+        inspected(tmp_path / "list.json", tmp_path)
+    (tmp_path / "log.ndjson").write_text('{"click_id": 1}\n{"click_id": oops}\n')
+    with pytest.raises(UserError, match="not readable as one JSON object per line"):
+        inspected(tmp_path / "log.ndjson", tmp_path)
+
+
+def test_decimal_commas_are_said_and_not_hashed(tmp_path: Path) -> None:
+    rows, _ = shop_rows()
+    rows = rows.with_columns(price=pl.format("{},{}", pl.int_range(pl.len()) % 90, pl.int_range(pl.len()) % 7 + 10))
+    rows.write_csv(tmp_path / "log.csv", separator=";")
+    inspection = inspected(tmp_path / "log.csv", tmp_path)
+    assert "price = {" not in inspection.toml
+    assert any("'price' is left out: numbers with a decimal comma (0,10" in doubt for doubt in inspection.doubts)
+
+
+def test_errors_say_what_was_given(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = shop_rows()
+    rows.write_csv(tmp_path / "log.csv")
+    assert call("inspect", tmp_path / "log.csv", "--out", tmp_path / "schema.toml") == 0
+    schema = ("--schema", tmp_path / "schema.toml")
+    quick = ("--method", "vanilla", "--out", tmp_path / "run")
+    mistakes: list[tuple[tuple[object, ...], str]] = [
+        (("inspect", tmp_path / "no.csv"), "no.csv: no such file; check the path\n"),
+        (("inspect", tmp_path / "log.csv", "--zone", "Mars/X"), "error: zone = 'Mars/X': no such time zone"),
+        (("run", *quick, "--source", tmp_path / "nope"), "nope: no such file or directory"),
+        (("run", *quick, "--source", tmp_path / "log.csv"), "was not written by `tracecvr prepare`: name its dataset"),
+        (("events", "--source", tmp_path / "nope"), "nope: no such file or directory"),
+        (
+            ("prepare", "logs", *schema, "--out", tmp_path / "table", "--data-set", "d_max=90d"),
+            "d_max = 90d: labels end 60 d 10 h after the first click, so no click has a final label",
+        ),
+        (("run", *quick, *schema, "--set", "interval=5"), "interval = 5s makes"),
+        (("run", *quick, *schema, "--data-set", "d_max=40d"), "clicks are judged up to 20 d"),
+    ]
+    for words, message in mistakes:
+        capsys.readouterr()
+        assert call(*words) == 2
+        assert message in capsys.readouterr().err, words

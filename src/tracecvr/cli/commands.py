@@ -26,6 +26,10 @@ _SET_HELP = (
     "or of how the stream is learnt: stream.learning_rate, stream.batch_size, stream.average and others."
 )
 
+_STOPPED = {
+    "run": "stopped; the run goes on with --resume",
+    "bench": "stopped; the bench goes on when it is started again",
+}
 _EXTRAS = {"apsw": "online", "fastapi": "serve", "uvicorn": "serve", "prometheus_client": "serve"}
 """What is not installed without an extra, and in which it is."""
 
@@ -345,7 +349,7 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("stopped; a run goes on with --resume, a bench when it is started again", err=True)
+        typer.echo(_STOPPED.get(next(iter(sys.argv[1:]), ""), "stopped"), err=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(130)  # if Ctrl-C passed through code that C ran, Python would end by the signal, handled or not

@@ -34,8 +34,7 @@ def log_of(
             )
         dataset, raw = _of_table(source)
         return dataset, raw, dataset.split
-    if data is None:
-        raise UserError("--data is missing: name the dataset, or give a prepared log as --source or a run as --model")
+    assert data is not None
     dataset = dataset_of(data, settings)
     return dataset, source, dataset.split
 

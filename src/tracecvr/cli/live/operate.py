@@ -26,6 +26,7 @@ from tracecvr.cli.live.arguments import (
     flat,
     store_at,
     time_of,
+    unnamed_log,
     with_schema,
 )
 from tracecvr.cli.live.aside import set_aside
@@ -279,6 +280,7 @@ def events(
     text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
     from tracecvr.base.registry import Given
+    from tracecvr.data.prepared import dataset_name
     from tracecvr.online.dataset_events import events_of, log_of
     from tracecvr.online.times import Times
 
@@ -287,6 +289,8 @@ def events(
         data = "logs"
     if model is not None and (data or source or settings):
         raise UserError("--model names a run, which knows its log: leave out --data, --source and the like")
+    if model is None and data is None and dataset_name(source) is None:
+        raise UserError(unnamed_log(source))
     dataset, source, first = log_of(None if data is None else Given(data), source, settings, model)
     if start is not None:
         first = config.parsed_duration(start, "--start")

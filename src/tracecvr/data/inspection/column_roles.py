@@ -417,6 +417,8 @@ def _features(guess: Guess, columns: Sequence[Profile], said: Said) -> None:
             guess.features.append(one)
         else:
             guess.left_out[one.name] = why
+            if one.comma and asked:
+                guess.doubts.append(f"{one.name!r} is left out: {why}")
 
 
 def _no_feature(one: Profile) -> str | None:
@@ -426,6 +428,8 @@ def _no_feature(one: Profile) -> str | None:
         return "from the names of folders"
     if one.unit is not None:
         return "a time"
+    if one.comma:
+        return f"numbers with a decimal comma ({one.examples()}): write them with a point to use them"
     if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:
         return "the number of the row"
     if one.filled == 0 or one.distinct == 0:

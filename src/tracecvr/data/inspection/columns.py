@@ -45,6 +45,7 @@ _ID_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])"
     r"|(click|clk|cl|user|visitor|customer|client|session|cookie|device|item|product|order|event|request|campaign)id$"
 )
+_COMMA = r"^\s*[+-]?\d+(\.\d{3})*(,\d+)?\s*$"
 _CAMEL_ID = re.compile(r"[a-z]I[dD]s?$")
 
 
@@ -73,6 +74,8 @@ class Profile:
     number: bool = False
     whole: bool = False
     either: bool = False
+    comma: bool = False
+    """Whether it holds numbers with a decimal comma."""
     of_folder: bool = False
     """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
 
@@ -161,7 +164,7 @@ def sampled(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sam
 def sniffed(path: Path) -> LogFile:
     """The file with the separator that its first lines have most of, and whether its first line is a header."""
     file = files.opened(path)
-    if file.parquet:
+    if not file.is_text:
         return file
     lines = file.first_lines(50)
     if not lines:
@@ -248,7 +251,7 @@ def _of_text(plain: Profile) -> Profile:
     readings = {unit: times.read(plain.values, Times(), unit, Defects()) for unit in _WRITTEN}
     able = {unit: one for unit, one in readings.items() if one.seconds.count() >= 0.95 * plain.filled}
     if not able:
-        return plain
+        return replace(plain, comma=bool(plain.values.drop_nulls().str.contains(_COMMA).all()))
     # Of a day and a month that can be either way round, the reading is likelier that puts the log into less time.
     unit = min(able, key=lambda name: _extent(able[name].seconds))
     best = able[unit]

@@ -68,6 +68,7 @@ def inspect_files(
 ) -> Inspection:
     """Look at files, folders or patterns and propose a schema that will be written to `folder`. Times without an offset
     are read in `zone`."""
+    schema.refuse_unknown_zone(zone, "zone")
     logs = sample_tables(given, said.tables)
     guess, profiles = guessed(logs, said)
     if not guess.features:

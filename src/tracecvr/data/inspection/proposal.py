@@ -67,7 +67,7 @@ class Proposal:
         return "\n".join(parts) + "\n"
 
     def _head(self) -> list[str]:
-        text = next((file for log in self.logs for file in log.files if not file.parquet), None)
+        text = next((file for log in self.logs for file in log.files if file.is_text), None)
         rows = sum(log.rows for log in self.logs)
         kind = "one row per click" if self.guess.shape == "clicks" else "one row per event"
         lines = [_line("shape", self.guess.shape, f"{kind}; {rows:,} rows were seen")]

@@ -101,6 +101,8 @@ def _as_feature(one: Profile, what: str) -> Profile:
         reason = "is empty, or nested"
     elif one.unit is not None and not one.number:
         reason = "holds times: make a number or a category of them first, such as the hour"
+    elif one.comma:
+        reason = f"has numbers with a decimal comma ({one.examples()}): write them with a point"
     elif one.distinct == 1 and not one.nulls:
         reason = f"has one value in every row ({one.examples()})"
     if reason is not None:

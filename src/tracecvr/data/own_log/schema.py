@@ -316,9 +316,12 @@ def _check(schema: LogSchema) -> None:
         raise UserError(
             f"{where}: {twice!r} names two columns of the table (those of its own are {', '.join(RESERVED)})"
         )
+    refuse_unknown_zone(schema.times.zone, f"{where}: [time] zone")
+
+
+def refuse_unknown_zone(zone: str, where: str) -> None:
+    """Refuse a time zone that there is not."""
     try:
-        zoneinfo.ZoneInfo(schema.times.zone)
+        zoneinfo.ZoneInfo(zone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise UserError(
-            f"{where}: [time] zone = {schema.times.zone!r}: no such time zone; write it like UTC or Europe/Berlin"
-        ) from None
+        raise UserError(f"{where} = {zone!r}: no such time zone; write it like UTC or Europe/Berlin") from None
