@@ -162,6 +162,77 @@ def test_mistakes_are_named(change: dict[str, Any], message: str) -> None:
         tc.read(shop().clicks, shop().sales, **ROLES | change)
 
 
+# What is said is taken.
+
+
+@pytest.mark.parametrize(
+    "start", [1_767_000_000, 1_767_000_000_000, 1_767_000_000_000_000, 1_812_345_678_901_234_567, 20_260_101_000_000]
+)
+@pytest.mark.parametrize("wide", [True, False])
+def test_ids_that_look_like_times_are_ids_if_it_is_said(start: int, wide: bool, log: tc.Log) -> None:
+    """Numbers of 10, 13, 16 and 19 digits, whatever their column is called."""
+    numbers = {name: start + 7 * n for n, name in enumerate(shop().clicks["click"].unique(maintain_order=True))}
+    number = pl.col("click").replace_strict(numbers, default=None, return_dtype=pl.Int64)
+    frames = [frame.with_columns(number) for frame in (shop().clicks, shop().sales, shop().wide)]
+    if wide:
+        again = tc.read(frames[2], conversion_time="sold_at", **ROLES)
+    else:
+        again = tc.read(*frames[:2], **ROLES)
+        assert again.defects["dropped_duplicate_click"] == COPIES
+    assert (again.table.label == log.table.label).all()
+    assert again.table.click_id[1] == start + 7
+    renamed = {"click": "ts", "ts": "click"}  # the worst of names
+    again = tc.read(frames[2].rename(renamed), conversion_time="sold_at", **ROLES | {"id": "ts", "click_time": "click"})
+    assert (again.table.label == log.table.label).all()
+
+
+def test_an_id_that_tells_too_few_clicks_apart_is_refused_with_numbers() -> None:
+    with pytest.raises(tc.UserError, match="'campaign' does not tell clicks apart: there are 4 different ones in 1,50"):
+        tc.read(shop().wide, conversion_time="sold_at", **ROLES | {"id": "campaign"})
+
+
+def test_features_are_those_that_are_said_whatever_their_names(log: tc.Log) -> None:
+    """An integer whose name ends like a time, a price that looks like seconds since 1970, and names that end in id."""
+    row = pl.int_range(pl.len())
+    frame = shop().wide.with_columns(
+        lead_time=row * 7 % 300, at=1_700_000_000 + row * 977 % 90_000, bid=row % 90, grid=row % 60, paid_ts=row % 2
+    )
+    names = ["lead_time", "at", "bid", "grid", "paid_ts", "campaign"]
+    again = tc.read(frame, conversion_time="sold_at", features=names, **ROLES)
+    assert [feature.name for feature in again.schema.features] == names
+    assert (again.table.label == log.table.label).all()
+    guessed = tc.read(frame.drop("at", "paid_ts"), conversion_time="sold_at", **ROLES)
+    assert {"bid", "grid"} <= {feature.name for feature in guessed.schema.features}
+    assert 'bid = {kind = "binned"' in guessed.proposal
+    apart = tc.read(
+        shop().clicks, shop().sales.rename({"ts": "when"}), conversion_time="when", features=["price"], **ROLES
+    )
+    assert (apart.table.label == log.table.label).all()
+    for name, reason in (("ts2", "holds times"), ("one", "has one value in every row"), ("sold", "tells the label")):
+        extra = frame.with_columns(ts2="ts", one=1, sold=pl.col("sold_at").is_not_null())
+        with pytest.raises(tc.UserError, match=reason):
+            tc.read(extra, conversion_time="sold_at", features=[name, "campaign"], **ROLES)
+
+
+def test_the_conversion_is_called_as_its_column_without_doubt(log: tc.Log) -> None:
+    frame = shop().wide.rename({"sold_at": "paid"}).with_columns(order_time=pl.col("ts") + timedelta(minutes=1))
+    again = tc.read(frame, conversion_time="paid", **ROLES)
+    assert again.schema.actions[0] == "paid"
+    assert (again.table.label == log.table.label).all()
+    assert not [doubt for doubt in again.doubts if "conversion is taken to be" in doubt]
+    with pytest.raises(tc.UserError, match="conversion_time: column 'campaign' does not hold times, such as camp"):
+        tc.read(frame, conversion_time="campaign", **ROLES)
+
+
+def test_actions_are_those_that_are_said_whatever_they_are_called() -> None:
+    """Names that hold words of each other, of clicks and of refunds."""
+    later = shop().sales.with_columns(pl.col("ts") + timedelta(minutes=5))
+    names = ("view", "cart", "add_to_cart", "return_visit")
+    log = tc.read(shop().clicks, shop().sales, actions=dict.fromkeys(names, later), **ROLES)
+    assert log.schema.actions == ("conversion", *names)
+    assert log.table.refund_ts is None
+
+
 def test_what_is_no_table_is_refused() -> None:
     with pytest.raises(tc.UserError, match="expected a DataFrame"):
         tc.read(3)

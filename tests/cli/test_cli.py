@@ -142,7 +142,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, shown = process.communicate()
     assert process.returncode == 130
-    assert shown.splitlines() == ["stopped; a run goes on with --resume, a bench when it is started again"]
+    assert shown.splitlines() == ["stopped; the run goes on with --resume"]
 
 
 def test_a_new_method_is_sound_and_does_not_learn_yet(
@@ -228,3 +228,41 @@ def test_a_prepared_log_of_another_dataset_is_refused(
     assert "prepared already" in capsys.readouterr().err
     assert call("prepare", "synthetic", "--out", table) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+WITHOUT_EXTRAS = """
+import json, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("apsw", "fastapi", "uvicorn", "prometheus_client"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from tracecvr.cli.commands import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["tracecvr", *words]
+    try:
+        main()
+    except SystemExit as leaving:
+        print(leaving.code, file=sys.stderr)
+"""
+
+
+def test_commands_name_the_extra_that_they_need(tmp_path: Path) -> None:
+    """As if it were installed without extras; every command of the live learner, in one process."""
+    commands = ["ingest s e", "tick s", "learn s", "status s", "reopen s", "compact s", "erase s u", "verify s"]
+    commands += ["init s --data synthetic", "init s --model r", "replay-log s", "challenge s a --method vanilla"]
+    commands += ["models list s", "models promote s 1", "models rollback s", "challengers list s", "aside list s"]
+    commands += ["sources list s", "pull s --source nats://localhost/a", "serve s", "serve s --model r"]
+    words = json.dumps([command.split() for command in commands])
+    made = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, words], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    lines = made.stderr.splitlines()
+    assert len(lines) == 2 * len(commands), made.stderr
+    for command, line, code in zip(commands, lines[::2], lines[1::2], strict=True):
+        extra = "serve" if command.startswith("serve") else "online"
+        assert line.startswith("error: "), (command, line)
+        assert f"pip install 'tracecvr[{extra}]'" in line, (command, line)
+        assert code == "2"

@@ -204,3 +204,111 @@ def test_values_that_share_an_id_are_counted_across_parts() -> None:
     for part in (values[:5], values[3:], [None]):
         shared.add(pl.DataFrame({"c": part}, {"c": pl.String}))
     assert shared.counts() == {"c": (sum(ids.count(i) > 1 for i in ids), 8)}
+
+
+# Logs that are read in a wrong way.
+
+
+def shop_rows(number: int = 3000) -> tuple[pl.DataFrame, int]:
+    """Clicks with the times of their purchases, and how many there are."""
+    made = log_kinds.clicks(number)
+    columns = {
+        "click_id": [one.id for one in made],
+        "click_time": [START + one.at for one in made],
+        "purchase_time": [None if one.bought is None else START + one.bought for one in made],
+        "campaign": [one.campaign for one in made],
+        "device": [one.device for one in made],
+    }
+    return pl.DataFrame(columns), sum(one.bought is not None for one in made)
+
+
+def test_swapped_columns_of_times_are_refused(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, bought = shop_rows()
+    swapped = {"click_time": "purchase_time", "purchase_time": "click_time"}
+    rows.rename(swapped).write_csv(tmp_path / "swapped.csv")
+    assert call("inspect", tmp_path / "swapped.csv", "--out", tmp_path / "schema.toml") == 2
+    said = capsys.readouterr().err
+    assert f" of {bought:,} conversions come before their click; 'click_time' is taken for" in said
+    assert "are they swapped?" in said
+    full = rows.with_columns(sold=pl.col("purchase_time").is_not_null().cast(pl.Int8)).with_columns(
+        pl.col("purchase_time").fill_null(pl.col("click_time") + HOUR)
+    )
+    full.rename(swapped).write_csv(tmp_path / "full.csv")
+    with pytest.raises(UserError, match="conversions come before their click"):
+        inspected(tmp_path / "full.csv", tmp_path)
+
+
+def test_ids_that_come_again_and_again_are_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """100 ids in 3,000 rows, one after the other: no row of the odd half has an id of the even half."""
+    rows, _ = shop_rows()
+    rows = rows.with_columns(click_id=pl.int_range(pl.len()) % 100)
+    rows.write_csv(tmp_path / "wide.csv")
+    inspection = inspected(tmp_path / "wide.csv", tmp_path)
+    assert inspection.counts["clicks"] == 3000
+    assert "# left out: click_id: 100 different in 3,000 rows" in inspection.toml
+    rows.rename({"click_id": "user_id"}).write_csv(tmp_path / "wide.csv")
+    assert "user_id = {" in inspected(tmp_path / "wide.csv", tmp_path).toml
+    events = rows.select("click_id", "campaign", time="click_time", event=pl.lit("click"))
+    bought = rows.drop_nulls().select("click_id", "campaign", time="purchase_time", event=pl.lit("purchase"))
+    pl.concat([events, bought]).write_csv(tmp_path / "events.csv")
+    doubts = " ".join(inspected(tmp_path / "events.csv", tmp_path).doubts)
+    assert "a click is taken to be one value of click_id" in doubts
+    assert "of the rows are dropped (2,900 duplicate_click" in doubts
+
+
+# Files that are no CSV, and words of errors.
+
+
+def test_json_lines_and_structs_are_read(tmp_path: Path) -> None:
+    """One JSON object per line, plain or packed, and structs in them or in Parquet, whose fields are columns."""
+    rows, bought = shop_rows()
+    nested = rows.select("click_id", "click_time", "purchase_time", context=pl.struct("campaign", "device"))
+    nested.write_ndjson(tmp_path / "log.ndjson")
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress((tmp_path / "log.ndjson").read_bytes()))
+    nested.write_parquet(tmp_path / "log.parquet")
+    for name in ("log.ndjson", "packed.jsonl.gz", "log.parquet"):
+        inspected(tmp_path / name, tmp_path)
+        table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+        assert len(table) == len(rows)
+        assert int(table.label.sum()) == bought
+        assert [feature.name for feature in table.schema.features] == ["context.campaign", "context.device"]
+    (tmp_path / "list.json").write_text('[{"click_id": 1}]')
+    with pytest.raises(UserError, match="a JSON list; write one JSON object per line"):
+        inspected(tmp_path / "list.json", tmp_path)
+    (tmp_path / "log.ndjson").write_text('{"click_id": 1}\n{"click_id": oops}\n')
+    with pytest.raises(UserError, match="not readable as one JSON object per line"):
+        inspected(tmp_path / "log.ndjson", tmp_path)
+
+
+def test_decimal_commas_are_said_and_not_hashed(tmp_path: Path) -> None:
+    rows, _ = shop_rows()
+    rows = rows.with_columns(price=pl.format("{},{}", pl.int_range(pl.len()) % 90, pl.int_range(pl.len()) % 7 + 10))
+    rows.write_csv(tmp_path / "log.csv", separator=";")
+    inspection = inspected(tmp_path / "log.csv", tmp_path)
+    assert "price = {" not in inspection.toml
+    assert any("'price' is left out: numbers with a decimal comma (0,10" in doubt for doubt in inspection.doubts)
+
+
+def test_errors_say_what_was_given(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = shop_rows()
+    rows.write_csv(tmp_path / "log.csv")
+    assert call("inspect", tmp_path / "log.csv", "--out", tmp_path / "schema.toml") == 0
+    schema = ("--schema", tmp_path / "schema.toml")
+    quick = ("--method", "vanilla", "--out", tmp_path / "run")
+    mistakes: list[tuple[tuple[object, ...], str]] = [
+        (("inspect", tmp_path / "no.csv"), "no.csv: no such file; check the path\n"),
+        (("inspect", tmp_path / "log.csv", "--zone", "Mars/X"), "error: zone = 'Mars/X': no such time zone"),
+        (("run", *quick, "--source", tmp_path / "nope"), "nope: no such file or directory"),
+        (("run", *quick, "--source", tmp_path / "log.csv"), "was not written by `tracecvr prepare`: name its dataset"),
+        (("events", "--source", tmp_path / "nope"), "nope: no such file or directory"),
+        (
+            ("prepare", "logs", *schema, "--out", tmp_path / "table", "--data-set", "d_max=90d"),
+            "d_max = 90d: labels end 60 d 10 h after the first click, so no click has a final label",
+        ),
+        (("run", *quick, *schema, "--set", "interval=5"), "interval = 5s makes"),
+        (("run", *quick, *schema, "--data-set", "d_max=40d"), "clicks are judged up to 20 d"),
+    ]
+    for words, message in mistakes:
+        capsys.readouterr()
+        assert call(*words) == 2
+        assert message in capsys.readouterr().err, words

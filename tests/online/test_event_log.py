@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tracecvr.base.errors import UserError
+from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Binned, Encoder, Hashed
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
 from tracecvr.online import page_checksums, segments, sorted_runs
 from tracecvr.online.committer import Committer
 from tracecvr.online.event_log import EventLog, Receipt
-from tracecvr.online.events import Event, Reader, click_key
+from tracecvr.online.events import Event, Reader
 from tracecvr.online.grid import Grid
 from tracecvr.online.ledger import Ledger
 from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger

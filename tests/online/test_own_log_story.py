@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 from conftest import Call
 
 from log_kinds import KINDS
 from test_service import asked, served
+from tracecvr.data import prepared
 from tracecvr.online.store import Store
+from tracecvr.online.verify_log import as_table
 
 QUICK = (
     "--set",
@@ -28,7 +33,11 @@ QUICK = (
 
 
 def story(
-    kind: str, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str | Callable[[Path], Sequence[Path]],
+    tmp_path: Path,
+    call: Call,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Store:
     """From the files of a log to a store that has learnt the events after a run; each command in another folder."""
 
@@ -39,7 +48,7 @@ def story(
         return capsys.readouterr().out
 
     (tmp_path / "logs").mkdir()
-    files = KINDS[kind](tmp_path / "logs", 1200).files
+    files = KINDS[kind](tmp_path / "logs", 1200).files if isinstance(kind, str) else kind(tmp_path / "logs")
     carried_out("logs", "inspect", *(file.name for file in files), "--out", "../schemas/schema.toml")
     carried_out("schemas", "prepare", "logs", "--schema", "schema.toml", "--out", "../data/table")
     carried_out("data", "run", "--method", "telescoped", "--source", "table", *QUICK, "--out", "../runs/mine")
@@ -71,6 +80,48 @@ def test_a_log_of_your_own_is_served_from_any_folder(
 ) -> None:
     store = story("refunds_in_one_file", tmp_path, call, capsys, monkeypatch)
     check_served(store, tmp_path)
+
+
+def with_text_ids(folder: Path) -> Sequence[Path]:
+    files = KINDS["refunds_in_one_file"](folder, 1200).files
+    for file in files:
+        pl.read_csv(file).with_columns(pl.format("c-{}", "click_id").alias("click_id")).write_csv(file)
+    return files
+
+
+def test_a_purchase_finds_its_click_in_the_log_by_its_text_id(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clicks that were open when the run ended convert live, by the ids that the log has."""
+    store = story(with_text_ids, tmp_path, call, capsys, monkeypatch)
+    sent = [json.loads(line) for line in (tmp_path / "live" / "events.jsonl").read_text().splitlines()]
+    clicks = pl.read_csv(tmp_path / "logs" / "clicks.csv")
+    assert {event["click_id"] for event in sent} <= set(clicks["click_id"])
+    fresh = {event["click_id"] for event in sent if event["type"] == "click"}
+    of_open = [event for event in sent if event["type"] == "purchase" and event["click_id"] not in fresh]
+    assert len(of_open) > 3
+    live, whole = as_table(store, tmp_path / "live_table"), prepared.load(tmp_path / "data" / "table").table
+    final = int(np.searchsorted(live.click_ts, live.click_ts[-1] - live.schema.d_max))
+    assert final > len(live) - len(fresh), "every click that was open is over"
+    assert np.array_equal(live.click_id[:final], whole.click_id[:final])
+    assert np.array_equal(live.label[:final], whole.label[:final])
+    scores = pl.read_parquet(tmp_path / "runs" / "mine" / "scores.parquet")
+    assert set(scores["click_id"]) <= set(clicks["click_id"])
+
+
+def test_ingest_says_that_most_actions_have_no_click(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = story("refunds_in_one_file", tmp_path, call, capsys, monkeypatch)
+    sent = [json.loads(line) for line in (tmp_path / "live" / "events.jsonl").read_text().splitlines()]
+    actions = [event for event in sent if event["type"] != "click"]
+    (tmp_path / "wrong.jsonl").write_text(
+        "\n".join(json.dumps(event | {"click_id": str(event["click_id"])}) for event in actions)
+    )
+    assert call("ingest", store.folder, tmp_path / "wrong.jsonl") == 0
+    assert "clicks that actions name are not known to this store" in capsys.readouterr().err
+    assert call("ingest", store.folder, tmp_path / "live" / "events.jsonl") == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -469,8 +469,8 @@ def test_a_body_that_declares_to_be_too_large_is_not_waited_for(ready: Store) ->
     [
         ("score", {"features": [[]] * 500}, 422, "features.0: "),
         ("score", {"features": [{str(n): [] for n in range(15_000)}]}, 422, "neither text nor a number nor null"),
-        ("clicks", {str(n): 0 for n in range(15_000)}, 422, "unknown key; expected clicks"),
-        ("clicks", {"clicks": [{str(n): 0 for n in range(15_000)}]}, 422, "unknown key; expected click_id"),
+        ("clicks", {str(n): 0 for n in range(15_000)}, 422, "unknown key '0'; expected clicks"),
+        ("clicks", {"clicks": [{str(n): 0 for n in range(15_000)}]}, 422, "unknown key '0'; expected click_id"),
         ("events", {"events": [{}] * 501}, 413, "501 events in one request; send at most 500"),
     ],
 )

@@ -1,14 +1,12 @@
 """Tables of a log of your own, in memory or in files, by way of the same inspection and cleaning as `tracecvr inspect`
 and `prepare`.
 
-Tables are written as Parquet into a temporary directory. Columns whose meaning is given get names that the inspection
-cannot miss; features keep theirs.
+Tables are written as Parquet into a temporary directory. The inspection is told what is known of their columns.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -25,6 +23,7 @@ from tracecvr.base.files import TemporaryFolder, write_text
 from tracecvr.base.progress import Progress
 from tracecvr.data import prepared
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
+from tracecvr.data.inspection.said import NOTHING_SAID, Said
 from tracecvr.datasets.logs import Logs
 
 Duration = str | float | timedelta
@@ -32,9 +31,6 @@ Duration = str | float | timedelta
 
 Moment = str | float | timedelta | date
 """A date, ISO 8601 text, or a duration since the log's first day."""
-
-ID, CLICK_TIME, CONVERSION_TIME, REFUND_TIME = "click_id", "click_time", "conversion_time", "refund_time"
-CONVERTED, DELAY = "conversion", "conversion_delay_seconds"
 
 
 @dataclass(frozen=True)
@@ -45,38 +41,6 @@ class OwnTables:
     doubts: tuple[str, ...]
     proposal: str
     folder: TemporaryFolder
-
-
-@dataclass(frozen=True)
-class _Roles:
-    """Columns whose meaning is given."""
-
-    id: tuple[str, ...]
-    click_time: str | None
-    conversion_time: str | None
-    converted: str | None
-    delay: str | None
-    columns: Mapping[str, str]
-    """Of the table of clicks: column by the name of the action, `refund` included."""
-    features: tuple[str, ...] | None
-
-    def of_clicks(self, wide: bool) -> dict[str, str]:
-        """New names of columns of the table of clicks."""
-        renamed = {column: f"{name}_time" for name, column in self.columns.items()}
-        renamed |= {self.click_time: CLICK_TIME} if self.click_time else {}
-        renamed |= {self.conversion_time: CONVERSION_TIME} if self.conversion_time and wide else {}
-        renamed |= {self.converted: CONVERTED} if self.converted else {}
-        renamed |= {self.delay: DELAY} if self.delay else {}
-        return renamed | self._id()
-
-    def of_others(self, there: Iterable[str]) -> dict[str, str]:
-        """New names of columns of another table."""
-        columns = set(there)
-        time = self.conversion_time or (self.click_time if self.click_time in columns else None)
-        return ({time: "time"} if time else {}) | self._id()
-
-    def _id(self) -> dict[str, str]:
-        return {self.id[0]: ID} if len(self.id) == 1 else {}
 
 
 def prepared_tables(
@@ -101,21 +65,22 @@ def prepared_tables(
     others = ({} if conversions is None else {"conversion": conversions}) | {
         name: given for name, given in beside.items() if name not in columns
     }
-    roles = _Roles(
-        () if id is None else (id,) if isinstance(id, str) else tuple(id),
-        click_time,
-        conversion_time,
-        converted,
-        delay,
-        columns,
-        None if features is None else tuple(features),
+    said = Said(
+        id=() if id is None else (id,) if isinstance(id, str) else tuple(id),
+        click_time=click_time,
+        conversion_time=conversion_time,
+        converted=converted,
+        delay=delay,
+        actions=columns,
+        features=None if features is None else tuple(features),
     )
     folder = TemporaryFolder()
     room = folder.path
-    written = [_write_clicks(clicks, roles, not others, room)]
-    written += [_write_other(name, given, roles, room) for name, given in others.items()]
-    inspection = inspect_files(written, room, zone, progress)
-    _check(inspection, roles)
+    if others:
+        said = replace(said, tables={str(room / f"{name}.parquet"): name for name in ("click", *others)})
+    written = _written(clicks, others, said, room)
+    inspection = inspect_files(written, room, zone, progress, said)
+    _refuse_leaks(inspection, said)
     write_text(room / "schema.toml", inspection.toml)
     schema = str(room / "schema.toml")
     chosen = Logs(schema=schema, **_options(inspection, Logs(schema=schema).origin(), labels))
@@ -129,64 +94,40 @@ def _columns_of(given: Table) -> list[str]:
     return frame_of(given, "clicks").collect_schema().names()
 
 
-def _write_clicks(given: Table, roles: _Roles, wide: bool, room: Path) -> str:
-    renamed = roles.of_clicks(wide)
-    if is_path(given) and wide and not renamed and roles.features is None:
-        return str(Path(given).absolute())  # as it is
-    frame = frame_of(given, "clicks")
-    if roles.delay is not None and not frame.collect_schema().get(roles.delay, pl.Int64()).is_numeric():
-        raise UserError(f"delay: column {roles.delay!r} is not a number of seconds from the click to the conversion")
-    kept = None if roles.features is None else [*renamed, *roles.id, *roles.features]
-    return _write(frame, renamed, kept, room / "clicks.parquet", "clicks")
+def _written(clicks: Table, others: Mapping[str, Table], said: Said, room: Path) -> list[str]:
+    """Files of the tables, the clicks first."""
+    if is_path(clicks) and not others and said == NOTHING_SAID:
+        return [str(Path(clicks).absolute())]  # as it is
+    kept = None if said.features is None else list(said.of_clicks)
+    paths = [_write(frame_of(clicks, "clicks"), kept, said, room / "click.parquet", "clicks")]
+    for name, given in others.items():
+        if not name.isidentifier():
+            raise UserError(f"action {name!r}: give it a name of letters, digits and underscores")
+        frame = frame_of(given, name)
+        time = said.time_of(frame.collect_schema().names())
+        columns = [*said.id, time] if time is not None and said.id else None
+        paths.append(_write(frame, columns, said, room / f"{name}.parquet", name))
+    return paths
 
 
-def _write_other(name: str, given: Table, roles: _Roles, room: Path) -> str:
-    if not name.isidentifier():
-        raise UserError(f"action {name!r}: give it a name of letters, digits and underscores")
-    frame = frame_of(given, name)
-    renamed = roles.of_others(frame.collect_schema().names())
-    kept = [*renamed, *roles.id] if "time" in renamed.values() and roles.id else None
-    return _write(frame, renamed, kept, room / f"{name}.parquet", name)
-
-
-def _write(frame: pl.LazyFrame, renamed: Mapping[str, str], kept: list[str] | None, path: Path, what: str) -> str:
-    """Columns whose meaning is given first, under their new names."""
+def _write(frame: pl.LazyFrame, kept: list[str] | None, said: Said, path: Path, what: str) -> str:
     there = frame.collect_schema()
-    for column in [*renamed, *(kept or [])]:
+    for column in kept or []:
         if column not in there:
             hint = config.nearest(column, there)
             raise UserError(f"{what}: column {column!r} is missing{hint}; there are: {', '.join(there)}")
-    taken = next((new for old, new in renamed.items() if new in there and new != old and new not in renamed), None)
-    if taken is not None:
-        frame = frame.rename({taken: f"{taken}_"})
-        there = frame.collect_schema()
-    names = list(dict.fromkeys([*renamed, *(there.names() if kept is None else kept)]))
-    columns = {renamed.get(name, name): _whole(pl.col(name), there[name], renamed.get(name) == ID) for name in names}
-    frame.select(**columns).sink_parquet(path)
+    # Ids that became floats because some are missing, as pandas does, are whole numbers again.
+    ids = [pl.col(name).cast(pl.Int64) for name in said.id if name in there and there[name].is_float()]
+    frame.select(kept or there.names()).with_columns(ids).sink_parquet(path)
     return str(path)
 
 
-def _whole(column: pl.Expr, dtype: pl.DataType, is_id: bool) -> pl.Expr:
-    """Ids that became floats because some are missing, as pandas does, are whole numbers again."""
-    return column.cast(pl.Int64) if is_id and dtype.is_float() else column
-
-
-def _check(inspection: Inspection, roles: _Roles) -> None:
-    """Refuse a reading of the log that is not the one that was asked for."""
-    read = tomllib.loads(inspection.toml)
-    if roles.click_time and read["click"]["time"] != CLICK_TIME:
-        raise UserError(f"click_time: column {roles.click_time!r} does not look like times")
-    if len(roles.id) == 1 and read["click"].get("id") != ID:
-        raise UserError(
-            f"id: column {roles.id[0]!r} does not tell clicks apart: too many values are missing or there several times"
-        )
-    if roles.converted and read["action"][0].get("label") != CONVERTED:  # the conversion is the first
-        raise UserError(f"converted: column {roles.converted!r} does not say yes or no of every click")
-    left = [name for name in roles.features or () if name not in read["features"]]
-    if left:
-        why = inspection.guess.left_out | inspection.measured.leaks
-        reasons = "; ".join(f"{name!r}: {why.get(name, 'not suitable')}" for name in left)
-        raise UserError(f"features: {reasons}; leave out what cannot be learnt from")
+def _refuse_leaks(inspection: Inspection, said: Said) -> None:
+    """Refuse features that were asked for and give the label away."""
+    leaks = {name: why for name, why in inspection.measured.leaks.items() if name in (said.features or ())}
+    if leaks:
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in leaks.items())
+        raise UserError(f"features: {reasons}; leave out what is known only after the outcome")
 
 
 def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,10 +166,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def existing(path: Path, given_as: str = "--source") -> Path:
+def existing(path: Path, given_as: str = "") -> Path:
     """`path` itself, once it is known to be a readable, non-empty file."""
     if not path.exists():
-        raise UserError(f"{path}: no such file; check the path given as {given_as}")
+        raise UserError(f"{path}: no such file; check the path{given_as and f' given as {given_as}'}")
     if path.is_file() and path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
     return path

@@ -29,6 +29,13 @@ _SET_HELP = (
     "or of how the stream is learnt: stream.learning_rate, stream.batch_size, stream.average and others."
 )
 
+_STOPPED = {
+    "run": "stopped; the run goes on with --resume",
+    "bench": "stopped; the bench goes on when it is started again",
+}
+_EXTRAS = {"apsw": "online", "fastapi": "serve", "uvicorn": "serve", "prometheus_client": "serve"}
+"""What is not installed without an extra, and in which it is."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET_HELP)]
 
@@ -359,12 +366,17 @@ def main() -> None:
             raise KeyboardInterrupt
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("stopped; a run goes on with --resume, a bench when it is started again", err=True)
+        typer.echo(_STOPPED.get(next(iter(sys.argv[1:]), ""), "stopped"), err=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(130)  # if Ctrl-C passed through code that C ran, Python would end by the signal, handled or not
     except UserError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _fail(f"this command needs {error.name}, which is not installed: pip install 'tracecvr[{extra}]'")
     except typer.TyperException as error:
         if not (message := error.format_message().rstrip(".")):  # no command given: help was printed instead
             sys.exit(2)

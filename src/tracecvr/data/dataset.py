@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracecvr.base.config import Seconds, option, restored
+from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.data.column_files import Array, Columns, InFiles, InMemory
 from tracecvr.data.encoder import Column, Encoder
@@ -123,8 +124,8 @@ class Dataset:
         return None
 
     def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
-        """Ids of clicks as the log has them (`given_id`), by row number (`click_id`), if the table has row numbers in
-        place of them."""
+        """Ids of clicks as the log has them (`given_id`), by their keys (`click_id`), if the table has keys in place of
+        them. An id may be there several times."""
         return None
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
@@ -240,6 +241,12 @@ class _Preparation:
         if self.last < 0:
             left_out = "".join(f", {n} {reason}" for reason, n in (log.counts | self._dropped()).items() if n)
             raise UserError(f"{self.where}: the log has no clicks ({log.rows} rows read{left_out})")
+        d_max, until = self.dataset.d_max, self.dataset.observed_until
+        if until - d_max < self.first:
+            raise UserError(
+                f"{self.where}: d_max = {exact_duration(d_max)}: labels end {duration(until - self.first)} after the "
+                "first click, so no click has a final label; give a shorter d_max, or another observed_until"
+            )
         if not self.first < split <= self.last:
             part = "stream" if self.last < split else "warm-up part"
             raise UserError(

@@ -30,15 +30,21 @@ class Prepared:
     origin: int | None = None
     """The Unix time of the log's second 0, if it has a calendar."""
     given_ids: pl.LazyFrame | None = None
-    """Where the table has row numbers (`click_id`) as ids: those that the log has (`given_id`)."""
+    """Where the table has keys of text ids (`click_id`): the ids that the log has (`given_id`)."""
 
     def ids_of(self, first: int, last: int) -> pl.Series:
         """Ids of the clicks of some rows of the table, as the log has them."""
-        ids = pl.DataFrame({"click_id": np.asarray(self.table.click_id[first:last])})
-        if self.given_ids is None:
-            return ids["click_id"]
-        known = ids.lazy().join(self.given_ids, on="click_id", how="left", maintain_order="left")
-        return known.select(pl.col("given_id").alias("click_id")).collect().to_series()
+        return ids_in_log(pl.Series("click_id", np.asarray(self.table.click_id[first:last])), self.given_ids)
+
+
+def ids_in_log(keys: pl.Series, given_ids: pl.LazyFrame | None) -> pl.Series:
+    """Clicks' ids as the log has them, by what `Dataset.given_ids` says."""
+    if given_ids is None:
+        return keys
+    asked = keys.to_frame().lazy()
+    known = given_ids.join(asked, on="click_id", how="semi").unique("click_id")
+    joined = asked.join(known, on="click_id", how="left", maintain_order="left")
+    return joined.select(pl.col("given_id").alias("click_id")).collect().to_series()
 
 
 def prepare(dataset: Dataset, source: Path | None, progress: Progress = no_progress) -> Prepared:

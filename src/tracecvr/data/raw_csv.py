@@ -152,7 +152,7 @@ def _is_number(cell: str) -> bool:
 def head(path: Path) -> bytes:
     """The first four bytes of a file, which tell what it is; an error if there is no such file or it is empty."""
     if existing(path).is_dir():
-        raise UserError(f"{path}: is a directory; give the file inside it as --source")
+        raise UserError(f"{path}: is a directory; give the file inside it")
     try:
         with path.open("rb") as stream:
             return stream.read(4)

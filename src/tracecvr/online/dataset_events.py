@@ -34,8 +34,7 @@ def log_of(
             )
         dataset, raw = _of_table(source)
         return dataset, raw, dataset.split
-    if data is None:
-        raise UserError("--data is missing: name the dataset, or give a prepared log as --source or a run as --model")
+    assert data is not None
     dataset = dataset_of(data, settings)
     return dataset, source, dataset.split
 
@@ -59,6 +58,7 @@ def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> It
             undone = pl.col("undone") if "undone" in frame.columns else pl.lit(None, pl.Int64).alias("undone")
             frames.append(frame.select("click_id", "click_ts", *actions, undone, *features))
     log = pl.concat(frames).filter(~(pl.col(actions[0]) < pl.col("click_ts")).fill_null(False))
+    log = log.with_columns(prepared.ids_in_log(log["click_id"], dataset.given_ids(source)))
     yield from _in_order(log, actions, features, start, end)
 
 
@@ -71,8 +71,8 @@ def _in_order(
     due = pl.concat([t.with_columns(pl.col("ts").cast(pl.Int64)) for t in times])
     due = due.filter((pl.col("ts") >= start) & (pl.col("ts") < end)).sort("ts", "kind", "row")
     kinds = ("click", *actions, "refund")
-    ids = log["click_id"]
+    ids = log["click_id"].to_list()
     raw = log.select(features)
     for ts, row, kind in due.iter_rows():
-        event: dict[str, Any] = {"type": kinds[kind], "click_id": int(ids[row]), "ts": ts}
+        event: dict[str, Any] = {"type": kinds[kind], "click_id": ids[row], "ts": ts}
         yield event if kind else event | {"features": raw.row(row, named=True)}

@@ -429,6 +429,10 @@ class EventLog(EventDatabase):
         """A click, if it has come, and its actions."""
         return self._accepted_rows("WHERE click = ? ORDER BY kind, seen, ts", (click,))
 
+    def has_click(self, click: int) -> bool:
+        """Whether a click has come."""
+        return bool(self._one("SELECT EXISTS(SELECT 1 FROM events WHERE event = ?)", (f"c{click}",)))
+
     # Forgetting.
 
     def before(self, time: int) -> list[Accepted]:

@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import polars as pl
-import xxhash
 
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
+from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Encoder, Hashed, is_huge, rounded
 from tracecvr.data.table import Ids, Schema
 from tracecvr.online.times import Times
@@ -45,15 +45,6 @@ class Event(NamedTuple):
     score: float | None = None  # of a click: the log-odds that it was answered with, if it was,
     version: int | None = None  # and by which version
     model: str | None = None  # of which challenger; None: of the store's own model
-
-
-def click_key(click_id: object) -> int:
-    """The number of a click: its id, if that is a whole number, else 63 bits of a hash of the text."""
-    if isinstance(click_id, int) and not isinstance(click_id, bool) and abs(click_id) < 1 << 63:
-        return click_id
-    if isinstance(click_id, str) and click_id:
-        return xxhash.xxh3_64_intdigest(click_id.encode()) >> 1
-    raise UserError(f"click_id is {click_id!r}: expected text, or a whole number of at most 63 bits")
 
 
 @dataclass(frozen=True)

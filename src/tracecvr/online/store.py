@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from tracecvr.base import config, registry
 from tracecvr.base.config import DAY
@@ -293,6 +295,16 @@ class Store:
     def log(self, clock: Callable[[], float] = time.time) -> EventLog:
         """A connection to its event log."""
         return EventLog(self.folder / "events.db", self.grid, clock)
+
+    def unknown_clicks(self, keys: Collection[int]) -> list[int]:
+        """Which clicks are neither in its event log nor in the log that it started from."""
+        log = self.log()
+        try:
+            absent = [key for key in keys if not log.has_click(key)]
+        finally:
+            log.close()
+        known = np.isin(np.array(absent, np.int64), self.base.click_id) if absent else np.empty(0, np.bool_)
+        return [key for key, there in zip(absent, known.tolist(), strict=True) if not there]
 
     def inbox(self, clock: Callable[[], float] = time.time) -> Inbox:
         """A connection for pulling events from a broker."""

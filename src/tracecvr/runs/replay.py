@@ -9,12 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tracecvr.base.config import Seconds, option
+from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import ClickTable, Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.open_clicks import OpenClicks
 from tracecvr.stream import WARM_LABELS
 from tracecvr.stream.source import TableSource
+
+_MOST_INTERVALS = 10_000
+"""So many may be empty: it does not take long."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,9 @@ class Plan:
         begin, end = table.rows_between(split, until)
         if begin >= end:
             raise UserError(
-                f"split = {split} s leaves no stream: clicks that can be scored end at {last - 1} s"
-                + ("" if self.until is None else f", and the replay ends at until = {self.until} s")
+                f"split = {exact_duration(split)} leaves no stream: clicks are judged up to {duration(max(last, 0))}: "
+                f"labels end at {exact_duration(schema.observed_until)} and d_max is {exact_duration(schema.d_max)}"
+                + ("" if self.until is None else f", and the replay ends at until = {exact_duration(self.until)}")
             )
         return self._full(table, split, until)
 
@@ -88,6 +93,12 @@ class Plan:
         plan = FullPlan(
             split, interval, until, self.warm_labels, self.publish_lag, self.posterior_every, judge_from=judge_from
         )
+        clicks = len(range(*plan.stream_rows(table)))
+        if len(plan) > max(_MOST_INTERVALS, 10 * clicks):
+            raise UserError(
+                f"interval = {exact_duration(interval)} makes {len(plan):,} intervals of {clicks:,} clicks, nearly all "
+                "of them empty: give a longer one; a number without a unit is in seconds, 5min and 1h are others"
+            )
         first, last = plan.judged_rows(table)
         if not split <= judge_from < until or first == last:
             raise UserError(

@@ -42,18 +42,29 @@ def dataset_named(data: str | None, source: Path | None, schema: Path | None = N
 
     name = Given(data) if data else "logs" if schema is not None else dataset_name(source)
     if name is None:
-        raise UserError(
-            "--data is missing: name the dataset, or give a prepared log as --source (for `init`, a run as --model)"
-        )
+        raise UserError(unnamed_log(source))
     return name
+
+
+def unnamed_log(source: Path | None) -> str:
+    """Why it is not known which dataset is meant."""
+    if source is None:
+        return (
+            "--data is missing: name the dataset, or give a prepared log as --source (for a live model, a run as "
+            "--model)"
+        )
+    if not source.exists():
+        return f"--source {source}: no such file or directory"
+    return (
+        f"--source {source} was not written by `tracecvr prepare`: name its dataset with --data; for a log of your "
+        "own, give --schema (`tracecvr inspect` proposes one)"
+    )
 
 
 def store_at(folder: Path, check: bool = True) -> LiveStore:
     """Open a store."""
-    try:
-        from tracecvr.online.store import Store
-    except ImportError:
-        raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
+    from tracecvr.online.store import Store
+
     return Store.open(folder, check)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ from tracecvr.cli.live.arguments import (
     flat,
     store_at,
     time_of,
+    unnamed_log,
     with_schema,
 )
 from tracecvr.cli.live.aside import set_aside
@@ -33,6 +34,10 @@ from tracecvr.cli.live.aside import set_aside
 if TYPE_CHECKING:
     from tracecvr.online.learner import Tick
     from tracecvr.online.store import Store as LiveStore
+
+
+_ASKED = 10_000
+"""Clicks of actions that are looked up after all events of a file are in."""
 
 
 def ingest(
@@ -43,12 +48,15 @@ def ingest(
     """Accept events into the log of a live model. To send some twice does no harm."""
     opened_store = store_at(store)
     log, totals = opened_store.log(), {"accepted": 0, "duplicates": 0}
-    lines = _lines(file)
+    lines, acted = _lines(file), dict[int, object]()
     while chunk := list(islice(lines, batch)):
         rows = []
         for number, line in chunk:
             try:
-                rows.append(opened_store.reader.read(json.loads(line.decode())))
+                content = json.loads(line.decode())
+                rows.append(opened_store.reader.read(content))
+                if rows[-1].kind and len(acted) < _ASKED:
+                    acted.setdefault(rows[-1].click, content["click_id"])
             except (UserError, ValueError, RecursionError) as error:  # text that is not UTF-8, or not JSON
                 accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
                 raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
@@ -58,6 +66,20 @@ def ingest(
     typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
     if totals.get("future"):
         typer.echo(set_aside(opened_store.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
+    _say_orphans(opened_store, acted)
+
+
+def _say_orphans(store: LiveStore, acted: Mapping[int, object]) -> None:
+    """Say it if most actions are of clicks that nobody knows: most likely ids are not those of the clicks."""
+    orphans = store.unknown_clicks(acted)
+    if 2 * len(orphans) > len(acted):
+        example = json.dumps(acted[orphans[0]], ensure_ascii=False)
+        typer.echo(
+            f"warning: {len(orphans):,} of {len(acted):,} clicks that actions name are not known to this store, such "
+            f"as {example}: these actions have no effect unless their clicks come. Ids must be those of the clicks: "
+            'the number 17 and the text "17" are two ids',
+            err=True,
+        )
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -258,6 +280,7 @@ def events(
     text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
     from tracecvr.base.registry import Given
+    from tracecvr.data.prepared import dataset_name
     from tracecvr.online.dataset_events import events_of, log_of
     from tracecvr.online.times import Times
 
@@ -266,6 +289,8 @@ def events(
         data = "logs"
     if model is not None and (data or source or settings):
         raise UserError("--model names a run, which knows its log: leave out --data, --source and the like")
+    if model is None and data is None and dataset_name(source) is None:
+        raise UserError(unnamed_log(source))
     dataset, source, first = log_of(None if data is None else Given(data), source, settings, model)
     if start is not None:
         first = config.parsed_duration(start, "--start")

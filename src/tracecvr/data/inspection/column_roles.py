@@ -13,26 +13,10 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, Sampled
+from tracecvr.data.inspection.said import NOTHING_SAID, Said
+from tracecvr.data.inspection.words import ACTION, CLICK, CONVERSION, LABEL, REFUND, TYPE
+from tracecvr.data.own_log.schema import RESERVED
 
-CLICK = ("click", "clk", "pv", "view", "impression", "visit")
-CONVERSION = (
-    "conver",
-    "purchase",
-    "buy",
-    "bought",
-    "order",
-    "sale",
-    "sold",
-    "pay",
-    "paid",
-    "install",
-    "signup",
-    "lead",
-)
-REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
-ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
-TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
-LABEL = (*CONVERSION, "label", "target", "outcome", "success")
 _MOST_TYPES = 30
 _ROW_NUMBER = re.compile(r"^__index_level_\d+__$|^unnamed|^index$|^row(_?(id|nr|no|num|number|index))?$|^column_1$|^$")
 _ABOUT_LABEL = "every row has a time {time!r}: it is taken to be the conversion's only where {label!r} says yes"
@@ -54,10 +38,11 @@ class GuessedAction:
 
 @dataclass
 class GuessedFile:
-    """A file of a log whose files differ: its column of times, and the word for its rows or the column of words."""
+    """Files of a log whose files differ: their column of times, and the word for their rows or the column of words."""
 
     log: Sampled
     time: str
+    unit: str
     event: str = ""
     type: str = ""
 
@@ -80,14 +65,20 @@ class Guess:
     by_file: list[GuessedFile] = field(default_factory=list)
 
 
-def guessed(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
-    """The likeliest reading, and the columns it was made from."""
-    first = logs[0]
-    if any(set(one.columns) != set(first.columns) for one in logs):
-        return _of_files(logs)
-    columns = first.columns
-    kinds = _types(columns)
-    return (_of_events(columns, kinds) if kinds else _of_clicks(columns)), columns
+def guessed(logs: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Guess, dict[str, Profile]]:
+    """The likeliest reading that is not against what is said, and the columns it was made from."""
+    if len(logs) > 1:
+        guess, columns = _of_files(logs, said)
+    else:
+        log = said.applied(logs[0], True)
+        columns = log.columns
+        kinds = None if said.follows else _types(columns)
+        guess = _of_events(columns, kinds, said) if kinds else _of_clicks(columns, said)
+        guess.left_out |= log.partial
+    features = {one.name for one in guess.features}
+    for action in guess.actions:
+        action.name = f"{action.name}_action" if action.name in features else action.name
+    return guess, columns
 
 
 def _has(name: str, words: Sequence[str]) -> bool:
@@ -123,26 +114,56 @@ def _types(columns: Mapping[str, Profile]) -> Profile | None:
     return None
 
 
-def _of_clicks(columns: Mapping[str, Profile]) -> Guess:
+def _of_clicks(columns: Mapping[str, Profile], said: Said) -> Guess:
     times = _times(columns)
-    click = _first(times, CLICK) or min(times, key=lambda one: (_is_follow_up(one), one.rows - one.happened))
+    click = columns[said.click_time] if said.click_time else _click_time(times, said)
     others = [one for one in times if one is not click]
-    key = _id([one for one in columns.values() if one.unit is None], click.rows)
-    guess = Guess("clicks", click, *key)
-    if not _has(click.name, CLICK):
+    guess = Guess("clicks", click, *_id(list(columns.values()), click.rows, said))
+    if not said.click_time and not _has(click.name, CLICK):
         guess.doubts.append(f"the time of the click is taken from {click.name!r}: no column is named after a click")
     if not guess.id:
         guess.doubts.append("no column tells clicks apart: rows that are there twice cannot be found")
+    known = _said_actions(columns, said)
     for one in others:
-        _place(guess, one)
-    if not guess.actions:
+        if one.name not in said.of_clicks:
+            _place(guess, one)
+    for name, column in said.actions.items():
+        action = GuessedAction(name, time=column, why=_share(columns[column]))
+        if name == "refund":
+            guess.refund = action
+        else:
+            guess.actions.append(action)
+    if known is None and not guess.actions:
         _by_label(guess, list(columns.values()), [one for one in others if one.name in guess.left_out])
-    _order(guess)
+    if known is None:
+        _order(guess)
+    else:
+        guess.actions.insert(0, known)
     _believe_label(guess, columns)
     used = {click.name, *guess.id, *(one.name for one in others)}
     used |= {name for action in guess.actions for name in (action.delay, action.label)}
-    _features(guess, [one for one in columns.values() if one.name not in used])
+    _features(guess, [one for one in columns.values() if one.name not in used], said)
     return guess
+
+
+def _click_time(times: Sequence[Profile], said: Said) -> Profile:
+    able = [one for one in times if one.name not in said.of_clicks]
+    if not able:
+        raise UserError("click_time: no column of times is left for the click: say which it is")
+    return _first(able, CLICK) or min(able, key=lambda one: (_is_follow_up(one), one.rows - one.happened))
+
+
+def _said_actions(columns: Mapping[str, Profile], said: Said) -> GuessedAction | None:
+    """The conversion as it was said."""
+    if not (said.conversion_time or said.delay):
+        return None
+    name = _short(said.conversion_time or said.converted or "conversion")
+    action = GuessedAction(name, label=said.converted or "")
+    if said.delay:
+        action.delay, action.unit, action.why = said.delay, "s", columns[said.delay].examples(3)
+    elif said.conversion_time:
+        action.time, action.why = said.conversion_time, _share(columns[said.conversion_time])
+    return action
 
 
 def _label_column(columns: Iterable[Profile]) -> Profile | None:
@@ -195,13 +216,17 @@ def _is_follow_up(one: Profile) -> bool:
 
 def _place(guess: Guess, one: Profile) -> None:
     """A column of times beside the click's: an action, a refund, or neither."""
-    share = f"in {one.happened / one.rows:.1%} of the rows"
+    share = _share(one)
     if _has(one.name, REFUND):
         guess.refund = GuessedAction("refund", time=one.name, why=share)
     elif one.nulls == 0 and not one.absent and not _is_follow_up(one):
         guess.left_out[one.name] = "a time that every row has: not something that may or may not follow"
     else:
         guess.actions.append(GuessedAction(_short(one.name), time=one.name, why=share))
+
+
+def _share(one: Profile) -> str:
+    return f"in {one.happened / one.rows:.1%} of the rows"
 
 
 def _order(guess: Guess) -> None:
@@ -215,25 +240,26 @@ def _order(guess: Guess) -> None:
         guess.doubts.append(f"the conversion is taken to be {guess.actions[0].name!r}; candidates were {names}")
 
 
-def _of_events(columns: Mapping[str, Profile], kinds: Profile) -> Guess:
+def _of_events(columns: Mapping[str, Profile], kinds: Profile, said: Said) -> Guess:
     click_word, words = _words(kinds)
     mine = kinds.values == click_word
-    time = max(_times(columns), key=lambda one: (one.filled, -list(columns).index(one.name)))
+    times = _times(columns)
+    time = max(times, key=lambda one: (one.name == said.click_time, one.filled, -list(columns).index(one.name)))
     candidates = [one for one in columns.values() if one.unit is None and one is not kinds]
     of_clicks = {one.name: _of_rows(one, mine) for one in candidates}
-    key = _id([one for one in of_clicks.values() if one.named_id], int(mine.sum()))
+    key = _id(list(of_clicks.values()), int(mine.sum()), said)
+    several: tuple[str, ...] = ()
     if not key[0]:
-        several = tuple(one.name for one in candidates if one.named_id) or tuple(
-            one.name for one in candidates if one.whole
-        )
+        named = tuple(one.name for one in candidates if one.named_id)
+        several = named or tuple(one.name for one in candidates if one.whole)
         if not several:
             raise UserError("this looks like a log of events, but no column brings clicks and actions together: no id")
         key = several, False
     guess = Guess("events", time, *key, type=kinds.name, event=click_word)
-    if len(guess.id) > 1:
+    if several:
         guess.doubts.append(
-            f"no single column tells clicks apart: a click is taken to be one combination of {', '.join(guess.id)}, "
-            "and later rows of the same combination to be duplicates of it"
+            f"no single column tells clicks apart: a click is taken to be one value of {', '.join(guess.id)}, and "
+            "later clicks with the same value to be duplicates of it"
         )
     known = [word for word in words if _has(word, (*CONVERSION, *REFUND, *ACTION))]
     if any(not _has(word, REFUND) for word in known):
@@ -252,13 +278,13 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile) -> Guess:
         raise UserError(f"column {kinds.name!r} has clicks ({click_word}), but nothing that could follow them")
     # Parts of an id, a user or an item, say something of other clicks, too; a whole one does not.
     used = {time.name, kinds.name, *(guess.id if len(guess.id) == 1 else ())}
-    _features(guess, [one for one in of_clicks.values() if one.name not in used])
+    _features(guess, [one for one in of_clicks.values() if one.name not in used], said)
     return guess
 
 
-def _add_event(guess: Guess, name: str, word: str, why: str) -> None:
+def _add_event(guess: Guess, name: str, word: str, why: str, takes_back: bool | None = None) -> None:
     """An action, or the refund, that a word stands for."""
-    if not _has(word, REFUND):
+    if not (_has(word, REFUND) if takes_back is None else takes_back):
         guess.actions.append(GuessedAction(name, event=word, why=why))
         return
     if guess.refund is not None:
@@ -294,43 +320,55 @@ def _words(kinds: Profile) -> tuple[str, list[str]]:
     return click, [word for word in words if word != click]
 
 
-def _of_files(logs: Sequence[Sampled]) -> tuple[Guess, dict[str, Profile]]:
+def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Profile]]:
     """Files with different columns: one of clicks, others of what followed, with an id in common."""
-    clicks = next((one for one in logs if _has(one.file.path.stem, CLICK)), None)
-    if clicks is None:
+    place = next((place for place, one in enumerate(logs) if _has(one.topic, CLICK)), None)
+    if place is None:
         raise UserError("files with different columns: name the one of clicks after them (clicks.csv), or look at one")
+    logs = [said.applied(log, number == place) for number, log in enumerate(logs)]
+    clicks = logs[place]
     common = [one for name, one in clicks.columns.items() if all(name in log.columns for log in logs)]
-    key = _id([one for one in common if one.unit is None], clicks.rows)
-    if not key[0]:
+    key, whole = _id(common, max((one.rows for one in common), default=0), said)
+    if not key:
         raise UserError(
             "files with different columns, but no id that all of them have: there is nothing to join them by"
         )
-    time = _first(_times(clicks.columns), CLICK) or _times(clicks.columns)[0]
-    guess = Guess("events", time, *key, event="click")
+    whole = whole and all(log.columns[key[0]].whole for log in logs)
+    times = _times(clicks.columns)
+    time = clicks.columns[said.click_time] if said.click_time else _first(times, CLICK) or times[0]
+    guess = Guess("events", time, key, whole, event="click")
     for log in logs:
-        at = time if log is clicks else max(_times(log.columns), key=lambda one: one.filled)
+        at = time if log is clicks else _time_of(log, said)
         if (at.unit, at.relative) != (time.unit, time.relative):
-            guess.doubts.append(f"{log.file.path.name}: times are written in another unit than those of clicks")
-        kinds = None if log is clicks else _follow_up_types(log.columns)
+            guess.doubts.append(f"{log.name}: times are written in another unit than those of clicks")
+        kinds = None if log is clicks or said.tables else _follow_up_types(log.columns)
         if log is clicks:
-            guess.by_file.append(GuessedFile(log, at.name, event="click"))
+            guess.by_file.append(GuessedFile(log, at.name, at.unit or "", event="click"))
         elif kinds is None:
-            word = _short(log.file.path.stem)
-            guess.by_file.append(GuessedFile(log, at.name, event=word))
-            _add_event(guess, word, word, f"every row of {log.file.path.name}")
+            word = _short(log.topic)
+            guess.by_file.append(GuessedFile(log, at.name, at.unit or "", event=word))
+            _add_event(guess, word, word, f"every row of {log.name}", word == "refund" if said.tables else None)
         else:
-            guess.by_file.append(GuessedFile(log, at.name, type=kinds.name))
+            guess.by_file.append(GuessedFile(log, at.name, at.unit or "", type=kinds.name))
             for word in _by_frequency(kinds):
                 rows = int((kinds.values == word).sum())
-                _add_event(
-                    guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows of {log.file.path.name} looked at"
-                )
-    _order(guess)
+                _add_event(guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows of {log.name} looked at")
+    if not said.tables:
+        _order(guess)
     if not guess.actions:
         raise UserError("files of clicks and refunds, but none of conversions")
     used = {time.name, *guess.id}
-    _features(guess, [one for one in clicks.columns.values() if one.name not in used])
+    _features(guess, [one for one in clicks.columns.values() if one.name not in used], said)
+    guess.left_out |= clicks.partial
     return guess, {one.name: one for log in reversed(logs) for one in log.columns.values()}
+
+
+def _time_of(log: Sampled, said: Said) -> Profile:
+    """The column of times of a table of what followed."""
+    name = said.time_of(log.columns)
+    if name is not None:
+        return log.columns[name]
+    return max(_times(log.columns), key=lambda one: one.filled)
 
 
 def _of_rows(one: Profile, rows: pl.Series) -> Profile:
@@ -339,13 +377,28 @@ def _of_rows(one: Profile, rows: pl.Series) -> Profile:
     return Profile(one.name, values, values.null_count(), distinct, number=one.number, whole=one.whole)
 
 
-def _id(candidates: Sequence[Profile], rows: int) -> tuple[tuple[str, ...], bool]:
+def _id(columns: Sequence[Profile], rows: int, said: Said) -> tuple[tuple[str, ...], bool]:
     """The column that tells clicks apart, if one does; a name that says click is believed sooner."""
-    able = [one for one in candidates if one.named_id and one.distinct >= 0.9 * one.filled and one.filled >= 0.5 * rows]
+    if said.id:
+        return _said_id([one for one in columns if one.name in said.id], said)
+    candidates = [one for one in columns if one.unit is None and one.named_id]
+    able = [one for one in candidates if one.distinct >= 0.9 * one.filled and one.filled >= 0.5 * rows]
     if not able:
         return (), False
     best = max(able, key=lambda one: (_has(one.name, CLICK), one.distinct))
     return (best.name,), best.whole
+
+
+def _said_id(columns: Sequence[Profile], said: Said) -> tuple[tuple[str, ...], bool]:
+    """The id that was said, if it tells clicks apart."""
+    together = pl.DataFrame([one.values for one in columns]).drop_nulls()
+    distinct = together.n_unique() if len(together) else 0
+    if 2 * distinct < len(together):
+        raise UserError(
+            f"id: {', '.join(map(repr, said.id))} does not tell clicks apart: there are {distinct:,} different ones in "
+            f"{len(together):,} clicks that were looked at"
+        )
+    return said.id, len(columns) == 1 and columns[0].whole
 
 
 def _short(name: str) -> str:
@@ -356,18 +409,27 @@ def _short(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in text).strip("_") or "action"
 
 
-def _features(guess: Guess, columns: Sequence[Profile]) -> None:
+def _features(guess: Guess, columns: Sequence[Profile], said: Said) -> None:
     for one in columns:
-        why = _no_feature(one)
+        asked = said.features is None or one.name in said.features
+        why = "not asked for" if not asked else None if said.features else _no_feature(one)
         if why is None:
             guess.features.append(one)
         else:
             guess.left_out[one.name] = why
+            if one.comma and asked:
+                guess.doubts.append(f"{one.name!r} is left out: {why}")
 
 
 def _no_feature(one: Profile) -> str | None:
+    if one.name in RESERVED:
+        return f"{one.distinct:,} different in {one.filled:,} rows; rename the column if it is a feature"
+    if one.of_folder:
+        return "from the names of folders"
     if one.unit is not None:
         return "a time"
+    if one.comma:
+        return f"numbers with a decimal comma ({one.examples()}): write them with a point to use them"
     if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:
         return "the number of the row"
     if one.filled == 0 or one.distinct == 0:

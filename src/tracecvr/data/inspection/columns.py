@@ -41,7 +41,21 @@ _WRITTEN = ("text", "dd/mm/yyyy", "mm/dd/yyyy")
 """How times that are text may be written."""
 
 _LABELS = ({"0", "1"}, {"0.0", "1.0"}, {"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
-_ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])|id$")
+_ID_NAME = re.compile(
+    r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])"
+    r"|(click|clk|cl|user|visitor|customer|client|session|cookie|device|item|product|order|event|request|campaign)id$"
+)
+_COMMA = r"^\s*[+-]?\d+(\.\d{3})*(,\d+)?\s*$"
+_CAMEL_ID = re.compile(r"[a-z]I[dD]s?$")
+
+
+def is_id_name(name: str) -> bool:
+    """Whether a column is named like an id.
+
+    >>> [is_id_name(name) for name in ("click_id", "clickid", "adId", "gclid", "bid", "paid", "grid")]
+    [True, True, True, True, False, False, False]
+    """
+    return bool(_ID_NAME.search(name.lower()) or _CAMEL_ID.search(name))
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,10 @@ class Profile:
     number: bool = False
     whole: bool = False
     either: bool = False
+    comma: bool = False
+    """Whether it holds numbers with a decimal comma."""
+    of_folder: bool = False
+    """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
 
     @property
     def is_delay(self) -> bool:
@@ -81,7 +99,7 @@ class Profile:
 
     @property
     def named_id(self) -> bool:
-        return bool(_ID_NAME.search(self.name.lower()))
+        return is_id_name(self.name)
 
     @property
     def rows(self) -> int:
@@ -105,32 +123,48 @@ class Profile:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A file, its sample and its columns."""
+    """A table of one file or several, its sample and its columns."""
 
-    file: LogFile
+    files: Sequence[LogFile]
+    topic: str
+    """What its name says of its rows."""
+    given: tuple[str, ...]
+    """Files, folders or patterns that stand for it."""
     rows: int
-    frame: pl.DataFrame
     columns: dict[str, Profile]
+    partial: dict[str, str]
+    """Columns that some files lack, and which."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.files[0].path.name if len(self.files) == 1 else f"{len(self.files)} files of {self.topic!r}"
 
 
-def sampled(path: Path) -> Sampled:
-    """Look at every row of a file and keep a sample of them."""
-    file = sniffed(path)
-    names = list(file.columns())
-    every, rows, kept = max(1, -(-file.rows() // SAMPLE)), 0, []
-    for batch in file.batches(names):
-        kept.append(batch.gather_every(every, -rows % every))
-        rows += len(batch)
+def sampled(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sampled:
+    """Look at every row of files and keep a sample of them."""
+    there = {file.path: set(file.columns()) for file in group}
+    every_column = dict.fromkeys(name for file in group for name in file.columns())
+    lacking = {name: next((path.name for path, own in there.items() if name not in own), None) for name in every_column}
+    names = [name for name, file in lacking.items() if file is None]
+    every, rows, kept = max(1, -(-sum(file.rows() for file in group) // SAMPLE)), 0, []
+    for file in group:
+        for batch in file.batches(names):
+            kept.append(batch.gather_every(every, -rows % every))
+            rows += len(batch)
     if not rows:
-        raise UserError(f"{path}: no rows: there is nothing to look at")
-    frame = pl.concat(kept)
-    return Sampled(file, rows, frame, {name: profiled(frame[name]) for name in names})
+        raise UserError(f"{group[0].path}: no rows: there is nothing to look at")
+    frame = pl.concat(kept, how="vertical_relaxed")
+    folders = {name for file in group for name in file.folder_columns}
+    profiles = {name: replace(profiled(frame[name]), of_folder=name in folders) for name in names}
+    partial = {name: f"not in every file: {file} lacks it" for name, file in lacking.items() if file is not None}
+    return Sampled(group, topic, given, rows, profiles, partial)
 
 
 def sniffed(path: Path) -> LogFile:
     """The file with the separator that its first lines have most of, and whether its first line is a header."""
     file = files.opened(path)
-    if file.parquet:
+    if not file.is_text:
         return file
     lines = file.first_lines(50)
     if not lines:
@@ -173,11 +207,12 @@ def profiled(values: pl.Series) -> Profile:
 
 def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
     known = numbers.drop_nulls().drop_nans()
-    whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all())
+    whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all()) and _are_plain(plain.values)
     real = known.filter(~known.is_in([float(value) for value in ABSENT]))
     absent = tuple(str(value) for value in ABSENT if (known == value).any())
     plain = replace(plain, number=True, whole=whole)
-    if not len(real) or plain.distinct < 2:
+    is_time_name = bool(_TIME_NAME.search(plain.name.lower()))
+    if not len(real) or plain.distinct < 2 or (plain.named_id and not is_time_name):
         return plain
     if _DELAY_NAME.search(plain.name.lower()):
         return replace(plain, absent=tuple(text for text in absent if text == "-1"))
@@ -186,15 +221,19 @@ def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
             return replace(plain, unit=unit, absent=absent)
     if whole and real.is_between(19_900_101, 21_000_101_000_000).mean() >= _BULK:  # type: ignore[operator]
         digits = real.cast(pl.Int64).cast(pl.String)
-        named = bool(_TIME_NAME.search(plain.name.lower()))
-        if digits.str.len_chars().is_in([12, 14] if not named else [8, 12, 14]).mean() >= _BULK:  # type: ignore[operator]
+        if digits.str.len_chars().is_in([12, 14] if not is_time_name else [8, 12, 14]).mean() >= _BULK:  # type: ignore[operator]
             moments = times.read(digits, Times(), "yyyymmdd", Defects()).seconds
             if moments.null_count() <= (1 - _BULK) * len(real) and _are_moments(moments.drop_nulls()):
                 return replace(plain, unit="yyyymmdd", naive=True, absent=absent)
-    if whole and _TIME_NAME.search(plain.name.lower()) and plain.distinct > 20:
+    if whole and is_time_name and plain.distinct > 20:
         absent = tuple(text for text in absent if text == "-1")  # second 0 of its own clock is a time
         return replace(plain, unit="s", relative=True, absent=absent)
     return plain
+
+
+def _are_plain(values: pl.Series) -> bool:
+    """Whether numbers are written as whole numbers are: 007 is a text, and another one than 7."""
+    return values.dtype != pl.String or not values.str.contains(r"^[+-]?0\d").any()
 
 
 def _are_moments(seconds: pl.Series) -> bool:
@@ -212,7 +251,7 @@ def _of_text(plain: Profile) -> Profile:
     readings = {unit: times.read(plain.values, Times(), unit, Defects()) for unit in _WRITTEN}
     able = {unit: one for unit, one in readings.items() if one.seconds.count() >= 0.95 * plain.filled}
     if not able:
-        return plain
+        return replace(plain, comma=bool(plain.values.drop_nulls().str.contains(_COMMA).all()))
     # Of a day and a month that can be either way round, the reading is likelier that puts the log into less time.
     unit = min(able, key=lambda name: _extent(able[name].seconds))
     best = able[unit]

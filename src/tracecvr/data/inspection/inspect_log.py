@@ -16,9 +16,11 @@ from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection import columns, measurements
 from tracecvr.data.inspection.column_roles import Guess, guessed
 from tracecvr.data.inspection.columns import Profile
+from tracecvr.data.inspection.file_groups import sample_tables
 from tracecvr.data.inspection.measurements import Measured
-from tracecvr.data.inspection.proposal import DRAFT_ORIGINS, Proposal
-from tracecvr.data.own_log import files, schema
+from tracecvr.data.inspection.proposal import DRAFT_ORIGINS, Proposal, many_dropped
+from tracecvr.data.inspection.said import NOTHING_SAID, Said
+from tracecvr.data.own_log import schema
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
 from tracecvr.data.own_log.rows import Rows
 from tracecvr.data.own_log.schema import LogSchema
@@ -40,8 +42,8 @@ class Inspection:
 
     @property
     def doubts(self) -> list[str]:
-        """Where another reading is possible."""
-        return self.guess.doubts + self.measured.doubts
+        """Where another reading is possible, and whether much is lost by this one."""
+        return self.guess.doubts + self.measured.doubts + many_dropped(self.counts)
 
     def to_json(self) -> dict[str, Any]:
         labels = self.measured.labels
@@ -62,15 +64,13 @@ class Inspection:
 
 
 def inspect_files(
-    given: Sequence[str], folder: Path, zone: str = "UTC", progress: Progress = no_progress
+    given: Sequence[str], folder: Path, zone: str = "UTC", progress: Progress = no_progress, said: Said = NOTHING_SAID
 ) -> Inspection:
     """Look at files, folders or patterns and propose a schema that will be written to `folder`. Times without an offset
     are read in `zone`."""
-    logs = [columns.sampled(path) for name in given for path in files.matching_files(name, Path())]
-    texts = {(log.file.separator, log.file.header) for log in logs if not log.file.parquet}
-    if len(texts) > 1:
-        raise UserError("text files of one log have to agree in their separator and in whether they have a header")
-    guess, profiles = guessed(logs)
+    schema.refuse_unknown_zone(zone, "zone")
+    logs = sample_tables(given, said.tables)
+    guess, profiles = guessed(logs, said)
     if not guess.features:
         raise UserError("no column is left that could be a feature: a log needs at least one")
     draft = Proposal(given, folder, logs, guess, zone)

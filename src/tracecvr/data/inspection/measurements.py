@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -150,6 +151,7 @@ def measure(schema: LogSchema, progress: Progress) -> Measured:
                 after[name] += int((part[name] >= part[schema.names[0]]).sum())
             sample.append(part.gather_every(max(1, clicks // _SAMPLE), clicks % 7))
             clicks += len(part)
+    _refuse_wrong_times(schema, cleaner.dropped, clicks, sum(map(len, delays[schema.names[0]])))
     if not clicks:
         raise UserError("the log has no click that could be read: look at the columns and describe it by hand")
     every = pl.concat(sample)
@@ -165,6 +167,22 @@ def measure(schema: LogSchema, progress: Progress) -> Measured:
     unseen = {c.raw: _unseen(inside[c.raw]) for c in schema.features}
     values = {c.raw: inside[c.raw].n_unique() for c in schema.features}
     return Measured(first, last, seen, clicks, sorted_delays, leaks, after, outliers, unseen, values)
+
+
+def _refuse_wrong_times(schema: LogSchema, dropped: Mapping[str, int], clicks: int, conversions: int) -> None:
+    """Refuse a reading of the columns of times by which most clicks or conversions are lost: they may be swapped."""
+    early, wide = dropped["conversion_before_click"], schema.shape == "clicks"
+    lost = dropped["null_click_time"] + (dropped["conversion_without_click"] if wide else 0)
+    first = schema.actions[0]
+    other = f", {first.time or first.delay!r} for the conversion's" if wide else ""
+    advice = (
+        f"{schema.click.time!r} is taken for the time of the click{other}: are they swapped? Rename the columns, or "
+        "describe the log by hand as docs/own_log.md says"
+    )
+    if early > conversions:
+        raise UserError(f"{early:,} of {early + conversions:,} conversions come before their click; {advice}")
+    if lost > clicks:
+        raise UserError(f"{lost:,} of {lost + clicks:,} clicks have no time; {advice}")
 
 
 class _Days:
@@ -237,7 +255,7 @@ def _by_category(text: pl.Series, label: pl.Series) -> float:
     known, asked = rows.filter(pl.col("index") % 2 == 0), rows.filter(pl.col("index") % 2 == 1)
     rates = known.group_by("value").agg(pl.col("label").mean().alias("rate"))
     joined = asked.join(rates, on="value", how="left", maintain_order="left")
-    return _auc(joined["rate"].fill_null(joined["rate"].mean()), joined["label"] > 0)
+    return _auc(joined["rate"].fill_null(known["label"].mean()), joined["label"] > 0)
 
 
 def _auc(score: pl.Series, label: pl.Series) -> float:

@@ -67,14 +67,15 @@ class Proposal:
         return "\n".join(parts) + "\n"
 
     def _head(self) -> list[str]:
-        file, rows = self.logs[0].file, sum(log.rows for log in self.logs)
+        text = next((file for log in self.logs for file in log.files if file.is_text), None)
+        rows = sum(log.rows for log in self.logs)
         kind = "one row per click" if self.guess.shape == "clicks" else "one row per event"
         lines = [_line("shape", self.guess.shape, f"{kind}; {rows:,} rows were seen")]
         if not self.guess.by_file:
             lines.append(_line("files", [self._relative(name) for name in self.given], "beside this file"))
-        if not file.parquet:
-            lines.append(_line("separator", file.separator))
-            lines.append(_line("header", file.header, "" if file.header else "columns are column_1, column_2, ..."))
+        if text is not None:
+            lines.append(_line("separator", text.separator))
+            lines.append(_line("header", text.header, "" if text.header else "columns are column_1, column_2, ..."))
         return lines
 
     def _time(self) -> list[str]:
@@ -124,7 +125,7 @@ class Proposal:
             key = guess.id[0] if len(guess.id) == 1 else list(guess.id)
             lines.append(_line("id", key, "what tells clicks apart"))
         if guess.whole_ids:
-            lines.append(_line("whole_ids", True, "scores are written with them, else with row numbers"))
+            lines.append(_line("whole_ids", True, "whole numbers, which events name as numbers"))
         lines.append(_line("time", guess.click.name))
         if guess.type:
             lines.append(_line("type", guess.type, "what happened"))
@@ -147,16 +148,16 @@ class Proposal:
         return {name: one.unit for name, one in every.items() if one.unit not in (None, self.guess.click.unit)}
 
     def _files(self) -> list[str]:
-        lines, units = [], self._units()
+        lines: list[str] = []
         for one in self.guess.by_file:
-            path, rows = self._relative(str(one.log.file.path)), one.log.rows
-            lines += ["", "[[file]]", _line("path", path, f"{rows:,} rows")]
+            paths, rows = [self._relative(name) for name in one.log.given], one.log.rows
+            lines += ["", "[[file]]", _line("path", paths[0] if len(paths) == 1 else paths, f"{rows:,} rows")]
             if one.type:
                 lines.append(_line("type", one.type, "the column that says what a row of it is"))
             else:
                 lines.append(_line("event", one.event, "what every row of it is"))
             lines.append(_line("time", one.time))
-            lines += [_line("unit", units[one.time])] if one.time in units else []
+            lines += [_line("unit", one.unit)] if one.unit != self.guess.click.unit else []
         return lines
 
     def _labels(self) -> list[str]:
@@ -236,9 +237,8 @@ class Proposal:
         add("ambiguous_time", plain.ambiguous_time, "earliest, latest, null", "ambiguous_time")
         add("nonexistent_time", plain.nonexistent_time, "shift, null", "nonexistent_time")
         add("refund", plain.refund, "retract from then on, or ignore", "refund", "refund_after_d_max")
-        share = sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts.get("rows", 1), 1)
-        if share > plain.max_bad:
-            lines.append(f"# In doubt: {share:.1%} of the rows are dropped. See why before you allow it.")
+        share = _share_dropped(counts)
+        lines += [f"# In doubt: {doubt}." for doubt in many_dropped(counts)]
         add(
             "max_bad",
             plain.max_bad if share <= plain.max_bad else int(100 * share + 1) / 100,
@@ -282,6 +282,20 @@ class Proposal:
 
     def _relative(self, name: str) -> str:
         return Path(os.path.relpath(Path(name).absolute(), self.folder.absolute())).as_posix()
+
+
+def _share_dropped(counts: Mapping[str, int]) -> float:
+    return sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts.get("rows", 1), 1)
+
+
+def many_dropped(counts: Mapping[str, int]) -> list[str]:
+    """A doubt, if more rows are dropped than is usual."""
+    share = _share_dropped(counts)
+    if share <= Defects().max_bad:
+        return []
+    reasons = sorted(((n, name) for name, n in counts.items() if name.startswith("dropped_") and n), reverse=True)
+    words = ", ".join(f"{n:,} {name.removeprefix('dropped_')}" for n, name in reasons[:3])
+    return [f"{share:.1%} of the rows are dropped ({words}): see why before you allow it"]
 
 
 def _where(action: GuessedAction, units: Mapping[str, str]) -> list[str]:

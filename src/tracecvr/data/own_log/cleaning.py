@@ -8,8 +8,9 @@ from itertools import chain, islice
 import polars as pl
 
 from tracecvr.base.errors import UserError
+from tracecvr.data.click_keys import key_of_text
 from tracecvr.data.external_sort import Scratch, partitioned
-from tracecvr.data.own_log.rows import Rows
+from tracecvr.data.own_log.rows import Rows, given_id
 from tracecvr.data.own_log.times import bounds_of, origin_of
 
 DROPPED = (
@@ -220,10 +221,11 @@ class Cleaner:
                 f"[time] origin = {self.schema.times.origin}; choose an earlier origin"
             )
         times = [name for name in (*self.schema.names, "undone") if name in clicks.columns]
-        number = "_id" if self.schema.click.whole_ids else "_row"
+        by_text = self.with_ids and not self.schema.click.whole_ids
+        clicks = clicks.with_columns(given_id().alias("_given")) if by_text else clicks
         return clicks.select(
             (pl.col("_click") - self.origin).alias("click_ts"),
-            pl.col(number).alias("click_id"),
+            (key_of_text("_given") if by_text else pl.col("_id")).alias("click_id"),
             *(pl.col(name) - self.origin for name in times),
             *features,
         )

@@ -1,5 +1,5 @@
-"""Files of a log: Parquet, or text with columns, plain or packed by gzip or zstd. Read in batches, in their order, so
-that they may be of any size.
+"""Files of a log: Parquet, text with columns, or a JSON object per line, plain or packed by gzip or zstd. Read in
+batches, in their order, so that they may be of any size.
 
 Columns of text files are text: what they mean is the schema's to say, never guessed on the way.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import polars as pl
 
@@ -32,7 +33,10 @@ _UNPACKED = ("gzip", "zstd")
 _NO_SEPARATOR = "\x01"
 """A byte that no line of text has: with it, a line is one column."""
 
-SUFFIXES = (".parquet", *(text + end for text in (".csv", ".tsv", ".txt") for end in ("", ".gz", ".zst")))
+SUFFIXES = (
+    ".parquet",
+    *(text + end for text in (".csv", ".tsv", ".txt", ".ndjson", ".jsonl") for end in ("", ".gz", ".zst")),
+)
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,36 @@ class LogFile:
     separator: str = ","
     header: bool = True
     packed: bool = False
+    json: bool = False
+    """One JSON object per line."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it has columns between separators."""
+        return not self.parquet and not self.json
 
     @property
     def scan(self) -> pl.LazyFrame:
+        frame = self._inside()
+        beside = self.folder_columns
+        own = frame.collect_schema() if beside else {}
+        return frame.with_columns(pl.lit(value).alias(name) for name, value in beside.items() if name not in own)
+
+    def _inside(self) -> pl.LazyFrame:
         if self.parquet:
-            return pl.scan_parquet(self.path, glob=False)
+            return _flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False))
+        if self.json:
+            return _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
         frame = pl.scan_csv(self.path, has_header=self.header, separator=self.separator, infer_schema=False, glob=False)
         if self.header:
             return frame
         names = frame.collect_schema().names()
         return frame.rename({name: f"column_{i}" for i, name in enumerate(names, start=1)})
+
+    @property
+    def folder_columns(self) -> dict[str, str]:
+        """Columns that the names of folders tell, as Hive and Spark write them: `year=2026/month=01`."""
+        return dict(column for part in self.path.parent.parts if (column := folder_column(part)) is not None)
 
     def columns(self) -> dict[str, pl.DataType]:
         """Columns and their types."""
@@ -109,7 +133,8 @@ class LogFile:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> UserError:
-        kind = "Parquet" if self.parquet else f"text with columns separated by {self.separator!r}"
+        text = "one JSON object per line" if self.json else f"text with columns separated by {self.separator!r}"
+        kind = "Parquet" if self.parquet else text
         reason = str(error).partition("\n")[0]
         return UserError(f"{self.path}: not readable as {kind} ({reason}); correct the file")
 
@@ -125,9 +150,26 @@ def opened(path: Path, separator: str = ",", header: bool = True) -> LogFile:
     if not packed:
         refuse_archive(path, start)
     file = LogFile(path, False, separator, header, packed)
-    if any("\0" in line for line in file.first_lines(_LOOKED_AT)):
+    lines = file.first_lines(_LOOKED_AT)
+    if any("\0" in line for line in lines):
         raise UserError(f"{path}: neither Parquet nor text: it holds zero bytes; give a Parquet or CSV file")
-    return file
+    begin = next((line.lstrip() for line in lines if line.strip()), "")
+    if begin.startswith("["):
+        raise UserError(f"{path}: a JSON list; write one JSON object per line (NDJSON), or Parquet or CSV")
+    return replace(file, json=True) if begin.startswith("{") else file
+
+
+def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """The columns of a frame, those of structs one by one: `a.b`."""
+    names = {name: kind for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)}
+    if not names:
+        return frame
+    inner = [
+        pl.col(name).struct.field(one.name).alias(f"{name}.{one.name}")
+        for name, kind in names.items()
+        for one in kind.fields
+    ]
+    return _flat(frame.with_columns(inner).drop(list(names)))
 
 
 def _is_category(dtype: pl.DataType) -> bool:
@@ -138,15 +180,36 @@ def matching_files(given: str, beside: Path) -> list[Path]:
     """The files that a path, a folder or a pattern stands for, in order of their names."""
     path = Path(os.path.normpath(beside / given))  # `beside` need not be there yet: `inspect` is about to make it
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and not p.name.startswith("."))
-        if not files:
-            raise UserError(f"{path}: no log in this folder: no file ends with {', '.join(SUFFIXES)}")
-        return files
+        return _logs_inside(path)
     if path.exists() or not any(c in given for c in "*?["):
         return [path]
     pattern = Path(given)
     root = Path(pattern.anchor) if pattern.is_absolute() else beside
-    files = sorted(root.glob(str(pattern.relative_to(pattern.anchor) if pattern.is_absolute() else pattern)))
-    if not files:
+    matches = sorted(root.glob(str(pattern.relative_to(pattern.anchor) if pattern.is_absolute() else pattern)))
+    if not matches:
         raise UserError(f"{path}: no file fits this pattern")
-    return files
+    return [file for match in matches for file in (_logs_inside(match) if match.is_dir() else [match])]
+
+
+def _logs_inside(folder: Path) -> list[Path]:
+    """The logs of a folder; if there are none, those of the folders in it."""
+    direct = sorted(path for path in folder.iterdir() if _is_log(path.relative_to(folder)))
+    logs = direct or sorted(path for path in folder.rglob("*") if _is_log(path.relative_to(folder)))
+    if not logs:
+        raise UserError(f"{folder}: no log in this folder: no file ends with {', '.join(SUFFIXES)}")
+    return logs
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a path is named like a log; what begins with a dot or an underscore is somebody's note to himself."""
+    return path.name.endswith(SUFFIXES) and not any(part.startswith((".", "_")) for part in path.parts)
+
+
+def folder_column(name: str) -> tuple[str, str] | None:
+    """The column and the value that the name of a folder tells, if it does.
+
+    >>> folder_column("month=01"), folder_column("clicks")
+    (('month', '01'), None)
+    """
+    key, mark, value = name.partition("=")
+    return (key, unquote(value)) if mark and key.isidentifier() else None

@@ -16,6 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.errors import UserError
+from tracecvr.data.click_keys import key_of_text
 from tracecvr.data.own_log import files, times
 from tracecvr.data.own_log.files import LogFile
 from tracecvr.data.own_log.schema import ActionColumns, File, LogSchema
@@ -43,13 +44,14 @@ class Rows:
         if self.source is not None:
             if any(kind.event or kind.time or kind.id for kind in kinds):
                 raise UserError(f"{schema.path}: files are described one by one in [[file]]; leave out --source")
-            kinds = (File(str(self.source.absolute())),)
+            kinds = (File((str(self.source.absolute()),)),)
         if not kinds:
             raise UserError(f"{schema.path}: no files: name them (files = [...]), or give --source")
         return [
             (kind, files.opened(path, schema.separator, schema.header))
             for kind in kinds
-            for path in files.matching_files(kind.path, schema.path.parent / schema.folder)
+            for given in kind.path
+            for path in files.matching_files(given, schema.path.parent / schema.folder)
         ]
 
     def clicks(self) -> Iterator[pl.DataFrame]:
@@ -96,14 +98,12 @@ class Rows:
                 yield self._with_moment(self._with_ids(selected))
 
     def given_ids(self) -> pl.LazyFrame | None:
-        """Ids of clicks as text (`given_id`) by row number (`click_id`); None if there are none, or whole numbers."""
+        """Ids as text (`given_id`) by their keys (`click_id`); None if there are none, or whole numbers."""
         click, keys = self.schema.click, [(kind.id or self.schema.click.id, file) for kind, file in self.opened()]
         if click.whole_ids or not all(key for key, _ in keys):
             return None
-        ids = [file.scan.select(*self._id(key)) for key, file in keys]
-        text = pl.col("_id").str.replace_all("\x1f", "|", literal=True)
-        numbered = pl.concat(ids).with_row_index("click_id")
-        return numbered.select(pl.col("click_id").cast(pl.Int64), text.alias("given_id"))
+        ids = pl.concat([file.scan.select(*self._id(key)) for key, file in keys]).drop_nulls()
+        return ids.select(given_id().alias("given_id")).with_columns(key_of_text("given_id").alias("click_id"))
 
     def _batches(self, file: LogFile, columns: list[str], optional: bool = False) -> Iterator[pl.DataFrame]:
         """Numbered rows with these columns and the features; those are null if the file may lack them."""
@@ -251,6 +251,11 @@ class Rows:
             raise UserError(
                 f"{self.schema.path}: row {row} of the log: {reason.replace('_', ' ')}, which [defects] says to refuse"
             )
+
+
+def given_id() -> pl.Expr:
+    """An id of one column or several as people write it."""
+    return pl.col("_id").str.replace_all("\x1f", "|", literal=True)
 
 
 def _words(labels: pl.Series) -> pl.Series:

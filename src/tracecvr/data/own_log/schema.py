@@ -37,7 +37,7 @@ campaign = {kind = "hashed", size = 64}
 price = {kind = "binned", size = 32, scale = "log"}
 product = {kind = "growing", after = 5, forget = "60d"}  # a row for each value, as they come
 [[file]]                             # in place of `files`, where files differ
-path = "sales.parquet"
+path = "sales.parquet"               # or several, a folder, a pattern
 event = "purchase"                   # what all of its rows are; or `type`, the column that says so
 time = "sold_at"
 ```
@@ -82,7 +82,7 @@ class ClickColumns:
     """What tells a click from others and when it came."""
 
     id: tuple[str, ...] = option((), "column or columns that tell clicks apart")
-    whole_ids: bool = option(False, "ids are whole numbers: scores are written with them, else with row numbers")
+    whole_ids: bool = option(False, "ids are whole numbers, and events name them as numbers; else as text")
     time: str = option("", "column of the click's time")
     unit: str | None = option(None, "unit of this column; that of [time] by default")
     type: str = option("", "events: column that says what happened")
@@ -140,7 +140,7 @@ class Defects:
 class File:
     """Files of one kind; where they differ from others, what is said here wins."""
 
-    path: str = option("", "a file, a folder or a pattern, beside the schema")
+    path: tuple[str, ...] = option((), "files, folders or patterns, beside the schema")
     event: str = option("", "events: what every row of it is")
     type: str = option("", "events: column that says what a row of it is")
     time: str = option("", "column of times")
@@ -223,7 +223,7 @@ def parsed(path: Path, content: dict[str, Any]) -> LogSchema:
         head.shape,
         head.separator,
         head.header,
-        tuple(File(name) for name in head.files)
+        tuple(File((name,)) for name in head.files)
         + tuple(filled(File, one, f"{path}: [[file]]") for one in tables["file"]),
         filled(Times, tables["time"], f"{path}: [time]"),
         filled(ClickColumns, tables["click"], f"{path}: [click]"),
@@ -316,9 +316,12 @@ def _check(schema: LogSchema) -> None:
         raise UserError(
             f"{where}: {twice!r} names two columns of the table (those of its own are {', '.join(RESERVED)})"
         )
+    refuse_unknown_zone(schema.times.zone, f"{where}: [time] zone")
+
+
+def refuse_unknown_zone(zone: str, where: str) -> None:
+    """Refuse a time zone that there is not."""
     try:
-        zoneinfo.ZoneInfo(schema.times.zone)
+        zoneinfo.ZoneInfo(zone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise UserError(
-            f"{where}: [time] zone = {schema.times.zone!r}: no such time zone; write it like UTC or Europe/Berlin"
-        ) from None
+        raise UserError(f"{where} = {zone!r}: no such time zone; write it like UTC or Europe/Berlin") from None

@@ -25,11 +25,12 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
+from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
 from tracecvr.online.challenger_status import challengers_of, comparisons
 from tracecvr.online.committer import Committer
 from tracecvr.online.event_log import Accepted, Receipt
-from tracecvr.online.events import CLICK, Event, click_key
+from tracecvr.online.events import CLICK, Event
 from tracecvr.online.promotion import leave_challenger, promote_challenger, promote_own
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens

@@ -24,6 +24,9 @@ from tracecvr.online.event_log import Receipt as Committed
 from tracecvr.online.service.published import File
 from tracecvr.online.times import Times
 
+_SHOWN = 40
+"""Characters of a key that an error repeats."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -32,7 +35,9 @@ class _Strict(BaseModel):
     @classmethod
     def _of_known_keys(cls, content: Any) -> Any:
         if isinstance(content, dict) and not content.keys() <= cls.model_fields.keys():
-            raise ValueError(f"unknown key; expected {', '.join(cls.model_fields)}")
+            name = repr(min(map(str, content.keys() - cls.model_fields.keys())))
+            name = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+            raise ValueError(f"unknown key {name}; expected {', '.join(cls.model_fields)}")
         return content
 
     def given(self) -> dict[str, Any]:

@@ -1,0 +1,23 @@
+"""Words by which people name clicks, conversions and other things, in columns, in files and in rows."""
+
+from __future__ import annotations
+
+CLICK = ("click", "clk", "pv", "view", "impression", "visit")
+CONVERSION = (
+    "conver",
+    "purchase",
+    "buy",
+    "bought",
+    "order",
+    "sale",
+    "sold",
+    "pay",
+    "paid",
+    "install",
+    "signup",
+    "lead",
+)
+REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
+ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
+TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
+LABEL = (*CONVERSION, "label", "target", "outcome", "success")
