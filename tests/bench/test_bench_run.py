@@ -250,7 +250,7 @@ def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path, start: Start) -> 
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 130
     assert stderr.decode().splitlines()[-1].startswith("stopped; ")
-    assert "a bench when it is started again" in stderr.decode()
+    assert "the bench goes on when it is started again" in stderr.decode()
     assert "Traceback" not in stderr.decode()
 
 

@@ -162,7 +162,7 @@ def head(out: Path, learning: dict[str, str], settings: dict[str, str] | None = 
 def test_the_head_says_how_the_stream_was_learnt(tmp_path: Path) -> None:
     ours = head(tmp_path, {"learning": "ours"}, {"until": "9d"})
     assert ours.endswith(
-        "Learning settings: ours (one step per interval, a step size that fits it, weights averaged over a day)."
+        "Learning settings: ours (a step size that fits the interval, larger steps for the level, a 12-hour average)."
     )
     paper = head(tmp_path, {"learning": "paper"}, {"stream.average": "2d", "until": "9d"})
     assert "Learning settings: the paper's (step size and batch size as in warm-up" in paper
