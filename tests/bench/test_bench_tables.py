@@ -168,6 +168,6 @@ def test_the_head_says_how_the_stream_was_learnt(tmp_path: Path) -> None:
     assert "Learning settings: the paper's (step size and batch size as in warm-up" in paper
     assert paper.endswith("newest weights served), but batch_size=256, stream.average=2d.")
     tuned_head = head(tmp_path, {"learning": "ours"}, {"average": "2d"}, tuned={"trace": {"lam": "1"}})
-    assert tuned_head.endswith("over a day), but average=2d, and what was tuned for each method.")
+    assert tuned_head.endswith("a 12-hour average), but average=2d, and what was tuned for each method.")
     assert "Learning settings" in (tmp_path / "table.tex").read_text()
     assert "earning" not in head(tmp_path, {})  # a bench of old does not say it
