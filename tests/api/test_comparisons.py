@@ -52,6 +52,8 @@ def test_single_runs_and_pages(board: tc.Board) -> None:
     assert first.content["seed"] == 1
     assert first.metrics["nll"] == board.runs.filter(method="oracle", seed=1)["nll"][0]
     assert board.report.read_text().startswith("<!doctype html>")
+    assert all(metric in repr(board) for metric in ("auc", "nll", "pcoc"))
+    assert f"{board.frame['nll'][0]:.4f}" in repr(board)
     page = board._repr_html_()
     assert "Paired differences" in page
     assert "<svg" in page

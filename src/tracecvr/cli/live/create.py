@@ -135,6 +135,9 @@ def made_of_run(
     made = Store.from_run(store, run, source, lateness, keep, max_advance, times)
     with opened(made):
         _say_made(made)
+    typer.echo(
+        f"the log may go on after the run: tracecvr events --model {run} prints what happened since, to be ingested"
+    )
     return made
 
 
