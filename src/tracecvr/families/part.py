@@ -99,7 +99,7 @@ class Part:
         return None
 
     def level(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor] | None:
-        """What the outputs of a net predict of clicks of history, and the outcomes of these clicks, as log-odds: (n, J).
+        """What the outputs of a net predict of clicks of history, and their outcomes, both as log-odds: (n, J).
         When warm-up ends, the biases are shifted so that the two have the same mean. NaN: not known, or no rate.
 
         By default, the events of `base_rates` of mature clicks, or None where there are no such rates.
