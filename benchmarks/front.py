@@ -29,7 +29,7 @@ from tracecvr.data import prepared
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.store.store import Settings, Store
 
 _STEP_S = 0.1
 _DRIBBLE_S = 1.0

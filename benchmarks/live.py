@@ -33,14 +33,14 @@ from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner import opened
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.learner.learner import opened
+from tracecvr.online.store.store import Settings, Store
 
 BATCH = 100
 ALONE = paper.STEADY + 1
 """Hours that are learnt before the writer starts; the last of them has all kinds of events."""
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tracecvr.online.learner", "torch._dynamo"])
+_SERVER.set_forkserver_preload(["tracecvr.online.learner.learner", "torch._dynamo"])
 """Children are forked by a process that has imported torch and done nothing: imports take seconds each time."""
 
 

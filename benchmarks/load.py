@@ -38,17 +38,17 @@ from tracecvr.data import prepared
 from tracecvr.methods.trace import Trace
 from tracecvr.online.client import Client
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner import opened
+from tracecvr.online.learner.learner import opened
 from tracecvr.online.service.auth import new_token
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.serve import Address, serve
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.store.store import Settings, Store
 
 BATCH = 100
 SENDERS = 2
 SCOPES = ("score", "ingest", "admin")
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tracecvr.online.learner", "tracecvr.online.service.serve", "torch._dynamo"])
+_FORKED.set_forkserver_preload(["tracecvr.online.learner.learner", "tracecvr.online.service.serve", "torch._dynamo"])
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ from tracecvr.data.table import NEVER, Ints
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.client import Client
-from tracecvr.online.events import Event, body_of
-from tracecvr.online.learner import Tick, opened
-from tracecvr.online.ledger import MATURE, Ledger
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.learner.learner import Tick, opened
+from tracecvr.online.ledger.ledger import MATURE, Ledger
+from tracecvr.online.log.events import Event, body_of
+from tracecvr.online.store.store import Settings, Store
 
 RATE, MEAN_DELAY = 0.1, 6 * HOUR
 _PATIENCE = 120

@@ -33,10 +33,10 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.methods.trace import Trace
-from tracecvr.online import segments
-from tracecvr.online.grid import Grid
-from tracecvr.online.ledger import MATURE, SPARE, Ledger
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.ledger import segments
+from tracecvr.online.ledger.ledger import MATURE, SPARE, Ledger
+from tracecvr.online.log.grid import Grid
+from tracecvr.online.store.store import Settings, Store
 
 SCALES = (1, 10, 100, 1000)
 GB = 1e9

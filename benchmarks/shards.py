@@ -18,10 +18,10 @@ from torch import Tensor
 
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.table import ClickTable, Ints, Schema
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import Reader
-from tracecvr.online.grid import Grid
-from tracecvr.online.ledger import Ledger
+from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import Reader
+from tracecvr.online.log.grid import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import Clicks, History, TableSource
 

@@ -27,7 +27,7 @@ from tracecvr.methods.trace import Trace
 from tracecvr.online.dataset_events import events_of
 from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pump
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.store.store import Settings, Store
 
 DATASET = Synthetic(clicks=60_000, days=6, split=3 * DAY, d_max=DAY, horizons=(HOUR, 6 * HOUR, DAY), interval=HOUR)
 PORT = 14333

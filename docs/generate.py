@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr import checks
+from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
-from tracecvr.families.method import Method
 from tracecvr.stream.reveal import Again, On, Trigger
 
 DOCS = Path(__file__).parent

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from tracecvr.api.logs import Log, dataset, read
     from tracecvr.api.models import Model, load
     from tracecvr.api.replays import Result, load_result, replay
+    from tracecvr.authoring.method import Method, Plugin
     from tracecvr.base.errors import UserError
     from tracecvr.base.registry import available
     from tracecvr.data.dataset import Dataset
-    from tracecvr.families.method import Method, Plugin
     from tracecvr.runs.intervals import Interval
 
 __all__ = [
@@ -51,9 +51,9 @@ _HOMES = {
     "Dataset": "data.dataset",
     "Interval": "runs.intervals",
     "Log": "api.logs",
-    "Method": "families.method",
+    "Method": "authoring.method",
     "Model": "api.models",
-    "Plugin": "families.method",
+    "Plugin": "authoring.method",
     "Result": "api.replays",
     "UserError": "base.errors",
     "available": "base.registry",

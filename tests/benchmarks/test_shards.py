@@ -14,8 +14,8 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.learn.engine import Engine
-from tracecvr.online.grid import Grid
-from tracecvr.online.ledger import memory_of
+from tracecvr.online.ledger.ledger import memory_of
+from tracecvr.online.log.grid import Grid
 from tracecvr.stream.source import TableSource
 
 

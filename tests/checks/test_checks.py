@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from tracecvr import checks
+from tracecvr.authoring.losses import cross_entropy
+from tracecvr.authoring.method import Method
+from tracecvr.authoring.part import Helper
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.checks import stream
 from tracecvr.checks.subject import Subject
 from tracecvr.data.table import ClickTable
-from tracecvr.families.losses import cross_entropy
-from tracecvr.families.method import Method
-from tracecvr.families.part import Helper
 from tracecvr.methods.pretrain import Pretrain
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer

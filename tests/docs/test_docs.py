@@ -24,9 +24,9 @@ from tracecvr.base.files import read_json
 from tracecvr.bench import tables
 from tracecvr.checks.subject import Subject
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED
-from tracecvr.online.status import status_of
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.status import status_of
 
 ROOT = documents.ROOT
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import export as benchmark
+from tracecvr.authoring.method import Method
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
@@ -37,7 +38,6 @@ from tracecvr.export.model import Model, opened
 from tracecvr.export.outputs import known, model_outputs, probes
 from tracecvr.export.stable_functions import FORMS
 from tracecvr.export.write import described, export
-from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.mhol import MHOL
 from tracecvr.nets.backbones import MLP

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.method import Method
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import Subject, plan_for, small_log
-from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.engine import Engine, Fit, Fitted
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.es_dfm import ESDFM

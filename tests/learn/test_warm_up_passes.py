@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from tracecvr.authoring.method import Method
 from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.base.metrics import nll
 from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import small_log
-from tracecvr.families.method import Method
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.engine import Engine
 from tracecvr.nets.backbones import Perceptron, start_at

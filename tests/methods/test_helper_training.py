@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from knownlaw import D_MAX, HORIZONS, KINDS, SCHEMA, SIZE, WINDOW, Tabular, delays_of, minimise, source_of
+from tracecvr.authoring.method import Method
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.subject import small_log
@@ -24,7 +25,6 @@ from tracecvr.datasets.synthetic import Truth
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
 from tracecvr.families.hazard_chain import output_count
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.families.method import Method
 from tracecvr.families.trajectory import TrajectoryAware, TrajectoryNet, count_action_states, count_states
 from tracecvr.learn.engine import Engine
 from tracecvr.methods import telescoped

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tracecvr.authoring.losses import cross_entropy, mixture
+from tracecvr.authoring.method import Method
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
 from tracecvr.checks.stream import scrambled
@@ -21,8 +23,6 @@ from tracecvr.data.table import ClickTable, Feature
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.datasets.taobao import Taobao
-from tracecvr.families.losses import cross_entropy, mixture
-from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.methods.dfsn import DFSN, SatelliteNet

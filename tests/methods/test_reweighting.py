@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from simulated import CELL, engine_of, rate_after_sgd
+from tracecvr.authoring.losses import cross_entropy, log_odds_of_sum
+from tracecvr.authoring.method import Method
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.loss import gradient, root
 from tracecvr.checks.subject import Exact, KnownLaw, Subject, plan_for, small_log
 from tracecvr.families.late_conversions import Confirming
-from tracecvr.families.losses import cross_entropy, log_odds_of_sum
-from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.ddfm import DDFM
 from tracecvr.methods.defer import Defer

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
 from tracecvr.checks.loss import root
 from tracecvr.checks.subject import KnownLaw, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER
 from tracecvr.datasets.synthetic import Truth
-from tracecvr.families.losses import cross_entropy
 from tracecvr.families.trajectory import marginal_nll, window_log_likelihood, window_weights
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace

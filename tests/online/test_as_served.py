@@ -12,12 +12,12 @@ from livestore import Made, finish, learnt, send, the_events
 from test_service import asked, served, until, without_type
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY, HOUR
-from tracecvr.online.archive import compact, erase
 from tracecvr.online.client import Client
-from tracecvr.online.learner import opened
-from tracecvr.online.status import status_of, ticks_of, versions_of
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner.archive import compact, erase
+from tracecvr.online.learner.learner import opened
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.status import status_of, ticks_of, versions_of
 
 EVENTS = the_events()
 

@@ -14,14 +14,14 @@ from test_ledger_files import never
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online.archive import erase
-from tracecvr.online.challenge import FOLDER, Challenger, Parts, create, drop
-from tracecvr.online.challenger_learner import ChallengerLearner, Learners
-from tracecvr.online.learner import Learner, ledger_of, opened
-from tracecvr.online.ledger import Ledger
-from tracecvr.online.reopening import reopen
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.verify_log import verify_log
+from tracecvr.online.challengers.learners import ChallengerLearner, Learners
+from tracecvr.online.learner.archive import erase
+from tracecvr.online.learner.learner import Learner, ledger_of, opened
+from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.store.challenge import FOLDER, Challenger, Parts, create, drop
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.upkeep.reopening import reopen
+from tracecvr.online.upkeep.verify_log import verify_log
 
 EVENTS = tuple(event for event in the_events() if event["ts"] < 5 * DAY)
 HALF = len(EVENTS) // 2

@@ -23,19 +23,19 @@ from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
-from tracecvr.online import traffic
-from tracecvr.online.archive import compact, erase
-from tracecvr.online.challenge import Challenger, Parts, challengers, create, drop, named
-from tracecvr.online.challenger_learner import ChallengerLearner, Learners, ModelTick
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.learner import Prequential
-from tracecvr.online.promotion import promote_challenger, promote_own, rollback
-from tracecvr.online.reopening import reopen
-from tracecvr.online.status import status_of
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.store_check import verified
-from tracecvr.online.verify_log import verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.challengers.learners import ChallengerLearner, Learners, ModelTick
+from tracecvr.online.challengers.promotion import promote_challenger, promote_own, rollback
+from tracecvr.online.learner.archive import compact, erase
+from tracecvr.online.learner.learner import Prequential
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import Challenger, Parts, challengers, create, drop, named
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.reopening import reopen
+from tracecvr.online.upkeep.status import status_of
+from tracecvr.online.upkeep.store_check import verified
+from tracecvr.online.upkeep.verify_log import verify_log
 
 EVENTS = tuple(event for event in the_events() if event["ts"] < 5 * DAY)
 """Of two days: 16 intervals, half of which become mature."""
@@ -390,7 +390,7 @@ def test_promotion_rule_is_off_by_default_and_never_undoes_a_roll_back(
 ) -> None:
     store = made("vanilla")
     create(store, "other", small("fnw"))
-    monkeypatch.setattr("tracecvr.online.confidence.Difference.verdict", property(lambda _: "better"))
+    monkeypatch.setattr("tracecvr.online.challengers.confidence.Difference.verdict", property(lambda _: "better"))
 
     def served(events: Any) -> str | None:
         send(store, events)

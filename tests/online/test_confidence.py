@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracecvr.base.metrics import Floats, nll
-from tracecvr.online.confidence import CLIP, FEWEST_UNITS, Difference, PairedDifferences
+from tracecvr.online.challengers.confidence import CLIP, FEWEST_UNITS, Difference, PairedDifferences
 
 HOURS = 720
 SEGMENTS = 20

@@ -25,12 +25,13 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Binned, Encoder, Hashed
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
-from tracecvr.online import page_checksums, segments, sorted_runs
-from tracecvr.online.committer import Committer
-from tracecvr.online.event_log import EventLog, Receipt
-from tracecvr.online.events import Event, Reader
-from tracecvr.online.grid import Grid
-from tracecvr.online.ledger import Ledger
+from tracecvr.online.ledger import segments, sorted_runs
+from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.log import page_checksums
+from tracecvr.online.log.committer import Committer
+from tracecvr.online.log.event_log import EventLog, Receipt
+from tracecvr.online.log.events import Event, Reader
+from tracecvr.online.log.grid import Grid
 from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger
 
 D_MAX = 30

@@ -19,12 +19,12 @@ from test_service import asked, served
 from tracecvr.base.config import HOUR
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.table import Schema
-from tracecvr.online import archive
-from tracecvr.online.events import CLICK, Event, Reader
-from tracecvr.online.learner import ledger_of
-from tracecvr.online.status import status_of
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.verify_log import verify_log
+from tracecvr.online.learner import archive
+from tracecvr.online.learner.learner import ledger_of
+from tracecvr.online.log.events import CLICK, Event, Reader
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.upkeep.status import status_of
+from tracecvr.online.upkeep.verify_log import verify_log
 
 ENCODER = Encoder(
     (

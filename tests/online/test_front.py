@@ -29,14 +29,14 @@ from livestore import SMALL, Made, learnt, the_events
 from test_service import GENEROUS, asked, ready, served, until, without_type
 from tracecvr.base import files, registry
 from tracecvr.base.errors import UserError
-from tracecvr.online.archive import erase
 from tracecvr.online.client import Client
+from tracecvr.online.learner.archive import erase
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.connections import descriptors
 from tracecvr.online.service.front import name_of, page_policy
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.scorer import LiveScorer
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.store.store import Settings, Store
 
 __all__ = ["ready"]  # a fixture
 

@@ -12,8 +12,8 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.verify_log import verify_log
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.upkeep.verify_log import verify_log
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from own_logs import GOOD
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.learn.engine import Engine
-from tracecvr.online.store import Store
-from tracecvr.online.verify_log import verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.verify_log import verify_log
 
 CLICKS, DAYS = 1200, 12
 SCHEMA = GOOD.replace("origin = 2026-01-01", "origin = 0").replace('observed_until = "20d"', 'observed_until = "14d"')

@@ -38,14 +38,14 @@ from tracecvr.base.errors import UserError
 from tracecvr.cli.live import operate
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
-from tracecvr.online.archive import compact
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.inbox import Inbox
-from tracecvr.online.learner import opened
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.times import AskedTimes
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner.archive import compact
+from tracecvr.online.learner.learner import opened
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.inbox import Inbox
+from tracecvr.online.log.times import AskedTimes
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
 
 ORIGIN = 1_700_000_000
 MEMORY_DISK = "/dev/shm" if Path("/dev/shm").is_dir() else None

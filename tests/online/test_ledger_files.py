@@ -21,15 +21,17 @@ from hypothesis import strategies as st
 
 from livestore import Made, finish, learnt, send, the_events
 from tracecvr.base.config import HOUR
-from tracecvr.online import archive, ledger_files, segments, sorted_runs
-from tracecvr.online.learner import ledger_of, opened
-from tracecvr.online.ledger import Ledger
-from tracecvr.online.ledger_files import LedgerFiles
-from tracecvr.online.segments import Segment, SegmentedTable
-from tracecvr.online.sorted_runs import Run, SortedRuns
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.verify_log import verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner import archive
+from tracecvr.online.learner.learner import ledger_of, opened
+from tracecvr.online.ledger import files as ledger_files
+from tracecvr.online.ledger import segments, sorted_runs
+from tracecvr.online.ledger.files import LedgerFiles
+from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.ledger.segments import Segment, SegmentedTable
+from tracecvr.online.ledger.sorted_runs import Run, SortedRuns
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.verify_log import verify_log
 
 # The parts.
 

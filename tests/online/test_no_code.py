@@ -16,8 +16,8 @@ from livestore import OPTIONS, Made, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.learn import checkpoint
-from tracecvr.online import file_hashes
-from tracecvr.online.learner import opened
+from tracecvr.online.learner.learner import opened
+from tracecvr.online.store import file_hashes
 
 LOG = [word for key, value in OPTIONS.items() for word in ("--data-set", f"{key}={value}")]
 RUN = ["run", "--data", "synthetic", *LOG, "--set", "hidden=8", "--threads", "1"]

@@ -18,14 +18,14 @@ from conftest import Call
 from crashing import LATENESS, each_event_once, learn_all, same_in_the_end, send, small_events, small_store, survived
 from tracecvr.base.errors import UserError
 from tracecvr.methods.vanilla import Vanilla
-from tracecvr.online.archive import compact
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import Event
-from tracecvr.online.grid import Grid
-from tracecvr.online.learner import opened
-from tracecvr.online.store import Store
-from tracecvr.online.verify_log import verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner.archive import compact
+from tracecvr.online.learner.learner import opened
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import Event
+from tracecvr.online.log.grid import Grid
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.verify_log import verify_log
 
 # Kills.
 

@@ -28,12 +28,13 @@ from tracecvr.base.metrics import probability
 from tracecvr.data import prepared
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online import archive, verify_log
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner import Guard, opened
-from tracecvr.online.live_metrics import LiveMetrics, ScoreSums
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner import archive
+from tracecvr.online.learner.learner import Guard, opened
+from tracecvr.online.learner.live_metrics import LiveMetrics, ScoreSums
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep import verify_log
 from tracecvr.runs.spec import dataset_of
 
 METHODS = ("trace", "es_dfm", "defer", "ftp", "miss", "ulc")
@@ -171,7 +172,7 @@ def test_a_compaction_that_was_killed_before_it_deleted_is_repeated(
     learnt(store)
     everything = len(store.log().since(0, 10**6))
     with monkeypatch.context() as patch:
-        patch.setattr("tracecvr.online.event_log.EventLog.prune", lambda *_: 1 / 0)
+        patch.setattr("tracecvr.online.log.event_log.EventLog.prune", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             archive.compact(store, store.engine().memory)
     assert verify_log.verify_log(store).same

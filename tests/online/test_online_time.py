@@ -23,16 +23,17 @@ from livestore import OPTIONS, SMALL, Made, finish, learnt, replayed, send, the_
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.online import archive, event_log
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import Event
-from tracecvr.online.grid import Grid
-from tracecvr.online.learner import begin, ledger_of, opened
-from tracecvr.online.reopening import reopen
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.times import AskedTimes, Times, unix_time
-from tracecvr.online.verify_log import as_table, verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner import archive
+from tracecvr.online.learner.learner import begin, ledger_of, opened
+from tracecvr.online.log import event_log
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import Event
+from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import AskedTimes, Times, unix_time
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.reopening import reopen
+from tracecvr.online.upkeep.verify_log import as_table, verify_log
 
 NOW = 1_800_000_000
 GRID = Grid(split=100, interval=10, lateness=5, d_max=30)
@@ -386,7 +387,7 @@ def test_a_reopening_that_was_killed_changes_nothing_and_is_repeated(
         return [log.between(*store.grid.bounds(number)) for number in range(log.closed())]
 
     known = everything()
-    for broken in ("event_log.EventLog.put_back", "archive.write_parquet", "event_log.EventLog.reopen"):
+    for broken in ("log.event_log.EventLog.put_back", "learner.archive.write_parquet", "log.event_log.EventLog.reopen"):
         with monkeypatch.context() as patch:
             patch.setattr(f"tracecvr.online.{broken}", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):

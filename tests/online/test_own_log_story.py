@@ -15,8 +15,8 @@ from conftest import Call
 from log_kinds import KINDS
 from test_service import asked, served
 from tracecvr.data import prepared
-from tracecvr.online.store import Store
-from tracecvr.online.verify_log import as_table
+from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.verify_log import as_table
 
 QUICK = (
     "--set",

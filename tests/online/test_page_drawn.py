@@ -14,10 +14,10 @@ from livestore import SMALL, Made, finish, learnt, send, the_events
 from test_service import GENEROUS, served
 from tracecvr.base import registry
 from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online.challenge import Parts, create
-from tracecvr.online.challenger_learner import Learners
+from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
+from tracecvr.online.store.challenge import Parts, create
 
 pytestmark = pytest.mark.browser
 

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from livestore import Made, learnt, replayed, the_events
 from test_event_log import GRID, READER
 from tracecvr.base.errors import UserError
-from tracecvr.online.inbox import Inbox, Message, Parsed
+from tracecvr.online.log.inbox import Inbox, Message, Parsed
 from tracecvr.online.sources import BrokerSource, StartPosition
 from tracecvr.online.sources.messages import parsed
 from tracecvr.online.sources.pump import Pump, Pumping
-from tracecvr.online.status import status_of
-from tracecvr.online.store import Store
+from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.status import status_of
 
 
 def click(key: int, ts: int, **more: Any) -> dict[str, Any]:
@@ -424,7 +424,7 @@ def test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended(
 def test_a_flood_of_poison_stops_reading_and_loses_nothing(
     made: Made, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracecvr.online.inbox.MOST_ASIDE", 3)
+    monkeypatch.setattr("tracecvr.online.log.inbox.MOST_ASIDE", 3)
     store, events = made(), the_events()[:40]
     shelf = Shelf({"kafka:t/0": [payload for event in events for payload in (b"{", packed(event))][: 2 * 5 + 1]})
     shelf.partitions["kafka:t/0"] += [packed(event) for event in events[5:]]

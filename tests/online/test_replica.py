@@ -19,13 +19,13 @@ from test_service import asked, running, served, until, without_type
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online import traffic
-from tracecvr.online.challenge import Parts, create
-from tracecvr.online.challenger_learner import Learners
+from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.replica import Mirror, opened, replica
-from tracecvr.online.store import Store
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import Parts, create
+from tracecvr.online.store.store import Store
 
 EVENTS = the_events()
 CLICKS = [without_type(event) for event in EVENTS[:300] if event["type"] == "click"]

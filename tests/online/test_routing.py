@@ -13,15 +13,15 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online import traffic
-from tracecvr.online.archive import WholeLog
-from tracecvr.online.challenge import Parts, create, drop, named
-from tracecvr.online.challenger_learner import Learners
+from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.client import Client
-from tracecvr.online.event_log import OF_ANOTHER_MODEL
+from tracecvr.online.learner.archive import WholeLog
+from tracecvr.online.log.event_log import OF_ANOTHER_MODEL
 from tracecvr.online.service.scorer import LiveScorer
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import Parts, create, drop, named
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 EVENTS = [event for event in the_events() if event["ts"] < 4 * DAY]
 CLICKS = [without_type(event) for event in EVENTS if event["type"] == "click"]

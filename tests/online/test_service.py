@@ -32,7 +32,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.online.client import Client
-from tracecvr.online.event_log import EventLog
+from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import SCOPES, Token, Tokens, new_token
@@ -43,8 +43,8 @@ from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import Limits, RateLimiter
 from tracecvr.online.service.options import Options
 from tracecvr.online.service.serve import Address, Server, _bound, serve
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
 from tracecvr.stream.source import TableSource
 
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -208,7 +208,7 @@ def test_a_click_that_is_sent_again_is_answered_as_it_was(ready: Store) -> None:
 
 
 def test_a_receipt_says_what_became_of_each_event(ready: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracecvr.online.event_log.MOST_AHEAD", 2)
+    monkeypatch.setattr("tracecvr.online.log.event_log.MOST_AHEAD", 2)
     old, new = the_events()[0], next(without_type(e) for e in the_events()[600:] if e["type"] == "click")
     with served(ready) as url, Client(url) as client:
         told = client.model()["time"]

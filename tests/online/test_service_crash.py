@@ -19,8 +19,8 @@ from crashing import OVER_HTTP, Toll, free_port, replayed, send_over, small_even
 from tracecvr.base.config import HOUR
 from tracecvr.online.client import Client
 from tracecvr.online.service.serve import Address, _url
-from tracecvr.online.store import Store
-from tracecvr.online.verify_log import verify_log
+from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.verify_log import verify_log
 
 # Kills.
 

@@ -32,13 +32,13 @@ from crashing import each_event_once, free_port, in_batches, learn_all, replayed
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.client import Client
-from tracecvr.online.event_database import EventDatabase
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.inbox import Inbox, Message
+from tracecvr.online.log.event_database import EventDatabase
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.inbox import Inbox, Message
 from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pump
-from tracecvr.online.store import Store
-from tracecvr.online.verify_log import verify_log
+from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.verify_log import verify_log
 
 pytestmark = pytest.mark.scale
 

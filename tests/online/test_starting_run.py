@@ -15,11 +15,11 @@ from livestore import OPTIONS, dataset, learnt, send
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner import opened
+from tracecvr.online.learner.learner import opened
 from tracecvr.online.service.options import Options
-from tracecvr.online.store import Store
-from tracecvr.online.verify_log import as_table, verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.verify_log import as_table, verify_log
 from tracecvr.runs import run
 from tracecvr.runs.spec import spec_of
 from tracecvr.stream.source import TableSource

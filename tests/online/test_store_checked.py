@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from livestore import Made, finish, learnt, send, the_events
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.online import page_checksums
-from tracecvr.online.archive import compact
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import Event
-from tracecvr.online.grid import Grid
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.learner.archive import compact
+from tracecvr.online.log import page_checksums
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import Event
+from tracecvr.online.log.grid import Grid
+from tracecvr.online.store.store import Settings, Store
 
 Captured = pytest.CaptureFixture[str]
 

@@ -25,21 +25,21 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, TextIO
 
+from tracecvr.authoring.method import Method
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
 from tracecvr.data import prepared
 from tracecvr.data.table import ClickTable
 from tracecvr.datasets.synthetic import Synthetic
-from tracecvr.families.method import Method
 from tracecvr.methods.trace import Trace
 from tracecvr.online.client import Client
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import Event
-from tracecvr.online.learner import opened
-from tracecvr.online.store import Settings, Store
-from tracecvr.online.verify_log import as_table, verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner.learner import opened
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import Event
+from tracecvr.online.store.store import Settings, Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.verify_log import as_table, verify_log
 from tracecvr.stream.source import TableSource
 
 Batches = list[list[dict[str, Any]]]
@@ -51,7 +51,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         "tracecvr.cli",
-        "tracecvr.online.learner",
+        "tracecvr.online.learner.learner",
         "tracecvr.online.service.serve",
         "uvicorn.lifespan.on",
         "uvicorn.protocols.http.auto",

@@ -15,8 +15,8 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner import opened
-from tracecvr.online.store import Settings, Store
+from tracecvr.online.learner.learner import opened
+from tracecvr.online.store.store import Settings, Store
 from tracecvr.runs.spec import dataset_of
 from tracecvr.stream.source import TableSource
 

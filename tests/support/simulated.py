@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from tracecvr.authoring.method import Method
 from tracecvr.checks.loss import gradient
 from tracecvr.checks.subject import KnownLaw, Subject
 from tracecvr.data.table import Schema
-from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 
 CELL = KnownLaw()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
+from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.registry import Given
 from tracecvr.data.dataset import Dataset
-from tracecvr.families.method import Method, Plugin
 
 T = TypeVar("T", bound=type)
 

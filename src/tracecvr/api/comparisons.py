@@ -16,6 +16,7 @@ from tracecvr.api.authors import is_registered, name_of
 from tracecvr.api.logs import Log
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.api.replays import Result, load_result
+from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
@@ -24,7 +25,6 @@ from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import BenchEngine, Request, State
 from tracecvr.bench.suite import Suite, role_of
 from tracecvr.bench.tables import Line, Outcome
-from tracecvr.families.method import Method
 from tracecvr.runs.spec import owners_of
 
 METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")

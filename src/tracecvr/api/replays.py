@@ -15,12 +15,12 @@ from tracecvr.api import shown
 from tracecvr.api.authors import name_of
 from tracecvr.api.logs import Log
 from tracecvr.api.pictures import Picture, over_time
+from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
 from tracecvr.bench.text_tables import Table, Text
-from tracecvr.families.method import Method, Plugin
 from tracecvr.runs.intervals import OnInterval
 from tracecvr.runs.run import FORMAT, run
 from tracecvr.runs.spec import spec_of

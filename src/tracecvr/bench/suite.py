@@ -57,13 +57,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.bench import random_search
 from tracecvr.bench.random_search import drawn, ranges_of
 from tracecvr.data.table import Schema
-from tracecvr.families.method import Method
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.runs.spec import owners_of
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import read_json, write_atomically
@@ -20,7 +21,6 @@ from tracecvr.bench import paper, stats
 from tracecvr.bench.segments import tables as by_segment
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text
-from tracecvr.families.method import Method
 from tracecvr.learn.stream_learning import StreamLearning
 
 NAMES = TITLES

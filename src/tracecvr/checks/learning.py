@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from tracecvr.authoring.part import Part
 from tracecvr.base.config import DAY
 from tracecvr.base.metrics import nll
 from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
 from tracecvr.data.table import ClickTable
-from tracecvr.families.part import Part
 from tracecvr.stream.reveal import LabelledReveals
 from tracecvr.stream.source import TableSource
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.method import Method
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
 from tracecvr.datasets.synthetic import Synthetic
-from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.replay import FullPlan, Plan
 from tracecvr.stream.reveal import Reveals

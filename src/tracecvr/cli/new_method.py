@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tracecvr.base.config import option
-from tracecvr.families.losses import cross_entropy
-from tracecvr.families.method import Windowed
+from tracecvr.authoring.losses import cross_entropy
+from tracecvr.authoring.method import Windowed
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 

@@ -39,8 +39,8 @@ def opened(folder: Path, version: int | None = None) -> Model:
 
 def _of_store(folder: Path, version: int | None) -> Model:
     try:
-        from tracecvr.online.store import Store
-        from tracecvr.online.versions import Versions
+        from tracecvr.online.store.store import Store
+        from tracecvr.online.store.versions import Versions
     except ImportError:
         raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
     store = Store.open(folder)

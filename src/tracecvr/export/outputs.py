@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.method import Method
 from tracecvr.base.seeds import generator
 from tracecvr.data.table import NEVER, Ints, Schema
-from tracecvr.families.method import Method
 from tracecvr.learn.engine import Engine
 from tracecvr.stream.reveal import Reveals, reveal
 

@@ -1,1 +1,1 @@
-"""What methods share: the base classes of methods and plugins, and the families that methods belong to."""
+"""What several methods share: the families that they belong to."""

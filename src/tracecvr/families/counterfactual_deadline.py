@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.losses import cross_entropy
+from tracecvr.authoring.method import Windowed
 from tracecvr.base.config import DAY, Seconds, option
-from tracecvr.families.losses import cross_entropy
-from tracecvr.families.method import Windowed
 from tracecvr.nets.backbones import ElapsedNet
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 

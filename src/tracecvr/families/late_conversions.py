@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy, mean_over
+from tracecvr.authoring.method import Windowed
+from tracecvr.authoring.part import Helper
 from tracecvr.base.config import MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.families.losses import cross_entropy, mean_over
-from tracecvr.families.method import Windowed
-from tracecvr.families.part import Helper
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.method import Method
 from tracecvr.base.config import Seconds, option
 from tracecvr.base.seeds import uniform
-from tracecvr.families.method import Method
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 _MOST_AGES = 12

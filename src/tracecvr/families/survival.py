@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tracecvr.authoring.losses import CERTAIN
+from tracecvr.authoring.method import Windowed
 from tracecvr.base.config import Seconds, option
-from tracecvr.families.losses import CERTAIN
-from tracecvr.families.method import Windowed
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 

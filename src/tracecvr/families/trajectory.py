@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.families.losses import cross_entropy, mean_over
-from tracecvr.families.method import Method
-from tracecvr.families.part import Helper
+from tracecvr.authoring.losses import cross_entropy, mean_over
+from tracecvr.authoring.method import Method
+from tracecvr.authoring.part import Helper
 from tracecvr.nets.backbones import Perceptron
 from tracecvr.stream.reveal import After, LabelledReveals, Schedule
 

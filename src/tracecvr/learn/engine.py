@@ -20,6 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tracecvr.authoring.method import Method, Plugin
+from tracecvr.authoring.part import Part
 from tracecvr.base.config import validated, values
 from tracecvr.base.errors import DivergedError, UserError
 from tracecvr.base.files import write_atomically
@@ -27,8 +29,6 @@ from tracecvr.base.metrics import probability
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.base.seeds import generator
 from tracecvr.data.table import Schema
-from tracecvr.families.method import Method, Plugin
-from tracecvr.families.part import Part
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tracecvr.families.part import Part
+from tracecvr.authoring.part import Part
 from tracecvr.learn.net_calls import BLOCK
 from tracecvr.nets.backbones import output_layers, shift_outputs, start_at
 from tracecvr.stream.reveal import LabelledReveals

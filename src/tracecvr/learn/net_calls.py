@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.part import Net, call_directly
 from tracecvr.base.files import make_private
-from tracecvr.families.part import Net, call_directly
 from tracecvr.learn.growing_columns import embeddings
 from tracecvr.learn.named_tensors import digest
 from tracecvr.learn.per_click_cache import PerClickCache

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tracecvr.families.part import Net, Part
+from tracecvr.authoring.part import Net, Part
 from tracecvr.learn.named_tensors import digest
 from tracecvr.stream.reveal import LabelledReveals
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy, log_odds_of_sum, mean_over, weighted_cross_entropies
+from tracecvr.authoring.method import Windowed
 from tracecvr.base.config import MINUTE
-from tracecvr.families.losses import cross_entropy, log_odds_of_sum, mean_over, weighted_cross_entropies
-from tracecvr.families.method import Windowed
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
 _EPS = 1e-6

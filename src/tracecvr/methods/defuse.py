@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import weighted_cross_entropies
 from tracecvr.base.config import HOUR, option
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.families.losses import weighted_cross_entropies
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.losses import cross_entropy, mean_over
+from tracecvr.authoring.method import Method
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
-from tracecvr.families.losses import cross_entropy, mean_over
-from tracecvr.families.method import Method
 from tracecvr.nets.backbones import Backbone, Embedding
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.families.losses import cross_entropy
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 
 

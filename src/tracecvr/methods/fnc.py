@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tracecvr.families.losses import cross_entropy
+from tracecvr.authoring.losses import cross_entropy
 from tracecvr.methods.fnw import FNW
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 

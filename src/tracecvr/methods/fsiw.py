@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy
+from tracecvr.authoring.part import Helper
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
-from tracecvr.families.losses import cross_entropy
-from tracecvr.families.part import Helper
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 

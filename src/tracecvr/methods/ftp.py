@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.families.losses import cross_entropy, mean_over, mixture
-from tracecvr.families.method import MultiWindow
+from tracecvr.authoring.losses import cross_entropy, mean_over, mixture
+from tracecvr.authoring.method import MultiWindow
 from tracecvr.nets.backbones import Perceptron, output_layers
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.losses import cross_entropy
 from tracecvr.families.trajectory import (
     TrajectoryAware,
     count_action_states,

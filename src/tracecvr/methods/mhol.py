@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tracecvr.authoring.losses import CERTAIN, NOTHING, cross_entropy, log_odds_of_sum, mean_over
+from tracecvr.authoring.method import MultiWindow
 from tracecvr.base.config import DAY, Seconds, option
-from tracecvr.families.losses import CERTAIN, NOTHING, cross_entropy, log_odds_of_sum, mean_over
-from tracecvr.families.method import MultiWindow
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals, Schedule
 
 

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tracecvr.authoring.losses import cross_entropy, mean_over, mixture
+from tracecvr.authoring.method import MultiWindow
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.losses import cross_entropy, mean_over, mixture
-from tracecvr.families.method import MultiWindow
 from tracecvr.nets.backbones import output_layers
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy
+from tracecvr.authoring.method import Method
 from tracecvr.base import registry
 from tracecvr.base.config import option
-from tracecvr.families.losses import cross_entropy
-from tracecvr.families.method import Method
 from tracecvr.stream.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tracecvr.families.losses import cross_entropy
-from tracecvr.families.method import Method
+from tracecvr.authoring.losses import cross_entropy
+from tracecvr.authoring.method import Method
 from tracecvr.stream.reveal import Reveals, Schedule
 
 

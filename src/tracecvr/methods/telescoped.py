@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tracecvr.authoring.losses import CERTAIN
 from tracecvr.families.hazard_chain import LOG_ZERO, hazard_events, log_chain, output_count
-from tracecvr.families.losses import CERTAIN
 from tracecvr.families.repeated_looks import RepeatedLooks
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy
 from tracecvr.base.config import HOUR, option
-from tracecvr.families.losses import cross_entropy
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.stream.reveal import Reveals
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.losses import cross_entropy, mean_over
+from tracecvr.authoring.method import Plugin
+from tracecvr.authoring.part import Helper
 from tracecvr.base.config import option
 from tracecvr.base.errors import UserError
-from tracecvr.families.losses import cross_entropy, mean_over
-from tracecvr.families.method import Plugin
-from tracecvr.families.part import Helper
 from tracecvr.families.trajectory import (
     TrajectoryAware,
     count_states,

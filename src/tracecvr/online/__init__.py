@@ -15,7 +15,7 @@ STORE/serving.json      which version serves
 STORE/traffic.json      which challenger serves, and which answer a share of the clicks
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
 STORE/prequential.f32   log-odds that the learner gave clicks of the stream before it learnt them, by row
-STORE/ledger/           open clicks and what is known of them, memory-mapped (`ledger_files`); can be made again
+STORE/ledger/           open clicks and what is known of them, memory-mapped (`ledger.files`); can be made again
 STORE/answers/          what frozen nets say of open clicks; can be made again
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 STORE/archive.sha256/*  the hashes of these files
@@ -30,12 +30,8 @@ log needs no clock.
 
 An event that is dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
 
-Rooms: `times` (how events tell the time), `events` (from JSON to rows), `event_log` (the database), `committer` (group
-commit), `inbox` (how far brokers were read), `sources` (brokers, and the pump), `ledger` (the live twin of
-`TableSource`), `learner` (ticks and their guard), `versions` (snapshots, what serves), `live_metrics` (live metrics),
-`archive` (compaction and erasure), `reopening` (closings undone), `verify_log` (replay of what ran), `store` (the
-directory), `file_hashes` (hashes of its files), `page_checksums` (checksums of the log), `store_check` (a store checked
-as a whole), `starting_run` (the run that a store may go on from), `challenge` (challengers), `challenger_learner` (all
-learners of a store), `confidence` (which of two models is better), `traffic` (which model answers), `promotion` (that
-choice, changed), `dataset_events` (a dataset as events), `status` and `challenger_status` (what is shown).
+Rooms, each above those it uses: `log` (the event log), `store` (the directory, its versions and challengers), `ledger`
+(open clicks), `learner` (ticks, live metrics, archive), `challengers` (their learners and promotion), `upkeep` (status,
+checks, replay of the log), `sources` (brokers), `service` (HTTP). `client` sends events to a service; `dataset_events`
+makes events of a dataset.
 """

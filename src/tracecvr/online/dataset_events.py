@@ -13,7 +13,7 @@ from tracecvr.data import prepared, raw_log
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
-from tracecvr.online.starting_run import StartingRun
+from tracecvr.online.store.starting_run import StartingRun
 from tracecvr.runs.spec import dataset_of
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.losses import cross_entropy, entropy_bits
+from tracecvr.authoring.method import Method, Plugin
+from tracecvr.authoring.part import Helper
 from tracecvr.base.config import option
 from tracecvr.data.table import Schema
-from tracecvr.families.losses import cross_entropy, entropy_bits
-from tracecvr.families.method import Method, Plugin
-from tracecvr.families.part import Helper
 from tracecvr.nets.backbones import Embedding, Perceptron
 from tracecvr.stream.reveal import After, Again, LabelledReveals, Reveals
 

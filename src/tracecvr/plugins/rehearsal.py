@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base.config import Seconds, option
-from tracecvr.families.method import Method, Plugin
 from tracecvr.stream.reveal import After, Again, Reveals, Schedule
 
 

@@ -31,6 +31,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import metrics, registry
 from tracecvr.base.config import restored, values
 from tracecvr.base.errors import UserError
@@ -38,7 +39,6 @@ from tracecvr.base.files import locked, read_json, refuse_other_format, sync, wr
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import Schema
-from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning

@@ -11,7 +11,7 @@ import typer
 from tracecvr.base.errors import UserError
 
 if TYPE_CHECKING:
-    from tracecvr.online.store import Store as LiveStore
+    from tracecvr.online.store.store import Store as LiveStore
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the live model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -63,7 +63,7 @@ def unnamed_log(source: Path | None) -> str:
 
 def store_at(folder: Path, check: bool = True) -> LiveStore:
     """Open a store."""
-    from tracecvr.online.store import Store
+    from tracecvr.online.store.store import Store
 
     return Store.open(folder, check)
 

@@ -10,7 +10,7 @@ import typer
 from tracecvr.cli.live.arguments import AsJson, Store, store_at, time_of
 
 if TYPE_CHECKING:
-    from tracecvr.online.times import Times
+    from tracecvr.online.log.times import Times
 
 app = typer.Typer(
     help="Events that are set aside: dated too far ahead, or contradicting earlier ones.", no_args_is_help=True

@@ -50,10 +50,10 @@ def challenge(
 
     from tracecvr.base import config
     from tracecvr.base.progress_display import Display
-    from tracecvr.online import traffic
-    from tracecvr.online.challenge import WARM, Parts, create
-    from tracecvr.online.challenger_learner import ChallengerLearner
-    from tracecvr.online.learner import opened
+    from tracecvr.online.challengers.learners import ChallengerLearner
+    from tracecvr.online.learner.learner import opened
+    from tracecvr.online.store import traffic
+    from tracecvr.online.store.challenge import WARM, Parts, create
 
     opened_store = store_at(store)
     for kind, given in (("method", method), *(("plugin", given) for given in plugin or ())):
@@ -75,7 +75,7 @@ def challenge(
 @app.command("list")
 def list_challengers(store: Store, as_json: AsJson = False) -> None:
     """The challengers, and how they compare with the store's own model."""
-    from tracecvr.online.challenger_status import challengers_of
+    from tracecvr.online.challengers.status import challengers_of
 
     opened_store = store_at(store)
     log = opened_store.log()
@@ -116,8 +116,8 @@ def share(
     by: By = None,
 ) -> None:
     """Let a challenger answer a share of the clicks."""
-    from tracecvr.online import traffic
-    from tracecvr.online.challenge import named
+    from tracecvr.online.store import traffic
+    from tracecvr.online.store.challenge import named
 
     opened_store = store_at(store)
     named(opened_store, name)
@@ -133,8 +133,8 @@ def rule(
     on: Annotated[bool, typer.Option("--promote-if-better/--never", help="By itself, or by hand only.")],
 ) -> None:
     """Choose whether a challenger is promoted automatically once it is significantly better."""
-    from tracecvr.online import traffic
-    from tracecvr.online.challenge import named
+    from tracecvr.online.store import traffic
+    from tracecvr.online.store.challenge import named
 
     opened_store = store_at(store)
     named(opened_store, name)
@@ -145,7 +145,7 @@ def rule(
 @app.command()
 def drop(store: Store, name: Name) -> None:
     """Remove a challenger and its versions. The log still says which clicks it answered."""
-    from tracecvr.online.challenge import drop
+    from tracecvr.online.store.challenge import drop
 
     drop(store_at(store), name)
     typer.echo(f"dropped: {name}")

@@ -13,8 +13,8 @@ from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, 
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
-    from tracecvr.online.store import Store as LiveStore
-    from tracecvr.online.times import AskedTimes
+    from tracecvr.online.log.times import AskedTimes
+    from tracecvr.online.store.store import Store as LiveStore
 
 
 def init(
@@ -60,7 +60,7 @@ def init(
 ) -> None:
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
-    from tracecvr.online.store import Settings, Store
+    from tracecvr.online.store.store import Settings, Store
 
     waits = config.parsed_duration(lateness, "--lateness")
     most = None if max_advance is None else config.parsed_duration(max_advance, "--max-advance")
@@ -111,7 +111,7 @@ def _refuse_beside_model(context: typer.Context) -> None:
 
 def _times(unit: str | None, origin: str | None) -> AskedTimes:
     from tracecvr.base import config
-    from tracecvr.online.times import UNITS, AskedTimes, unix_time
+    from tracecvr.online.log.times import UNITS, AskedTimes, unix_time
 
     return AskedTimes(
         None if unit is None else config.chosen(unit, tuple(UNITS), "--time"),
@@ -129,8 +129,8 @@ def made_of_run(
     times: AskedTimes | None = None,
 ) -> LiveStore:
     """A store that goes on where a run ended, with a version to serve at once."""
-    from tracecvr.online.learner import opened
-    from tracecvr.online.store import Store
+    from tracecvr.online.learner.learner import opened
+    from tracecvr.online.store.store import Store
 
     made = Store.from_run(store, run, source, lateness, keep, max_advance, times)
     with opened(made):

@@ -12,7 +12,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import AsJson, Store, store_at
 
 if TYPE_CHECKING:
-    from tracecvr.online.versions import Versions
+    from tracecvr.online.store.versions import Versions
 
 app = typer.Typer(help="Versions of a live model: list them, choose which serves.", no_args_is_help=True)
 
@@ -50,8 +50,8 @@ def promote(
     ],
 ) -> None:
     """Let a version, or a challenger, serve until another is chosen. Training goes on as before."""
-    from tracecvr.online.challenge import names
-    from tracecvr.online.promotion import promote_challenger, promote_own
+    from tracecvr.online.challengers.promotion import promote_challenger, promote_own
+    from tracecvr.online.store.challenge import names
 
     opened_store = store_at(store)
     if version == "newest" or version.isdecimal():
@@ -69,13 +69,13 @@ def promote(
 def rollback(store: Store) -> None:
     """Let what served before do so: the model before a challenger was promoted, or the version before the one that
     serves. Training goes on as before."""
-    from tracecvr.online.promotion import rollback
+    from tracecvr.online.challengers.promotion import rollback
 
     typer.echo(f"serving: {rollback(store_at(store))}")
 
 
 def _versions(store: Path) -> Versions:
-    from tracecvr.online.versions import Versions
+    from tracecvr.online.store.versions import Versions
 
     opened_store = store_at(store)
     return Versions(opened_store.folder, opened_store.settings.keep)

@@ -32,8 +32,8 @@ from tracecvr.cli.live.arguments import (
 from tracecvr.cli.live.aside import set_aside
 
 if TYPE_CHECKING:
-    from tracecvr.online.learner import Tick
-    from tracecvr.online.store import Store as LiveStore
+    from tracecvr.online.learner.learner import Tick
+    from tracecvr.online.store.store import Store as LiveStore
 
 
 _ASKED = 10_000
@@ -95,7 +95,7 @@ def tick(
     ] = None,
 ) -> None:
     """Learn every interval that is closed, then end."""
-    from tracecvr.online.challenger_learner import Learners
+    from tracecvr.online.challengers.learners import Learners
 
     opened_store = store_at(store)
     if to is not None:
@@ -113,7 +113,7 @@ def learn(
     """Learn each interval as it is closed, until stopped. Stop it in any way: it goes on where it was."""
     if with_parent:
         _end_with_parent()
-    from tracecvr.online.challenger_learner import Learners
+    from tracecvr.online.challengers.learners import Learners
 
     with _reported() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
         for model, done in learners.follow(poll):
@@ -159,7 +159,7 @@ def _end_with_parent() -> None:
 
 def status(store: Store, as_json: AsJson = False) -> None:
     """What was accepted, how far the learner is, and how well it predicts."""
-    from tracecvr.online.status import status_of
+    from tracecvr.online.upkeep.status import status_of
 
     content = status_of(store_at(store))
     typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flat(content)))
@@ -175,8 +175,8 @@ def replay_log(
     from rich.console import Console
 
     from tracecvr.base.progress_display import Display
-    from tracecvr.online.challenge import challengers
-    from tracecvr.online.verify_log import as_table, verify_log
+    from tracecvr.online.store.challenge import challengers
+    from tracecvr.online.upkeep.verify_log import as_table, verify_log
 
     opened_store = store_at(store)
     if table is not None:
@@ -203,7 +203,7 @@ def reopen(
 ) -> None:
     """Reopen intervals that were closed by mistake, for instance by an event with a wrong date. No event is lost. The
     learner continues from the last good version. Stop the learner first."""
-    from tracecvr.online.reopening import reopen
+    from tracecvr.online.upkeep.reopening import reopen
 
     live_store = store_at(store)
     if at is None:
@@ -231,7 +231,7 @@ def verify(
     from rich.console import Console
 
     from tracecvr.base.progress_display import Display
-    from tracecvr.online import store_check as checking
+    from tracecvr.online.upkeep import store_check as checking
 
     live_store = store_at(store, check=False)
     report = checking.verified(live_store)
@@ -249,7 +249,7 @@ def verify(
 
 def compact(store: Store) -> None:
     """Move events that no horizon needs any more from the database to Parquet."""
-    from tracecvr.online.archive import compact
+    from tracecvr.online.learner.archive import compact
 
     opened_store = store_at(store)
     typer.echo(f"archived: {compact(opened_store, opened_store.engine().memory):,} events")
@@ -257,7 +257,7 @@ def compact(store: Store) -> None:
 
 def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events name the user.")]) -> None:
     """Delete all events of a user, for good. Models keep what they have learnt."""
-    from tracecvr.online.archive import erase
+    from tracecvr.online.learner.archive import erase
 
     clicks, actions = erase(store_at(store), user)
     typer.echo(f"erased: {clicks:,} clicks, {actions:,} actions")
@@ -282,7 +282,7 @@ def events(
     from tracecvr.base.registry import Given
     from tracecvr.data.prepared import dataset_name
     from tracecvr.online.dataset_events import events_of, log_of
-    from tracecvr.online.times import Times
+    from tracecvr.online.log.times import Times
 
     settings = with_schema(data_set, schema)
     if data is None and schema is not None:

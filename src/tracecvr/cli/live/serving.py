@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracecvr.online.service.options import Options
     from tracecvr.online.service.serve import Address
     from tracecvr.online.sources import BrokerSource as PulledFrom
-    from tracecvr.online.store import Store as LiveStore
+    from tracecvr.online.store.store import Store as LiveStore
 
 Url = Annotated[str, typer.Option("--source", metavar="URL", help="nats://HOST/STREAM or kafka://HOST/TOPIC.")]
 _FROM = typer.Option(
@@ -137,8 +137,8 @@ def _opened_or_made(store: Path | None, model: Path | None) -> LiveStore:
         raise UserError("which store? give the directory that `tracecvr init` has made")
     if model is None:
         return store_at(store)
-    from tracecvr.online.starting_run import StartingRun
-    from tracecvr.online.store import Settings, Store
+    from tracecvr.online.store.starting_run import StartingRun
+    from tracecvr.online.store.store import Settings, Store
 
     if not store.exists():
         return made_of_run(store, model, None, Settings.lateness, Settings.keep)

@@ -27,11 +27,11 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
-from tracecvr.online.challenger_status import challengers_of, comparisons
-from tracecvr.online.committer import Committer
-from tracecvr.online.event_log import Accepted, Receipt
-from tracecvr.online.events import CLICK, Event
-from tracecvr.online.promotion import leave_challenger, promote_challenger, promote_own
+from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
+from tracecvr.online.challengers.status import challengers_of, comparisons
+from tracecvr.online.log.committer import Committer
+from tracecvr.online.log.event_log import Accepted, Receipt
+from tracecvr.online.log.events import CLICK, Event
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy, page_text
@@ -53,8 +53,8 @@ from tracecvr.online.service.limits import (
 from tracecvr.online.service.published import published
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scorer import NotReadyError
-from tracecvr.online.status import bad_values, figures_of, newest_time, status_of, ticks_of, versions_of
-from tracecvr.online.store import Store
+from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.status import bad_values, figures_of, newest_time, status_of, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
 _LOOK_S = 0.5

@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from tracecvr.base.metrics import probability
-from tracecvr.online.event_log import Receipt as Committed
+from tracecvr.online.log.event_log import Receipt as Committed
+from tracecvr.online.log.times import Times
 from tracecvr.online.service.published import File
-from tracecvr.online.times import Times
 
 _SHOWN = 40
 """Characters of a key that an error repeats."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracecvr.base.files import sha256
-from tracecvr.online import file_hashes, traffic
 from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.store import START
+from tracecvr.online.store import file_hashes, traffic
+from tracecvr.online.store.store import START
 
 ALLOWED = re.compile(
     r"store\.json|base/(table|encoder)\.json|(serving|traffic)\.json"

@@ -30,7 +30,7 @@ from tracecvr.online.service.app import ERRORS, Scoring, guarded, need, scoring_
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.published import ALLOWED
-from tracecvr.online.store import Store
+from tracecvr.online.store.store import Store
 
 _SECONDS = 10.0
 """How long the writer may take to answer."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracecvr.base.errors import UserError
-from tracecvr.online import traffic
-from tracecvr.online.challenge import named
-from tracecvr.online.event_log import Accepted
-from tracecvr.online.events import Event
+from tracecvr.online.log.event_log import Accepted
+from tracecvr.online.log.events import Event
 from tracecvr.online.service.scorer import LiveScorer, ServingModel
-from tracecvr.online.store import Store
-from tracecvr.online.traffic import CLICK_ID, USER, Traffic
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import named
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.traffic import CLICK_ID, USER, Traffic
 from tracecvr.stream.reveal import Reveals
 
 

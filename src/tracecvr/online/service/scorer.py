@@ -14,9 +14,9 @@ import torch
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER
 from tracecvr.learn.engine import Engine
-from tracecvr.online.event_log import Accepted
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.log.event_log import Accepted
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 from tracecvr.stream.reveal import Reveals, reveal
 
 

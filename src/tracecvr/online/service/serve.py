@@ -29,7 +29,7 @@ from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.replica import Mirror, replica
 from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pumping
-from tracecvr.online.store import Store
+from tracecvr.online.store.store import Store
 
 _QUEUE = 2048
 """Connections that wait to be accepted. asyncio accepts as many in one turn unless it is told so afterwards."""

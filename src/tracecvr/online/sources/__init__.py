@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.inbox import Message
+from tracecvr.online.log.inbox import Message
 
 _CLIENTS = {"nats": "nats", "kafka": "confluent_kafka"}
 """Of each scheme, the library that has to be there. A broker of that scheme is in the module of its name."""

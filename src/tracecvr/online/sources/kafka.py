@@ -20,7 +20,7 @@ from confluent_kafka import (
 )
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.inbox import Message
+from tracecvr.online.log.inbox import Message
 from tracecvr.online.sources import BrokerSource, StartPosition
 
 _log = logging.getLogger("tracecvr.sources.kafka")

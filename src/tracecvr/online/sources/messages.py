@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.events import Event, Reader
-from tracecvr.online.inbox import Message, Parsed
+from tracecvr.online.log.events import Event, Reader
+from tracecvr.online.log.inbox import Message, Parsed
 
 _BYTES = 1 << 20
 """A message that is larger is set aside: to parse it would keep everything waiting."""

@@ -21,7 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, 
 from nats.js.errors import NoStreamResponseError, NotFoundError
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.inbox import Message
+from tracecvr.online.log.inbox import Message
 from tracecvr.online.sources import BrokerSource, StartPosition
 
 _SECONDS = 10.0

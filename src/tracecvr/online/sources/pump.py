@@ -16,11 +16,11 @@ from types import TracebackType
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
-from tracecvr.online.inbox import Parsed, Taken, source_of
+from tracecvr.online.log.inbox import Parsed, Taken, source_of
 from tracecvr.online.sources import Broker, BrokerSource
 from tracecvr.online.sources.messages import parsed
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 _log = logging.getLogger("tracecvr.sources")
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 
-from tracecvr.online.event_log import EventLog, Receipt
-from tracecvr.online.events import Event
+from tracecvr.online.log.event_log import EventLog, Receipt
+from tracecvr.online.log.events import Event
 
 _AT_ONCE = 5_000
 """Events of one transaction, roughly: it should not keep anybody waiting for long."""

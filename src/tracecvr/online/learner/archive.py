@@ -13,13 +13,13 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_parquet, write_text
-from tracecvr.online.challenge import FOLDER, challengers, named, names, remove_dropped
-from tracecvr.online.event_log import Accepted, EventLog, answers_for
-from tracecvr.online.events import CLICK, body_of
-from tracecvr.online.ledger import first_held, memory_of
-from tracecvr.online.ledger_erasure import erase_at_rest, remove_at_rest
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.ledger.erasure import erase_at_rest, remove_at_rest
+from tracecvr.online.ledger.ledger import first_held, memory_of
+from tracecvr.online.log.event_log import Accepted, EventLog, answers_for
+from tracecvr.online.log.events import CLICK, body_of
+from tracecvr.online.store.challenge import FOLDER, challengers, named, names, remove_dropped
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 _BLOCK = 1 << 18
 """Events of a file, about: some hundred megabytes while it is written."""

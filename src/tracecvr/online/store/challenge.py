@@ -27,16 +27,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, refuse_other_format, sha256, write_json
 from tracecvr.data.table import atomic_directory
-from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online import file_hashes, traffic
-from tracecvr.online.store import START, Settings, Store, TakenOver, refuse_privileged
-from tracecvr.online.versions import Versions
+from tracecvr.online.store import file_hashes, traffic
+from tracecvr.online.store.store import START, Settings, Store, TakenOver, refuse_privileged
+from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
 from tracecvr.runs.spec import owners_of
 

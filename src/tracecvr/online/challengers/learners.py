@@ -18,12 +18,12 @@ from tracecvr.base.files import locked
 from tracecvr.base.metrics import Labels, nll
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
-from tracecvr.online import traffic
-from tracecvr.online.challenge import TICK_LOCK, Challenger, named, names
-from tracecvr.online.confidence import HOUR, PairedDifferences
-from tracecvr.online.learner import Learner, LogOdds, Prequential, Tick, opened
-from tracecvr.online.live_metrics import ScoreSums
-from tracecvr.online.store import Store
+from tracecvr.online.challengers.confidence import HOUR, PairedDifferences
+from tracecvr.online.learner.learner import Learner, LogOdds, Prequential, Tick, opened
+from tracecvr.online.learner.live_metrics import ScoreSums
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import TICK_LOCK, Challenger, named, names
+from tracecvr.online.store.store import Store
 
 _log = logging.getLogger("tracecvr.learner")
 _AGAIN_S = 30.0

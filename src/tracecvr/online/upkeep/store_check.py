@@ -11,14 +11,16 @@ from typing import Any
 from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.online import archive, file_hashes, page_checksums
-from tracecvr.online.challenge import FOLDER, challengers, named, names
-from tracecvr.online.event_log import Accepted, EventLog
-from tracecvr.online.events import CLICK
-from tracecvr.online.ledger_files import LEDGER, MANIFEST, LedgerFiles
-from tracecvr.online.store import Store
-from tracecvr.online.verify_log import verify_log
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner import archive
+from tracecvr.online.ledger.files import LEDGER, MANIFEST, LedgerFiles
+from tracecvr.online.log import page_checksums
+from tracecvr.online.log.event_log import Accepted, EventLog
+from tracecvr.online.log.events import CLICK
+from tracecvr.online.store import file_hashes
+from tracecvr.online.store.challenge import FOLDER, challengers, named, names
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
+from tracecvr.online.upkeep.verify_log import verify_log
 
 _AT_ONCE = 5_000
 _SHOWN = 3

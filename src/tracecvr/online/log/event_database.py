@@ -16,7 +16,7 @@ import apsw
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import make_private, refuse_other_format
-from tracecvr.online import page_checksums
+from tracecvr.online.log import page_checksums
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events(

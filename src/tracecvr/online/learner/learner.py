@@ -24,13 +24,13 @@ from tracecvr.base.metrics import Labels, nll, probability
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
-from tracecvr.online.archive import WholeLog
-from tracecvr.online.ledger import MATURE, Ledger, memory_of
-from tracecvr.online.ledger_erasure import ANSWERS, apply_erasures
-from tracecvr.online.ledger_files import LEDGER
-from tracecvr.online.live_metrics import LiveMetrics, by_version, recent_rates, windowed
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner.archive import WholeLog
+from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, windowed
+from tracecvr.online.ledger.erasure import ANSWERS, apply_erasures
+from tracecvr.online.ledger.files import LEDGER
+from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource
 

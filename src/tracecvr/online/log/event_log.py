@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.event_database import EventDatabase
-from tracecvr.online.events import CLICK, Event
-from tracecvr.online.grid import UNBOUNDED, Grid, Reach
+from tracecvr.online.log.event_database import EventDatabase
+from tracecvr.online.log.events import CLICK, Event
+from tracecvr.online.log.grid import UNBOUNDED, Grid, Reach
 
 _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, model, seen)
   VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?10))"""

@@ -31,11 +31,11 @@ import torch
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER, ClickTable, Ints
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import CLICK, Reader
-from tracecvr.online.grid import Grid
-from tracecvr.online.ledger_files import LedgerFiles
-from tracecvr.online.sorted_runs import PINNED
+from tracecvr.online.ledger.files import LedgerFiles
+from tracecvr.online.ledger.sorted_runs import PINNED
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import CLICK, Reader
+from tracecvr.online.log.grid import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import TableSource
 

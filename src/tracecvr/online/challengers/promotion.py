@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tracecvr.base.errors import UserError
-from tracecvr.online import traffic
-from tracecvr.online.challenge import Challenger, named, names
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import Challenger, named, names
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 
 def promote_own(store: Store, version: int | None) -> None:

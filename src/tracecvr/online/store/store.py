@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import config, registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
@@ -24,18 +25,17 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.table import ClickTable, Schema, atomic_directory
-from tracecvr.families.method import Method, Plugin
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
-from tracecvr.online import file_hashes as files
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import Reader
-from tracecvr.online.grid import Grid
-from tracecvr.online.inbox import Inbox
-from tracecvr.online.page_checksums import Acknowledged
-from tracecvr.online.starting_run import RunEnd, StartingRun
-from tracecvr.online.times import AskedTimes, Times
-from tracecvr.online.versions import Versions
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import Reader
+from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.inbox import Inbox
+from tracecvr.online.log.page_checksums import Acknowledged
+from tracecvr.online.log.times import AskedTimes, Times
+from tracecvr.online.store import file_hashes as files
+from tracecvr.online.store.starting_run import RunEnd, StartingRun
+from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
 from tracecvr.runs.spec import dataset_of, owners_of
 from tracecvr.stream import WARM_LABELS

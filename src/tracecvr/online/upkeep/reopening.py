@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
-from tracecvr.online.archive import restore
-from tracecvr.online.challenge import Challenger, challengers
-from tracecvr.online.event_log import Reopening
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner.archive import restore
+from tracecvr.online.log.event_log import Reopening
+from tracecvr.online.store.challenge import Challenger, challengers
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 _STOP = "stop the learner (`tracecvr learn` or `serve`) first"
 

@@ -12,13 +12,13 @@ from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, atomic_directory
 from tracecvr.learn.engine import Engine
-from tracecvr.online.archive import WholeLog
-from tracecvr.online.learner import begin, guard_of, learn, ledger_of, skip
-from tracecvr.online.ledger import Ledger
-from tracecvr.online.ledger_erasure import ANSWERS
-from tracecvr.online.ledger_files import LEDGER
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.learner.archive import WholeLog
+from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
+from tracecvr.online.ledger.erasure import ANSWERS
+from tracecvr.online.ledger.files import LEDGER
+from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 _ALWAYS = 1 << 60
 """A memory that nothing is dropped from."""

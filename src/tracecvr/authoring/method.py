@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from tracecvr.authoring.losses import cross_entropy
+from tracecvr.authoring.part import Part
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.families.losses import cross_entropy
-from tracecvr.families.part import Part
 from tracecvr.stream.reveal import LabelledReveals, Reveals, Schedule
 
 
@@ -41,7 +41,7 @@ class Method(Part):
     A method that waits a day and then takes the label for final:
 
     >>> from dataclasses import dataclass
-    >>> from tracecvr.families.losses import cross_entropy
+    >>> from tracecvr.authoring.losses import cross_entropy
     >>> from tracecvr.stream.reveal import After
     >>> @dataclass
     ... class NextDay(Method):

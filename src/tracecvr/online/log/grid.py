@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracecvr.online.events import Event
+from tracecvr.online.log.events import Event
 
 UNBOUNDED = 1 << 62
 """A time that nothing is later than."""

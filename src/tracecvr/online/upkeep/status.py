@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tracecvr.online import traffic
-from tracecvr.online.challenger_status import challengers_of
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.ledger import BAD_VALUES
-from tracecvr.online.live_metrics import LiveMetrics
-from tracecvr.online.promotion import serving_challenger
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.challengers.promotion import serving_challenger
+from tracecvr.online.challengers.status import challengers_of
+from tracecvr.online.learner.live_metrics import LiveMetrics
+from tracecvr.online.ledger.ledger import BAD_VALUES
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.store import traffic
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 _NO_COUNTS = ("watermark", "newest", "newest_at", "announced", "reader")
 

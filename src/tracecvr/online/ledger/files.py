@@ -22,8 +22,8 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import make_private, read_json, write_json
 from tracecvr.data.table import NEVER, Ints
 from tracecvr.learn.checkpoint import digest
-from tracecvr.online.segments import SegmentedTable
-from tracecvr.online.sorted_runs import SortedRuns
+from tracecvr.online.ledger.segments import SegmentedTable
+from tracecvr.online.ledger.sorted_runs import SortedRuns
 
 LEDGER, MANIFEST = "ledger", "ledger.json"
 """The folder of a store, or of a challenger, with the files of its ledger; and what is committed of them."""

@@ -22,7 +22,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Encoder, Hashed, is_huge, rounded
 from tracecvr.data.table import Ids, Schema
-from tracecvr.online.times import Times
+from tracecvr.online.log.times import Times
 
 CLICK = 0
 """The kind of a click; action k is k + 1, and a refund one more than the last of them."""

@@ -17,11 +17,11 @@ import numpy as np
 from tracecvr.base.errors import HeldError
 from tracecvr.base.files import locked
 from tracecvr.data.table import NEVER, Ints
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.events import CLICK
-from tracecvr.online.ledger import Ledger
-from tracecvr.online.ledger_files import LEDGER, MANIFEST
-from tracecvr.online.store import Store
+from tracecvr.online.ledger.files import LEDGER, MANIFEST
+from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.events import CLICK
+from tracecvr.online.store.store import Store
 
 ANSWERS = "answers"
 """The folder of a store, or of a challenger, in which the learner keeps what frozen nets say of open clicks."""

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from tracecvr.authoring.losses import CERTAIN
 from tracecvr.base.config import validated, values
 from tracecvr.base.errors import UserError
 from tracecvr.base.seeds import derive
 from tracecvr.data.table import Schema
-from tracecvr.families.losses import CERTAIN
 from tracecvr.stream.reveal import LabelledReveals, Reveals
 
 Net = str | Callable[..., Tensor]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tracecvr.base.errors import UserError
-from tracecvr.online import traffic
-from tracecvr.online.challenge import Challenger, named, names
-from tracecvr.online.event_log import EventLog
-from tracecvr.online.store import Store
-from tracecvr.online.versions import Versions
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import Challenger, named, names
+from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 
 def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.event_log import EventLog, Receipt
-from tracecvr.online.events import Event
+from tracecvr.online.log.event_log import EventLog, Receipt
+from tracecvr.online.log.events import Event
 
 _KNOWN = "INSERT INTO positions(partition, position) VALUES(?, ?) ON CONFLICT DO NOTHING"
 _MOVED = """UPDATE positions SET position = max(position, ?2), newest = max(coalesce(newest, ?3), coalesce(?3, newest)),

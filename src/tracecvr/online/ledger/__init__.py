@@ -1,0 +1,1 @@
+"""The ledger: open clicks and what is known of them, the live twin of `TableSource`, kept in files."""
