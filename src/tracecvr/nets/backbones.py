@@ -18,7 +18,7 @@ from tracecvr.nets.rows import Rows
 _START = 0.01
 """Deviation of the first weights of tables."""
 
-_WIDE_STEPS = 5.0
+_WIDE_STEPS = 3.0
 """Factor of a linear part: with Adam, how many times as large its steps are as those of other parameters. A single
 number per value can move faster than a perceptron without harm."""
 
