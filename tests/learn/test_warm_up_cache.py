@@ -16,7 +16,8 @@ from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.learn.engine import Engine, Fit, Fitted
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.warm_up import Fit, Fitted
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.plugins.completer import Completer

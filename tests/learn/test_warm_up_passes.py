@@ -53,7 +53,7 @@ def outputs(one: Engine, part: str, name: str) -> tuple[torch.Tensor, torch.Tens
 def test_every_net_of_every_method_starts_at_its_rates(backbone: str) -> None:
     for name in registry.available("method"):
         one = engine(name, backbone=backbone)
-        one._look_through(HISTORY)
+        one._warm_up.look_through(HISTORY)
         for owner, part in one._parts.items():
             for net in part.nets:
                 means, rates = outputs(one, owner, net)
@@ -66,7 +66,7 @@ def test_the_served_rate_starts_where_history_is() -> None:
     """Also where it is put together from several outputs."""
     for name in ("vanilla", "trace", "bi_defuse", "dfsn", "miss", "fnc", "mhol"):
         one = engine(name)
-        one._look_through(HISTORY)
+        one._warm_up.look_through(HISTORY)
         one._train(True)
         served = torch.sigmoid(one.method.log_odds(whole().x)).mean().item()
         assert abs(served / LABEL.mean() - 1) < 0.3, name  # logits vary, so means of rates are a little higher
@@ -96,7 +96,7 @@ def test_before_a_small_log_is_learnt_clicks_hardly_differ(monkeypatch: pytest.M
     for large in (10**9, 1):
         monkeypatch.setattr(warm_up_passes, "LARGE", large)
         one = engine("pretrain")
-        one._look_through(HISTORY)
+        one._warm_up.look_through(HISTORY)
         one._train(True)
         spread.append(one.method.logit(whole().x).std().item())
     assert spread[0] == pytest.approx(warm_up_passes.SPREAD * spread[1], rel=1e-3)
@@ -139,7 +139,7 @@ def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatc
     one, twin = engine("pretrain"), engine("pretrain")
     one.warm_up(HISTORY)
     assert one.resolved_options()["method"]["warm_up"] == {"main": {"passes": 1, "batch_size": 256}}
-    twin._look_through(HISTORY)
+    twin._warm_up.look_through(HISTORY)
     net = twin.method.nets["main"].train()
     adam = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=1e-6, fused=True)
     for b in HISTORY.batches(256, generator(1, "warm up", "model", 0)):

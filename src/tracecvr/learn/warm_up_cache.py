@@ -23,9 +23,9 @@ from torch import Tensor
 
 from tracecvr.base import registry
 from tracecvr.base.files import locked, read_json, write_atomically, write_json
-from tracecvr.learn.engine import Fit, Fitted
 from tracecvr.learn.named_tensors import digest, under
 from tracecvr.learn.recorded_reads import UnknownValueError, definitions, facts_of, recorded
+from tracecvr.learn.warm_up import Fit, Fitted
 
 
 class WarmUpCache:
