@@ -186,7 +186,7 @@ def compare(
     if not given:
         raise UserError("seeds: give at least one")
     request = Request(
-        suite=Suite("comparison", "Methods on one log.", metrics=_checked(metrics), rows=rows),
+        suite=Suite("comparison", "Methods on one log.", metrics=_check(metrics), rows=rows),
         data=log.data,
         source=log.source,
         data_settings=log.settings,
@@ -279,7 +279,7 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return row | ({"label": label.replace("{", "{{").replace("}", "}}")} if label else {})
 
 
-def _checked(metrics: Sequence[str]) -> tuple[str, ...]:
+def _check(metrics: Sequence[str]) -> tuple[str, ...]:
     for metric in metrics:
         if metric not in tables.NAMES:
             hint = config.nearest(metric, tables.NAMES)

@@ -61,11 +61,11 @@ class Log:
     def opened(self, progress: Progress) -> Prepared:
         """The same, with progress while it is prepared."""
         if "prepared" not in self.__dict__:
-            self.__dict__["prepared"] = self._opened(progress)
+            self.__dict__["prepared"] = self._open(progress)
         ready: Prepared = self.__dict__["prepared"]
         return ready
 
-    def _opened(self, progress: Progress) -> Prepared:
+    def _open(self, progress: Progress) -> Prepared:
         if self.source is not None and ClickTable.exists(self.source):
             return prepared.load(self.source)
         return prepared.prepare(dataset_of(self.data, self.settings), self.source, progress)

@@ -119,7 +119,7 @@ class RepeatedLooks(Method):
         before, after = self.states(events)
         kept, late = before != after, self._late(events, after)
         if self.share < 1:
-            kept &= ~late | self._sampled(events)
+            kept &= ~late | self._sample(events)
         index = kept.nonzero()[:, 0]
         if self.merge:  # what has the same weight
             index, before = _last_of_chains(events.row * 2 + late, before, after, index)
@@ -127,7 +127,7 @@ class RepeatedLooks(Method):
             before = before[index]
         return replace(events.take(index), previous_state=before)
 
-    def _sampled(self, b: Reveals) -> Tensor:
+    def _sample(self, b: Reveals) -> Tensor:
         """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
         size = round(1 / self.share)
         block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger

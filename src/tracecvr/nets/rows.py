@@ -57,11 +57,11 @@ class Lag:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Averaged rows as of now: (n,) to (n, dim)."""
-        return self._moved(ids, read_rows(self.newest, ids))
+        return self._move(ids, read_rows(self.newest, ids))
 
     def catch_up(self, ids: Tensor, newest: Tensor) -> None:
         """Write rows as of now, because the newest ones, which are given, are about to change."""
-        write_rows(self.average, ids, self._moved(ids, newest))
+        write_rows(self.average, ids, self._move(ids, newest))
         self.since.index_fill_(0, ids, self.clock)
 
     def start(self, ids: Tensor) -> None:
@@ -69,7 +69,7 @@ class Lag:
         self.since = resized(self.since, len(self.average))
         self.since[ids] = self.clock
 
-    def _moved(self, ids: Tensor, newest: Tensor) -> Tensor:
+    def _move(self, ids: Tensor, newest: Tensor) -> Tensor:
         share = torch.exp(self.clock - read_rows(self.since, ids)).to(self.average.dtype)[:, None]
         return torch.lerp(newest, read_rows(self.average, ids), share)
 

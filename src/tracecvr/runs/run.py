@@ -95,7 +95,7 @@ def run(
 
     `shared` is a directory of warm-ups to take from and add to. `on_interval` is called after each interval.
     """
-    with _claimed(out, spec.identity(), resume):
+    with _claim(out, spec.identity(), resume):
         if not (out / "result.json").exists():
             work(spec, out, progress, checkpoint_every, shared, on_interval)
         else:
@@ -347,7 +347,7 @@ class _Run:
 
 
 @contextmanager
-def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
+def _claim(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
     """Lock a run directory for one process, if it is empty or holds this run."""
     created, locked_before = not out.exists(), (out / ".lock").exists()
     out.mkdir(parents=True, exist_ok=True)

@@ -115,7 +115,7 @@ def learn(
         _end_with_parent()
     from tracecvr.online.challengers.learners import Learners
 
-    with _reported() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
+    with _report() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
         for model, done in learners.follow(poll):
             _say(done, model)
 
@@ -131,7 +131,7 @@ def _say(done: Tick, model: str | None) -> None:
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
+def _report() -> Iterator[None]:
     """For a parent process: the last line says why this one ends, the exit code whether another holds the store."""
     try:
         yield

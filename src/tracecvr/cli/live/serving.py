@@ -93,8 +93,8 @@ def serve(
     if chosen.replica is not None:
         _serve_replica(chosen, address)
         return
-    opened_store = _opened_or_made(chosen.path("store"), chosen.path("model"))
-    answer(opened_store, chosen.path("tokens"), address, chosen, chosen.learn, _pulled(chosen), _say_where)
+    opened_store = _open_or_make(chosen.path("store"), chosen.path("model"))
+    answer(opened_store, chosen.path("tokens"), address, chosen, chosen.learn, _pull(chosen), _say_where)
 
 
 def _serve_replica(options: Options, address: Address) -> None:
@@ -123,7 +123,7 @@ def _serve_replica(options: Options, address: Address) -> None:
         )
 
 
-def _pulled(options: Options) -> PulledFrom | None:
+def _pull(options: Options) -> PulledFrom | None:
     if options.source is not None:
         return _source(options.source, options.start, options.announce, options.path("source_config"))
     if options.announce is not None:
@@ -131,7 +131,7 @@ def _pulled(options: Options) -> PulledFrom | None:
     return None
 
 
-def _opened_or_made(store: Path | None, model: Path | None) -> LiveStore:
+def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
     """A store: as it is, or made of a run the first time that it is asked for."""
     if store is None:
         raise UserError("which store? give the directory that `tracecvr init` has made")

@@ -147,7 +147,7 @@ class Cleaner:
         self.counts["conversion_after_d_max"] += int(clicks.select(late.sum()).item() or 0)
         if self.refund_kind:
             clicks = self._with_refunds(clicks, known.filter(pl.col("_kind") == 1), refunds)
-        return self._finished(clicks)
+        return self._finish(clicks)
 
     def _count_orphans(self, orphans: pl.DataFrame) -> None:
         policy = self.schema.defects.conversion_without_click
@@ -210,7 +210,7 @@ class Cleaner:
         self.counts["refund_after_d_max"] += len(undone) - effective
         return clicks if self.schema.defects.refund == "retract" else clicks.drop("undone")
 
-    def _finished(self, clicks: pl.DataFrame) -> pl.DataFrame:
+    def _finish(self, clicks: pl.DataFrame) -> pl.DataFrame:
         """The columns of the table, in seconds since the origin."""
         features = [column.raw for column in self.schema.features]
         self.counts["null_feature"] += int(clicks.select(pl.sum_horizontal(pl.col(features).null_count())).item())

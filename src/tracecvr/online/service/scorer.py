@@ -58,7 +58,7 @@ class LiveScorer:
         number = self.versions.serving()
         if number is not None and (self.model is None or number != self.model.version):
             try:
-                self.model = self._loaded(number)
+                self.model = self._load(number)
             except (OSError, UserError):
                 return False  # removed while it was read: the next look finds its successor
         self._seen = state
@@ -99,7 +99,7 @@ class LiveScorer:
             raise NotReadyError
         return self.model
 
-    def _loaded(self, number: int) -> ServingModel:
+    def _load(self, number: int) -> ServingModel:
         manifest = next((m for m in self.versions.listed() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")

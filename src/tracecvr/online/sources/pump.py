@@ -68,7 +68,7 @@ class Pump:
         while not stop.is_set():
             since = time.monotonic()
             try:
-                with self._connected() as broker:
+                with self._connect() as broker:
                     while not (stop.is_set() or self._grown(broker)):
                         self.step(broker)
             except Exception as error:
@@ -79,7 +79,7 @@ class Pump:
     def drain(self) -> int:
         """Pull until nothing is left, and announce what there is; how many messages came."""
         count = 0
-        with pump_lock(self.store), self._connected() as broker:
+        with pump_lock(self.store), self._connect() as broker:
             while any(broker.lag().values()):
                 count += self.step(broker)
             self.step(broker)  # for partitions that end in something that is not for us
@@ -87,7 +87,7 @@ class Pump:
         return count
 
     @contextmanager
-    def _connected(self) -> Iterator[Broker]:
+    def _connect(self) -> Iterator[Broker]:
         """A connection that goes on where the store is."""
         broker = self.source.connect(self.client)
         try:
