@@ -138,7 +138,7 @@ def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(warm_up_passes, "LARGE", 2)
     one, twin = engine("pretrain"), engine("pretrain")
     one.warm_up(HISTORY)
-    assert one.resolved_options()["method"]["warm_up"] == {"main": {"passes": 1, "batch_size": 256}}
+    assert one.resolve_options()["method"]["warm_up"] == {"main": {"passes": 1, "batch_size": 256}}
     twin._warm_up.look_through(HISTORY)
     net = twin.method.nets["main"].train()
     adam = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=1e-6, fused=True)
@@ -155,7 +155,7 @@ def test_a_small_log_is_read_in_small_batches_and_learnt_whole(tmp_path: Path) -
     """What was chosen is a setting like any other: set by hand, it gives the same bits; a restored engine knows it."""
     chosen = engine("es_dfm")
     chosen.warm_up(HISTORY)
-    used = chosen.resolved_options()["method"]
+    used = chosen.resolve_options()["method"]
     assert used["warm_batch_size"] == 16
     assert used["warm_epochs"] == used["warm_up"]["main"]["passes"] > 1
     epochs = {"warm_epochs": used["warm_epochs"], "helper_epochs": used["warm_up"]["delay"]["passes"]}
@@ -165,11 +165,11 @@ def test_a_small_log_is_read_in_small_batches_and_learnt_whole(tmp_path: Path) -
     chosen.snapshot(tmp_path / "state")
     restored = engine("es_dfm")
     restored.restore(tmp_path / "state")
-    assert restored.resolved_options() == chosen.resolved_options()
+    assert restored.resolve_options() == chosen.resolve_options()
 
 
 def test_held_back_clicks_are_the_last_ones() -> None:
-    earlier, last = HISTORY.parted(0.1)
+    earlier, last = HISTORY.split_off(0.1)
     rows = [next(part.batches(len(part), None)).row for part in (earlier, last)]
     assert len(last) == round(0.1 * len(HISTORY))
     assert len(earlier) + len(last) == len(HISTORY)

@@ -195,7 +195,7 @@ def compare(
     )
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "bench" if holds is not None else Path(out or "")
-    state = carried_out(request, folder, _engine(rows, engine, workers, address), by, progress=progress)
+    state = carry_out(request, folder, _engine(rows, engine, workers, address), by, progress=progress)
     if not state.done:
         raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))
     return Board(folder, state.failed, holds)
@@ -206,7 +206,7 @@ def load_board(path: str | Path) -> Board:
     return Board(Path(path))
 
 
-def carried_out(
+def carry_out(
     request: Request,
     out: Path,
     engine: BenchEngine,
@@ -239,7 +239,7 @@ def run_gauntlet(
 
     def carry(one: Request, folder: Path) -> State:
         others = [other / folder.name for other in reuse if (other / folder.name).is_dir()]
-        return carried_out(one, folder, engine, by, others)
+        return carry_out(one, folder, engine, by, others)
 
     return gauntlet.carry_out(replace(request, methods=methods), chosen, out, carry)
 

@@ -62,7 +62,7 @@ from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.bench import random_search
-from tracecvr.bench.random_search import drawn, ranges_of
+from tracecvr.bench.random_search import draw, ranges_of
 from tracecvr.data.table import Schema
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.runs.spec import owners_of
@@ -185,7 +185,7 @@ class Suite:
 
     def trial(self, method: str, number: int) -> dict[str, str]:
         """The settings of one trial: those listed, or drawn."""
-        return drawn(self.ranges, method, number) if self.given is None else dict(self.given[number])
+        return draw(self.ranges, method, number) if self.given is None else dict(self.given[number])
 
     def to_json(self) -> dict[str, Any]:
         """What a bench of one log keeps."""
@@ -473,7 +473,7 @@ def _log(where: str, raw: Mapping[str, Any]) -> Log:
 
 
 def _duration(given: Any, where: str) -> int:
-    return config.parsed_duration(config.text_of(given), where)
+    return config.parse_duration(config.text_of(given), where)
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:

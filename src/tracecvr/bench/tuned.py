@@ -157,11 +157,11 @@ def times(table: ClickTable, settings: Mapping[str, str], first: int | None, tun
     if plan.tuning:
         return {}
     if first is not None and plan.until is None:
-        whole = plan.resolved(table)
+        whole = plan.resolve(table)
         return {"until": str(whole.split + min(first, _half(whole.until - whole.split)))}
     split = table.schema.split if plan.split is None else plan.split
     if tuned.period is not None and plan.judge_from is None and tuned.period.until > split:
-        replace(plan, judge_from=tuned.period.until).resolved(table)  # says at once if nothing is left to judge
+        replace(plan, judge_from=tuned.period.until).resolve(table)  # says at once if nothing is left to judge
         return {"judge_from": str(tuned.period.until)}
     return {}
 
@@ -215,9 +215,7 @@ def _fresh(seeds: Sequence[int]) -> int:
 def judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
     """From when to when clicks are judged; None where rows differ or a plan cannot be carried out."""
     try:
-        resolved = {
-            (plan.judge_from, plan.until) for plan in (plan.resolved(table) for plan in map(_keep_times, plans))
-        }
+        resolved = {(plan.judge_from, plan.until) for plan in (plan.resolve(table) for plan in map(_keep_times, plans))}
     except UserError:
         return None
     return dict(zip(("from", "until"), resolved.pop(), strict=True)) if len(resolved) == 1 else None

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from tracecvr.base.config import Seconds, option, restored
+from tracecvr.base.config import Seconds, option, restore
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.data.column_files import Array, Columns, InFiles, InMemory
@@ -117,7 +117,7 @@ class Dataset:
     @classmethod
     def reopened(cls, options: Mapping[str, Any], folder: Path) -> Dataset:  # noqa: ARG003
         """The dataset with recorded options, and with the copies that `folder` keeps."""
-        return restored(cls, options)
+        return restore(cls, options)
 
     def origin(self) -> int | None:
         """The Unix time of the log's second 0; None if its times are not those of a calendar."""
@@ -192,7 +192,7 @@ class _Preparation:
         self._check_bad()
         dropped = {f"dropped_{reason}": n for reason, n in self._drop().items()}
         counts = {"rows": self.log.rows, "clicks": clicks} | self.log.counts | dropped
-        return ClickTable.assembled(columns, self.dataset.table_schema(self.encoder, self.log.notes), counts)
+        return ClickTable.assemble(columns, self.dataset.table_schema(self.encoder, self.log.notes), counts)
 
     def _learn(self, sound: pl.DataFrame) -> None:
         if len(sound):

@@ -82,7 +82,7 @@ def _close(file: BinaryIO) -> None:
         file.close()
 
 
-def partitioned(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scratch) -> Iterator[pl.DataFrame]:
+def partition(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scratch) -> Iterator[pl.DataFrame]:
     """The same rows in other frames: those of equal `key` lie in one frame, in the order in which they came. There are
     as many frames as there are budgets in `size`, the bytes of all rows, if that is not too many files."""
     parts = min(-(-size // scratch.budget), _MOST_PARTS)

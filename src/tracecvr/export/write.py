@@ -131,7 +131,7 @@ def _manifest(model: Model, kind: Format, name: str, features: list[dict[str, An
         "kind": name,
         "model": model.source | {"state_sha256": engine.fingerprint()},
         "method": engine.method.name,
-        "options": engine.resolved_options(),
+        "options": engine.resolve_options(),
         "dataset": schema.dataset,
         "features": features,
         "hashing": _HASHING,

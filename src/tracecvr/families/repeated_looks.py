@@ -68,8 +68,8 @@ class RepeatedLooks(Method):
         asked for."""
         return tuple(sorted({*self.looks, *(end for end in self.ends if end < self.schema.d_max)}))
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | {"ages": list(self.looks), "late_share": self.share}
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | {"ages": list(self.looks), "late_share": self.share}
 
     @property
     def share(self) -> float:
@@ -114,7 +114,7 @@ class RepeatedLooks(Method):
         converted, refunded = len(self.looks) + 1, len(self.looks) + 2
         return torch.where(b.refund <= age, refunded, torch.where(b.known <= age, converted, looks))
 
-    def condensed(self, events: Reveals) -> Reveals:
+    def condense(self, events: Reveals) -> Reveals:
         """The events that say something new, a sample of those at late ages, consecutive ones of a click in one."""
         before, after = self.states(events)
         kept, late = before != after, self._late(events, after)

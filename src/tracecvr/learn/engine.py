@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.authoring.part import Part
-from tracecvr.base.config import validated, values
+from tracecvr.base.config import validate, values
 from tracecvr.base.errors import DivergedError, UserError
 from tracecvr.base.files import write_atomically
 from tracecvr.base.metrics import probability
@@ -88,7 +88,7 @@ class Engine:
         stream: StreamLearning = AS_WARM_UP,
     ) -> None:
         self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
-        self.stream = validated(stream).fitted_to(schema.interval)
+        self.stream = validate(stream).fit_to(schema.interval)
         method.bind(schema, seed)
         self.plugins = method.plugins() + plugins
         self._refuse_doubles(plugins)
@@ -162,7 +162,7 @@ class Engine:
     def events(self, source: Source, start: int, end: int) -> Reveals:
         """What an interval has to show: the method's schedule and what plugins repeat of it."""
         events = source.reveals(self.schedule, start, end, truth=self.method.privileged)
-        return self.method.condensed(replace(events, trigger=self._first[events.trigger]))
+        return self.method.condense(replace(events, trigger=self._first[events.trigger]))
 
     def keep_answers_in(self, folder: Path) -> None:
         """Keep what frozen nets say of each click in files: of many open clicks it takes much memory."""
@@ -260,7 +260,7 @@ class Engine:
         """Read a snapshot of an engine of the same configuration."""
         self.load_state(load_file(path))
 
-    def resolved_options(self) -> dict[str, Any]:
+    def resolve_options(self) -> dict[str, Any]:
         """The options of the method and of all its plugins, with defaults resolved."""
         stream = values(self.stream) | {
             "learning_rate": self.stream.learning_rate or self.method.learning_rate,

@@ -157,7 +157,7 @@ class WarmUp:
 
     def _best_passes(self, fit: Fit, history: History) -> int:
         """How many passes over the earlier clicks of history are best for its last ones; the net stays as it was."""
-        earlier, held_back = history.parted(warm_up_passes.HELD_BACK)
+        earlier, held_back = history.split_off(warm_up_passes.HELD_BACK)
         if not len(earlier) or not len(held_back):
             return fit.usual
         start, counts = {key: value.clone() for key, value in fit.net.state_dict().items()}, dict(fit.part.counts)
@@ -210,7 +210,7 @@ def resolve_options(part: Part) -> dict[str, Any]:
     """The options of a part with defaults resolved; `warm_up` is how each of its nets was warmed up."""
     used = {name: part.counts[f"{_RECORD}{name}"].tolist() for name in part.nets if f"{_RECORD}{name}" in part.counts}
     known = {name: {"passes": passes, "batch_size": size} for name, (passes, size) in used.items()}
-    resolved = part.resolved_options() | ({"warm_up": known} if known else {})
+    resolved = part.resolve_options() | ({"warm_up": known} if known else {})
     if "main" in known:
         resolved |= {"warm_epochs": known["main"]["passes"], "warm_batch_size": known["main"]["batch_size"]}
     return resolved

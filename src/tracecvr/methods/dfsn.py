@@ -62,8 +62,8 @@ class DFSN(Method):
         short, long = (max(round(w * self.schema.d_max / windows[-1]), MINUTE) for w in (short, long))
         return self.satellite_window or short, self.window or long
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
 
     def check_options(self) -> None:
         super().check_options()

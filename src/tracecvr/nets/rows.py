@@ -37,7 +37,7 @@ class Rows(nn.Embedding):
 
     def resize(self, capacity: int) -> None:
         """Keep so many rows, or add some that nobody has been given yet."""
-        self.weight.data = resized(self.weight.data, capacity)
+        self.weight.data = resize(self.weight.data, capacity)
         self.num_embeddings = capacity
 
 
@@ -66,7 +66,7 @@ class Lag:
 
     def start(self, ids: Tensor) -> None:
         """Rows that were written now."""
-        self.since = resized(self.since, len(self.average))
+        self.since = resize(self.since, len(self.average))
         self.since[ids] = self.clock
 
     def _move(self, ids: Tensor, newest: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Lag:
         return self.rows(torch.arange(len(self.average)))
 
 
-def resized(rows: Tensor, count: int) -> Tensor:
+def resize(rows: Tensor, count: int) -> Tensor:
     """The first so many rows; missing ones are 0."""
     more = rows.new_zeros(max(count - len(rows), 0), *rows.shape[1:])
     return torch.cat([rows[:count], more])

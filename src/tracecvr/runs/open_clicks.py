@@ -66,7 +66,7 @@ class OpenClicks:
         events = self.events(number)
         return np.stack([engine.posterior_log_odds(events), engine.score(events.x)], axis=1)
 
-    def evaluated(
+    def evaluate(
         self, judged: npt.NDArray[np.float32], intervals: int, history: TableHistory
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Metrics of each estimate at each age, from what was judged in all intervals: of the whole stream, and of each

@@ -102,7 +102,7 @@ class References:
         return [pl.Series(f"{name}_nll", values, pl.Float64) for name, values in self.interval_nll.items()]
 
 
-def evaluated(source: TableSource, plan: FullPlan, folder: Path | None = None) -> References:
+def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) -> References:
     """How each reference did; computed once for all runs that share a folder, a log and a plan."""
     if folder is None:
         return _evaluate(source, plan)

@@ -21,11 +21,11 @@ _MARGIN, _TITLE, _LEGEND = 16.0, 30.0, 20.0
 _FONT = '"Liberation Sans", Arial, Helvetica, sans-serif'
 
 
-def drawn(panel: Panel, width: float, keys: dict[str, int]) -> Drawing:
+def draw(panel: Panel, width: float, keys: dict[str, int]) -> Drawing:
     """A panel of that width; `keys` number the series of its figure, for the page's script."""
     if isinstance(panel, Heat):
-        return squares.drawn(panel, width)
-    return bars.drawn(panel, width) if isinstance(panel, Bars) else charts.drawn(panel, width, keys)
+        return squares.draw(panel, width)
+    return bars.draw(panel, width) if isinstance(panel, Bars) else charts.draw(panel, width, keys)
 
 
 def swatch(style: int) -> Markup:
@@ -36,7 +36,7 @@ def swatch(style: int) -> Markup:
 def panels(figure: Figure, width: float, columns: int) -> list[Drawing]:
     """All panels of a figure, for so many side by side."""
     keys = numbered(figure)
-    return [drawn(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
+    return [draw(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
 
 
 def numbered(figure: Figure) -> dict[str, int]:
@@ -69,7 +69,7 @@ def document(figure: Figure, theme: str = "light", width: float = WIDE) -> str:
             "svg",
             element("title", figure.title),
             element("desc", figure.caption),
-            element("style", Markup(palette.filled_in(style, theme))),
+            element("style", Markup(palette.fill_in(style, theme))),
             element("rect", width=size[0], height=size[1], fill=palette.THEMES[theme]["paper"]),
             _move(Markup("").join(parts), _MARGIN, _MARGIN),
             xmlns="http://www.w3.org/2000/svg",

@@ -234,7 +234,7 @@ def verify(
     from tracecvr.online.upkeep import store_check as checking
 
     live_store = store_at(store, check=False)
-    report = checking.verified(live_store)
+    report = checking.verify(live_store)
     if replay and all(finding.fine for finding in report):
         with Display(Console(stderr=True)) as progress:
             report += checking.replayed(live_store, progress)
@@ -293,8 +293,8 @@ def events(
         raise UserError(unnamed_log(source))
     dataset, source, first = log_of(None if data is None else Given(data), source, settings, model)
     if start is not None:
-        first = config.parsed_duration(start, "--start")
+        first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
-    for event in events_of(dataset, source, first, config.parsed_duration(end, "--end")):
+    for event in events_of(dataset, source, first, config.parse_duration(end, "--end")):
         event["ts"] = times.shown(event["ts"])
         sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")

@@ -11,7 +11,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import Store, store_at
-from tracecvr.cli.live.create import made_of_run
+from tracecvr.cli.live.create import make_of_run
 
 if TYPE_CHECKING:
     from tracecvr.online.service.options import Options
@@ -141,7 +141,7 @@ def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
     from tracecvr.online.store.store import Settings, Store
 
     if not store.exists():
-        return made_of_run(store, model, None, Settings.lateness, Settings.keep)
+        return make_of_run(store, model, None, Settings.lateness, Settings.keep)
     opened_store = Store.open(store)
     if opened_store.start != StartingRun.of(model).start:
         raise UserError(f"{store} does not go on from {model}: leave --model out, or choose another store")

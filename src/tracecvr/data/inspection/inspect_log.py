@@ -10,11 +10,11 @@ from typing import Any
 
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import parsed_toml
+from tracecvr.base.files import parse_toml
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection import columns, measurements
-from tracecvr.data.inspection.column_roles import Guess, guessed
+from tracecvr.data.inspection.column_roles import Guess, guess_roles
 from tracecvr.data.inspection.columns import Profile
 from tracecvr.data.inspection.file_groups import sample_tables
 from tracecvr.data.inspection.measurements import Measured
@@ -70,7 +70,7 @@ def inspect_files(
     are read in `zone`."""
     schema.refuse_unknown_zone(zone, "zone")
     logs = sample_tables(given, said.tables)
-    guess, profiles = guessed(logs, said)
+    guess, profiles = guess_roles(logs, said)
     if not guess.features:
         raise UserError("no column is left that could be a feature: a log needs at least one")
     draft = Proposal(given, folder, logs, guess, zone)
@@ -102,7 +102,7 @@ def counted(
 
 def _parse(proposal: Proposal) -> LogSchema:
     path = proposal.folder / "schema.toml"
-    return schema.parsed(path, parsed_toml(path, proposal.text()))
+    return schema.parse(path, parse_toml(path, proposal.text()))
 
 
 def _move(draft: Proposal, measurement: Measured) -> dict[str, Any]:

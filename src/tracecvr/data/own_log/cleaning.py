@@ -9,7 +9,7 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import key_of_text
-from tracecvr.data.external_sort import Scratch, partitioned
+from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.own_log.rows import Rows, given_id
 from tracecvr.data.own_log.times import bounds_of, origin_of
 
@@ -82,7 +82,7 @@ class Cleaner:
         start = list(islice(rows, _LOOKED_AT))
         size = _COPIES * expected * sum(frame.estimated_size() for frame in start) // max(self.rows.read, 1)
         rows = chain(start, rows)
-        for part in partitioned(rows, "_id", int(size), scratch) if self.with_ids else rows:
+        for part in partition(rows, "_id", int(size), scratch) if self.with_ids else rows:
             yield self._of_events(part) if self.events else self._of_clicks(part)
         yield self._of_events(self.empty) if self.events else self._of_clicks(self.empty)
 

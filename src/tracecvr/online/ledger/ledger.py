@@ -174,7 +174,7 @@ class Ledger(TableSource):
             self.commit()
         self.counts = Counter(counts)
 
-    def opened_as_it_is(self) -> bool:
+    def open_as_it_is(self) -> bool:
         """Become the ledger that was committed, with the memory that it had; whether it can be read."""
         content = self.files.read()
         if content is not None:
@@ -343,7 +343,7 @@ class Ledger(TableSource):
         _, click, ts, seen, bodies = zip(*fresh, strict=True)
         erased = np.array([body is None for body in bodies])
         x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
-        x[~erased], unreadable = self.reader.encoded_counting([body for body in bodies if body is not None])
+        x[~erased], unreadable = self.reader.encode_and_count([body for body in bodies if body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
         answered = {click: (score, version) for click, score, version in answers}
         blank, (ids, times, came) = _blank(len(fresh), len(self.schema.actions)), np.array((click, ts, seen), np.int64)

@@ -66,7 +66,7 @@ class LiveScorer:
 
     def score(self, bodies: Sequence[str]) -> Scored:
         """Log-odds of clicks, and counts of their bad values."""
-        model, (x, unreadable) = self.ready(), self.store.reader.encoded_counting(bodies)
+        model, (x, unreadable) = self.ready(), self.store.reader.encode_and_count(bodies)
         with self._asking:
             return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)
 
@@ -81,7 +81,7 @@ class LiveScorer:
                 happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
         assert click.body is not None
         known = reveal(
-            x=self.store.reader.encoded([click.body]),
+            x=self.store.reader.encode([click.body]),
             click_ts=np.array([click.ts]),
             action_ts=happened,
             known_ts=happened,

@@ -16,7 +16,7 @@ _REASON = 500
 """Characters of a reason: it may quote what was sent."""
 
 
-def parsed(reader: Reader, message: Message, fill: Mapping[str, Any] | None = None) -> Parsed:
+def parse(reader: Reader, message: Message, fill: Mapping[str, Any] | None = None) -> Parsed:
     """A message and its events or, if one of them cannot be read, why not. `fill` has values for features that clicks
     lack."""
     try:

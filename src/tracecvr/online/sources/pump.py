@@ -18,7 +18,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
 from tracecvr.online.log.inbox import Parsed, Taken, source_of
 from tracecvr.online.sources import Broker, BrokerSource
-from tracecvr.online.sources.messages import parsed
+from tracecvr.online.sources.messages import parse
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -99,7 +99,7 @@ class Pump:
     def step(self, broker: Broker) -> int:
         """Pull once, commit, acknowledge; how many messages came."""
         messages = broker.pull(self.batch, self.wait)
-        contents = [parsed(self.store.reader, message) for message in messages]
+        contents = [parse(self.store.reader, message) for message in messages]
         lag = dict(broker.lag(ask=self._ends_something(contents)))
         if messages or lag != self._lag:
             taken = self.inbox.take(contents, lag)
