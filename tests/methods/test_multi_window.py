@@ -547,7 +547,7 @@ def test_the_share_of_late_conversions_is_counted_and_fades() -> None:
 
 
 def test_permuted_heads_with_permuted_weights_serve_the_same() -> None:
-    engine, source = warmed("miss")
+    engine, source = warmed("miss", backbone="mlp")  # a linear part is of the first head alone
     net = engine.method.nets["main"]
     assert isinstance(net, MixedNet)
     assert isinstance(net.heads, MLP)
@@ -747,7 +747,7 @@ def test_weights_that_history_gives_need_history(name: str) -> None:
 
 def test_a_backbone_without_an_embedding_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Method, "net", lambda *_: nn.Linear(1, 1))
-    with pytest.raises(UserError, match=r"`embedding` and `top`; 'mlp'"):
+    with pytest.raises(UserError, match=r"`embedding` and `top`; 'wide_deep'"):
         Subject("dfsn").engine(small_log().schema)
 
 

@@ -61,7 +61,9 @@ class Method(Part):
     role: ClassVar[str] = "method"
     """What it is in a comparison: a `method`, or the `lower`, `zero` or `upper` reference."""
 
-    backbone: str = option("mlp", "net of the served model, by name")
+    backbone: str = option(
+        "wide_deep", "net of the served model, by name: wide_deep, mlp, dcn_v2, deepfm or one of an entry point"
+    )
     hidden: tuple[int, ...] = option((256, 256, 128), "hidden layer sizes", low=1)
     embedding_dim: int | None = option(None, "embedding size; the dataset's by default", low=1)
     learning_rate: float = option(1e-3, "Adam's step size", above=0)

@@ -99,12 +99,13 @@ LEARNING = {
         # Section 4.2.3: Adam at 1e-3 in batches of 4,096, L2 1e-6, hidden sizes 256, 256, 128. These are the methods'
         # defaults for warm-up, so the stream goes on as warm-up does. It knows no average of weights.
         {
+            "backbone": "mlp",
             "stream.learning_rate": "none",
             "stream.batch_size": "none",
             "stream.level_steps": "1",
             "stream.average": "none",
         },
-        "step size and batch size as in warm-up (1e-3 and 4,096 by default), newest weights served",
+        "a plain perceptron, step size and batch size as in warm-up (1e-3 and 4,096 by default), newest weights served",
     ),
 }
 """The learning settings that a suite may ask for by name."""

@@ -142,7 +142,7 @@ class SatelliteNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         feature, unbiased = self.feature.embedding(x), self.unbiased.embedding(x)
         joined = self._join(self.main.embedding(x), self.stop(feature), self.stop(unbiased))
-        return torch.cat([self.main.top(joined), self.feature.out(feature), self.unbiased.out(unbiased)], dim=1)
+        return torch.cat([self.main.of_embedded(x, joined), self.feature.out(feature), self.unbiased.out(unbiased)], dim=1)
 
     def _join(self, own: Tensor, *lent: Tensor) -> Tensor:
         """Each feature's embeddings, weighted; one-hot features are the same for all and stay as they are."""

@@ -17,9 +17,13 @@ class Rows(nn.Embedding):
         self.lag: Lag | None = None
 
     def of(self, ids: Tensor) -> Tensor:  # (n,) -> (n, dim)
+        return self.sums(ids[:, None])
+
+    def sums(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, dim)
+        """The sum of several rows for each click."""
         if self.lag is not None:
-            return self.lag.rows(ids)
-        return lookup(self.weight, ids[:, None], self.sparse)
+            return self.lag.rows(ids.reshape(-1)).view(*ids.shape, self.embedding_dim).sum(1)
+        return lookup(self.weight, ids, self.sparse)
 
     @torch.no_grad()
     def start(self, fresh: Tensor, capacity: int) -> None:
