@@ -49,6 +49,8 @@ ODD = [
     "3 ",
 ]
 ODD += [
+    " 3",
+    "3 ",
     "0.1",
     "-0",
     "-0.0",
@@ -83,7 +85,23 @@ EDGES = [
     1e16,
     1e300,
 ]
-EDGES += [-0.0, 0.0, True, 1, 1.0, float("nan"), float("inf"), 9999999999999998.0, 5e-324, None, [1], {"a": 1}]
+EDGES += [
+    1e-4,
+    9.9e-5,
+    1e16,
+    -0.0,
+    0.0,
+    True,
+    1,
+    1.0,
+    float("nan"),
+    float("inf"),
+    9999999999999998.0,
+    5e-324,
+    None,
+    [1],
+    {"a": 1},
+]
 
 
 def by_table(clicks: list[list[Any]]) -> tuple[Any, Any]:

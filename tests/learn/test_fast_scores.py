@@ -17,6 +17,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import fast_score
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.nets.numpy_mlp import NumpyMLP
+from tracecvr.nets.rows import Rows
 from tracecvr.stream.source import TableSource
 
 DAY = 86400
@@ -62,9 +63,10 @@ def a_schema(**changed: Any) -> Schema:
     return replace(small_log().schema, features=features, **changed)
 
 
-def test_every_kind_of_feature_and_sampled_negatives() -> None:
+@pytest.mark.parametrize("backbone", ["mlp", "wide_deep"])
+def test_every_kind_of_feature_and_sampled_negatives(backbone: str) -> None:
     schema = a_schema(negatives_kept=0.25)
-    engine = Engine(registry.get("method", "vanilla")(**SMALL), schema, 3)
+    engine = Engine(registry.get("method", "vanilla")(**SMALL, backbone=backbone), schema, 3)
     rng = np.random.default_rng(0)
     x = np.stack([rng.integers(0, f.size, 400) for f in schema.features], axis=1).astype(np.int32)
     for value in range(20):
@@ -72,8 +74,9 @@ def test_every_kind_of_feature_and_sampled_negatives() -> None:
     engine.growing.see(torch.from_numpy(x), torch.zeros(len(x), dtype=torch.int64))
     fresh = engine.growing.settle(0)
     assert len(fresh[0][0]) == 20
-    for rows in engine.method.nets["main"].embedding.grown_tables:
-        torch.nn.init.normal_(rows.weight)
+    for module in engine.method.nets["main"].modules():
+        if isinstance(module, Rows):
+            torch.nn.init.normal_(module.weight)
     engine.forget()
     score = fast_score(engine)
     assert score is not None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tracecvr.nets.backbones import MLP, Embedding, Perceptron
+from tracecvr.nets.backbones import MLP, WIDE_STEPS, Embedding, Perceptron, WideDeep
 from tracecvr.nets.growing import GrowingMap
 
 Floats = npt.NDArray[np.float32]
@@ -33,6 +33,7 @@ class NumpyMLP:
         places = np.cumsum([self._dense, *(size for _, size in net.embedding.one_hot)])[:-1]
         self._one_hot = [(j, first[at:]) for (j, _), at in zip(net.embedding.one_hot, places, strict=True)]
         self._layers[0] = first[: self._dense], self._layers[0][1]
+        self._wide = _embedding(net.wide) if isinstance(net, WideDeep) else None
 
     def __call__(self, x: Integers) -> Floats:  # (B, F) -> (B, J)
         weight, bias = self._layers[0]
@@ -44,12 +45,14 @@ class NumpyMLP:
             np.maximum(h, 0, out=h)
             h = h @ weight
             h += bias
+        if self._wide is not None:
+            h[:, 0] += np.float32(WIDE_STEPS) * self._wide(x).sum(1)
         return h
 
 
 def numpy_form(net: nn.Module) -> NumpyMLP | None:
     """The same net as NumPy calls, if it is of a kind that is known here."""
-    return NumpyMLP(net) if type(net) is MLP else None
+    return NumpyMLP(net) if type(net) in (MLP, WideDeep) else None
 
 
 def _embedding(embedding: Embedding) -> Callable[[Integers], Floats]:
