@@ -29,10 +29,10 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
+from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.table import NEVER, Schema
 from tracecvr.export import scorer, write
-from tracecvr.export.bin_edges import edges
 from tracecvr.export.formats import FORMATS, quiet, traced
 from tracecvr.export.model import Model, opened
 from tracecvr.export.outputs import known, model_outputs, probes

@@ -14,10 +14,10 @@ import torch
 from tracecvr.base.config import chosen
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
+from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Growing, Hashed, Vocabulary
 from tracecvr.data.table import NEVER, atomic_directory
 from tracecvr.export import scorer
-from tracecvr.export.bin_edges import edges
 from tracecvr.export.formats import FORMATS, Format, quiet, traced
 from tracecvr.export.model import Model
 from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs

@@ -18,7 +18,7 @@ from tracecvr.nets.rows import Rows
 _START = 0.01
 """Deviation of the first weights of tables."""
 
-_WIDE_STEPS = 3.0
+WIDE_STEPS = 3.0
 """Factor of a linear part: with Adam, how many times as large its steps are as those of other parameters. A single
 number per value can move faster than a perceptron without harm."""
 
@@ -296,7 +296,7 @@ class WideDeep(MLP):
         return self._add_wide(x, super().of_embedded(x, embedded))
 
     def _add_wide(self, x: Tensor, outputs: Tensor) -> Tensor:
-        return outputs + F.pad(_WIDE_STEPS * self.wide.total(x), (0, outputs.shape[1] - 1))
+        return outputs + F.pad(WIDE_STEPS * self.wide.total(x), (0, outputs.shape[1] - 1))
 
 
 class DCNv2(Backbone):
