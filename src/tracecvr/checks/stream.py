@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from tracecvr.base.config import DAY
 from tracecvr.checks.reference import EventByEvent
 from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER, ClickTable
+from tracecvr.forecast.cells import count, outcomes_of
+from tracecvr.forecast.forecast import forecast
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.replay import FullPlan, Scored, replay
 from tracecvr.stream.source import TableSource
@@ -28,6 +31,8 @@ def check_no_future(subject: Subject) -> None:
         second, other_scores = _run(subject, scramble(table, until), plan)
         assert _scores(its_scores) == _scores(other_scores), "scores up to T depend on what happens after T"
         assert first.fingerprint() == second.fingerprint(), "weights at T depend on what happens after T"
+        ours, theirs = _forecast(table, its_scores, until), _forecast(scrambled(table, until), other_scores, until)
+        assert ours.equals(theirs), "forecasts at T depend on what happens after T"
 
 
 def check_resume(subject: Subject) -> None:
@@ -124,6 +129,14 @@ def scramble(table: ClickTable, after: int) -> ClickTable:
 def _run(subject: Subject, table: ClickTable, plan: FullPlan) -> tuple[Engine, list[Scored]]:
     engine, source = subject.warmed(table, plan)
     return engine, list(replay(engine, source, plan))
+
+
+def _forecast(table: ClickTable, scored: list[Scored], at: int) -> pl.DataFrame:
+    served = np.full(len(table), np.nan, np.float32)
+    for interval in scored:
+        served[interval.row] = interval.log_odds
+    segment = np.asarray(table.x[:, 0]).astype(np.int64)
+    return forecast(count(outcomes_of(table, segment, served), table.schema.features[0].size, at), {})
 
 
 def _through_a_file(engine: Engine, fresh: Engine) -> Engine:
