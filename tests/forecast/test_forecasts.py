@@ -12,7 +12,7 @@ import pytest
 import tracecvr as tc
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.checks.stream import scrambled
+from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import small_log
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.cells import Cells, Outcomes, count, outcomes_of
@@ -65,7 +65,7 @@ def test_cells_count_what_was_known() -> None:
 
 @pytest.mark.parametrize("at", [3 * DAY, 4 * DAY + 5 * HOUR])
 def test_nothing_after_the_moment_counts(at: int) -> None:
-    frames = [forecast(count(outcomes_of(t, SEGMENT, SERVED), 8, at), {}) for t in (TABLE, scrambled(TABLE, at))]
+    frames = [forecast(count(outcomes_of(t, SEGMENT, SERVED), 8, at), {}) for t in (TABLE, scramble(TABLE, at))]
     assert frames[0].equals(frames[1])
     assert len(frames[0])
 

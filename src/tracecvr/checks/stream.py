@@ -31,7 +31,7 @@ def check_no_future(subject: Subject) -> None:
         second, other_scores = _run(subject, scramble(table, until), plan)
         assert _scores(its_scores) == _scores(other_scores), "scores up to T depend on what happens after T"
         assert first.fingerprint() == second.fingerprint(), "weights at T depend on what happens after T"
-        ours, theirs = _forecast(table, its_scores, until), _forecast(scrambled(table, until), other_scores, until)
+        ours, theirs = _forecast(table, its_scores, until), _forecast(scramble(table, until), other_scores, until)
         assert ours.equals(theirs), "forecasts at T depend on what happens after T"
 
 
