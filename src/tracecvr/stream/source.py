@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.data.table import NEVER, ClickTable, Ints, Schema
+from tracecvr.data.table import NEVER, ClickTable, Ints, Schema, turns_of
 from tracecvr.stream.reveal import (
     After,
     Again,
@@ -223,7 +223,8 @@ class TableHistory:
             clock = np.minimum(mature, self.end - 1)  # what comes at the end itself is the next interval's
             known = table.known_ts[row] <= clock[:, None]
             action_ts, known_ts = np.where(known, action_ts, NEVER), np.where(known, table.known_ts[row], NEVER)
-            undone = None if undone is None else np.where(undone <= clock, undone, NEVER)
+            if undone is not None:
+                undone = np.where(turns_of(undone) <= clock[:, None], turns_of(undone), NEVER)
         events = reveal(
             x=table.x[row],
             click_ts=table.click_ts[row],

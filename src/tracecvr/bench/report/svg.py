@@ -33,10 +33,10 @@ def swatch(style: int) -> Markup:
     return element("svg", elements.swatch(style), viewBox="0 0 24 12", width=24, height=12, aria_hidden="true")
 
 
-def panels(figure: Figure, width: float, columns: int) -> list[Drawing]:
-    """All panels of a figure, for so many side by side."""
-    keys = numbered(figure)
-    return [draw(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
+def panels(figure: Figure, width: float, columns: int, keys: dict[str, int] | None = None) -> list[Drawing]:
+    """All panels of a figure, for so many side by side; `keys` number the series of its page."""
+    keys = numbered(figure) if keys is None else keys
+    return [drawn(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
 
 
 def numbered(figure: Figure) -> dict[str, int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracecvr.base.errors import HeldError
 from tracecvr.base.files import locked
-from tracecvr.data.table import NEVER, Ints
+from tracecvr.data.table import NEVER, TURNS, Ints
 from tracecvr.online.ledger.files import LEDGER, MANIFEST
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
@@ -128,7 +128,7 @@ def _blank(ledger: Ledger, rows: Ints) -> None:
         "click_id": np.full(size, -1),
         "action_ts": never,
         "known_ts": never,
-        "refund_ts": never[:, 0],
+        "refund_ts": np.full((size, len(TURNS)), NEVER),
         "erased": np.ones(size, np.bool_),
         "score": np.full(size, np.nan, np.float32),
         "version": np.full(size, -1),

@@ -20,7 +20,7 @@ import numpy as np
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import make_private, read_json, write_json
-from tracecvr.data.table import NEVER, Ints
+from tracecvr.data.table import NEVER, TURNS, Ints
 from tracecvr.learn.checkpoint import digest
 from tracecvr.online.ledger.segments import SegmentedTable
 from tracecvr.online.ledger.sorted_runs import SortedRuns
@@ -52,7 +52,7 @@ class LedgerFiles:
                 "arrival_ts": ("i8", 0),
                 "click_ts": ("i8", 0),
                 "click_id": ("i8", 0),
-                "refund_ts": ("i8", 0),
+                "refund_ts": ("i8", len(TURNS)),
                 "version": ("i8", 0),
                 "action_ts": ("i8", actions),
                 "known_ts": ("i8", actions),
@@ -216,7 +216,8 @@ class LedgerFiles:
         taken_back = kind > known.shape[1]
         happened[which[~taken_back], kind[~taken_back] - 1] = ts[~taken_back]
         known[which[~taken_back], kind[~taken_back] - 1] = seen[~taken_back]
-        undone[which[taken_back]] = seen[taken_back]
+        for at, when in zip(which[taken_back].tolist(), seen[taken_back].tolist(), strict=True):
+            undone[at, int((undone[at] < when).sum())] = when
         self.clicks.put(rows, {"known_ts": known, "action_ts": happened, "refund_ts": undone}, interval)
 
 

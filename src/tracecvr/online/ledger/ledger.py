@@ -30,7 +30,7 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import NEVER, ClickTable, Ints
+from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, add_turn, turns_of
 from tracecvr.online.ledger.files import LedgerFiles
 from tracecvr.online.ledger.sorted_runs import PINNED
 from tracecvr.online.log.event_log import EventLog
@@ -286,8 +286,11 @@ class Ledger(TableSource):
         """Append clicks of the base."""
         t, split = self._base, self.grid.split
         known, size = t.known_ts[part] < split, part.stop - part.start
-        undone = np.full(size, NEVER) if t.refund_ts is None else t.refund_ts[part]
-        block = _blank_answers(size) | {
+        undone = np.full((size, len(TURNS)), NEVER)
+        if t.refund_ts is not None:
+            turns = turns_of(t.refund_ts[part])
+            undone[:, : turns.shape[1]] = turns
+        block = _unanswered(size) | {
             "x": t.x[part],
             "click_ts": t.click_ts[part],
             "click_id": t.click_id[part],
@@ -391,7 +394,8 @@ class Ledger(TableSource):
             for action, at, row in zip(actions, place, number.tolist(), strict=True)
             if row >= 0
         ]
-        noted = [(at, action) for action, at in sorted(ours) if self._counts(clicks, at, action)]
+        changes = ((at, self._change(clicks, at, action)) for action, at in sorted(ours))
+        noted = [(at, change) for at, change in changes if change is not None]
         if not noted:
             return
         at, kind, ts, seen = np.array([(at, action.kind, action.ts, action.seen) for at, action in noted]).T
@@ -410,24 +414,27 @@ class Ledger(TableSource):
         number[number < oldest] = -1
         return number
 
-    def _counts(self, clicks: _Open, at: int, action: KnownAction) -> bool:
-        """Whether an action changes anything, and the change; if not, why is counted."""
-        if action.kind > len(self.schema.actions):
+    def _change(self, clicks: _Open, at: int, action: KnownAction) -> KnownAction | None:
+        """What an action changes, as it is noted, once it is changed; if it changes nothing, why is counted. A
+        conversion after a refund is noted as the refund is: as a turn of the click."""
+        turn = len(self.schema.actions) + 1
+        if action.kind == turn:
             self.counts["refunds"] += 1
-            first = action.seen < clicks.refund[at]
-            clicks.refund[at] = min(action.seen, int(clicks.refund[at]))
-            return bool(first)
+            return action if add_turn(clicks.refund[at], action.seen, refund=True) else None
         delay, column = action.ts - int(clicks.click[at]), action.kind - 1
         if delay < 0:
             self.counts["before_click"] += 1
         elif delay > self.grid.d_max:
             self.counts["out_of_window"] += 1
-        elif clicks.action[at, column] != NEVER:
-            self.counts["repeated_actions"] += 1
-        else:
+        elif clicks.action[at, column] == NEVER:
             clicks.action[at, column] = action.ts
-            return True
-        return False
+            return action
+        elif column == 0 and add_turn(clicks.refund[at], action.seen, refund=False):
+            self.counts["conversions_after_refund"] += 1
+            return action._replace(kind=turn)
+        else:
+            self.counts["repeated_actions"] += 1
+        return None
 
     def _note(self, row: Ints, kind: Ints, ts: Ints, seen: Ints) -> None:
         """Keep actions in the order in which they became known: those of an interval come after all before it."""
@@ -488,4 +495,5 @@ def _blank_answers(size: int) -> dict[str, npt.NDArray[Any]]:
 def _blank(size: int, actions: int) -> dict[str, npt.NDArray[Any]]:
     """Of clicks of which nothing is known."""
     never = np.full((size, actions), NEVER)
-    return _blank_answers(size) | {"action_ts": never, "known_ts": never, "refund_ts": never[:, 0]}
+    turns = np.full((size, len(TURNS)), NEVER)
+    return _unanswered(size) | {"action_ts": never, "known_ts": never, "refund_ts": turns}
