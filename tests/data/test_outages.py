@@ -71,7 +71,7 @@ def test_warm_up_is_without_clicks_whose_labels_are_hidden(table: ClickTable) ->
     arrival = np.concatenate([b.arrival.numpy() for b in history.batches(500, None)])
     assert 0 < len(history) == len(arrival) < whole
     assert not ((arrival >= 0.5 * DAY) & (arrival < 1.5 * DAY)).any()
-    earlier, later = history.parted(0.2)
+    earlier, later = history.split_off(0.2)
     assert len(earlier) + len(later) == len(history)
     assert next(later.batches(10, None)).arrival.min() >= arrival[: len(earlier)].max()
 

@@ -50,7 +50,7 @@ class History(Protocol):
         """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
         ...
 
-    def parted(self, share: float) -> tuple[History, History]:
+    def split_off(self, share: float) -> tuple[History, History]:
         """This history without its last clicks, and the last ones: a share of all."""
         ...
 
@@ -223,7 +223,7 @@ class TableHistory:
             place = order[start : start + size]
             yield self._batch(self.first + place if self.kept is None else self.kept[place], rng)
 
-    def parted(self, share: float) -> tuple[TableHistory, TableHistory]:
+    def split_off(self, share: float) -> tuple[TableHistory, TableHistory]:
         cut = len(self) - round(share * len(self))
         if self.kept is not None:
             return replace(self, kept=self.kept[:cut]), replace(self, kept=self.kept[cut:])

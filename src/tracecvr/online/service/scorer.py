@@ -58,7 +58,7 @@ class LiveScorer:
         number = self.versions.serving()
         if number is not None and (self.model is None or number != self.model.version):
             try:
-                self.model = self._loaded(number)
+                self.model = self._load(number)
             except (OSError, UserError):
                 return False  # removed while it was read: the next look finds its successor
         self._seen = state
@@ -66,7 +66,7 @@ class LiveScorer:
 
     def score(self, bodies: Sequence[str]) -> Scored:
         """Log-odds of clicks, and counts of their bad values."""
-        model, (x, unreadable) = self.ready(), self.store.reader.encoded_counting(bodies)
+        model, (x, unreadable) = self.ready(), self.store.reader.encode_and_count(bodies)
         with self._asking:
             return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)
 
@@ -81,7 +81,7 @@ class LiveScorer:
                 happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
         assert click.body is not None
         known = reveal(
-            x=self.store.reader.encoded([click.body]),
+            x=self.store.reader.encode([click.body]),
             click_ts=np.array([click.ts]),
             action_ts=happened,
             known_ts=happened,
@@ -99,7 +99,7 @@ class LiveScorer:
             raise NotReadyError
         return self.model
 
-    def _loaded(self, number: int) -> ServingModel:
+    def _load(self, number: int) -> ServingModel:
         manifest = next((m for m in self.versions.listed() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")
