@@ -54,12 +54,12 @@ def story(
     (tmp_path / "logs").mkdir()
     monkeypatch.chdir(tmp_path / "logs")
     files = KINDS[kind](tmp_path / "logs", 1200).files if isinstance(kind, str) else kind(tmp_path / "logs")
-    carried_out(
+    carry_out(
         "logs", "inspect", *(os.path.relpath(file) for file in files), *options, "--out", "../schemas/schema.toml"
     )
-    carried_out("schemas", "prepare", "logs", "--schema", "schema.toml", "--out", "../data/table")
-    carried_out("data", "run", "--method", "telescoped", "--source", "table", *QUICK, "--out", "../runs/mine")
-    sent = carried_out("runs", "events", "--model", "mine")
+    carry_out("schemas", "prepare", "logs", "--schema", "schema.toml", "--out", "../data/table")
+    carry_out("data", "run", "--method", "telescoped", "--source", "table", *QUICK, "--out", "../runs/mine")
+    sent = carry_out("runs", "events", "--model", "mine")
     assert {json.loads(line)["type"] for line in sent.splitlines()} >= {"click"}
     (tmp_path / "live").mkdir()
     (tmp_path / "live" / "events.jsonl").write_text(sent)

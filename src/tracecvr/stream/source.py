@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.data.outages import Outages, hides
-from tracecvr.data.table import NEVER, ClickTable, Ints, Schema
+from tracecvr.data.table import NEVER, ClickTable, Ints, Schema, turns_of
 from tracecvr.stream.reveal import (
     After,
     Again,

@@ -46,9 +46,9 @@ class Scene:
     @cached_property
     def best(self) -> list[Line]:
         """Rows that are no upper bound, the best first."""
-        return self._ranked(self.outcome.fair)
+        return self._rank(self.outcome.fair)
 
-    def _ranked(self, lines: Sequence[Line]) -> list[Line]:
+    def _rank(self, lines: Sequence[Line]) -> list[Line]:
         """The best first; those without the metric last."""
         metric = next((m for m in self.outcome.metrics if m in ARROWS), "auc")
         sign = -1 if metric in stats.HIGHER_IS_BETTER else 1

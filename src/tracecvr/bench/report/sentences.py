@@ -50,7 +50,7 @@ def headline(outcome: Outcome) -> str:
 
 def _deciding(outcome: Outcome) -> str | None:
     """The metric that decides which method is taken."""
-    return next((metric for metric in ("nll", *_directed(outcome)) if metric in outcome.metrics), None)
+    return next((metric for metric in ("nll", *_metrics_with_direction(outcome)) if metric in outcome.metrics), None)
 
 
 def _leader(outcome: Outcome) -> Line | None:
@@ -144,7 +144,11 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
     best, made = _leader(outcome), _verdict(outcome)
     if best is None:
         return made
-    rest = [_against_best(outcome, best, metric) for metric in _directed(outcome) if metric != _deciding(outcome)]
+    rest = [
+        _against_best(outcome, best, metric)
+        for metric in _metrics_with_direction(outcome)
+        if metric != _deciding(outcome)
+    ]
     rest += [*_forms(outcome, best), *_bounds(outcome), _gap_closed(outcome, best), _elsewhere(outcome)]
     return made + [one for one in rest if one is not None]
 
@@ -267,7 +271,7 @@ def _seconds(line: Line) -> float:
 def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
     """The best method against the best of each form, and whom the form helps."""
     forms = dict.fromkeys(line.facts["variant"] for line in outcome.fair if outcome.base_of(line) is not None)
-    shown = [m for m in _directed(outcome) if m in BY_INTERVAL]
+    shown = [m for m in _metrics_with_direction(outcome) if m in BY_INTERVAL]
     sentences = [_against_form(outcome, ours, form, metric) for form in forms for metric in shown]
     return sentences + [_say_help(outcome, form, metric) for form in forms for metric in shown]
 

@@ -36,7 +36,7 @@ def swatch(style: int) -> Markup:
 def panels(figure: Figure, width: float, columns: int, keys: dict[str, int] | None = None) -> list[Drawing]:
     """All panels of a figure, for so many side by side; `keys` number the series of its page."""
     keys = numbered(figure) if keys is None else keys
-    return [drawn(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
+    return [draw(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
 
 
 def numbered(figure: Figure) -> dict[str, int]:

@@ -157,7 +157,7 @@ class File:
 class _Growth:
     after: int = option(5, "clicks after which a value gets a row of its own", low=1)
     forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
-    size: int = option(2**31, "rows at most", low=2, high=2**31)
+    size: int = option(2**20, "rows at most", low=2, high=2**31)
 
 
 @dataclass(frozen=True)

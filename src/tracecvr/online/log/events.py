@@ -94,7 +94,10 @@ class Reader:
         if unknown := set(content) - _KEYS:
             name = min(unknown)
             raise UserError(f"unknown key {name!r}{nearest(name, _KEYS)}; known: {', '.join(sorted(_KEYS))}")
-        kind, click = self._kind(content.get("type")), click_key(content.get("click_id"))
+        kind, given = self._kind(content.get("type")), content.get("click_id")
+        if isinstance(given, str) and not given.isprintable():
+            raise UserError(f"click_id is {given!r}: it has a character that cannot be printed")
+        click = click_key(given)
         ts = self.times.read(content.get("ts"))
         user = content.get("user")
         if user is not None and not isinstance(user, str):

@@ -92,12 +92,16 @@ class Scoring:
         return content
 
     async def watch(self) -> None:
-        """Swap in new versions, and tell how far the learner is. Errors are logged, and it tries again."""
+        """Swap in new versions, and tell how far the learner is. Errors are logged, each once, and it tries again."""
+        told = ""
         while True:
             try:
                 await run_in_threadpool(self.look)
-            except Exception:
-                _log.exception("could not look for another version")
+                told = ""
+            except Exception as error:
+                if (problem := f"{type(error).__name__}: {error}") != told:
+                    _log.exception("could not look for another version")
+                told = problem
             await asyncio.sleep(_LOOK_S)
 
     def model_facts(self) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from tracecvr.data.table import NEVER, ClickTable, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
+from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.erasure import ANSWERS
-from tracecvr.online.ledger.files import LEDGER
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
