@@ -26,10 +26,11 @@ from prometheus_client import Gauge
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_atomically
 from tracecvr.online.service import bodies
-from tracecvr.online.service.app import ERRORS, Scoring, guarded, need, scoring_routes
+from tracecvr.online.service.app import ERRORS, guarded, need, scoring_routes
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.published import ALLOWED
+from tracecvr.online.service.scoring import Scoring
 from tracecvr.online.store.store import Store
 
 _SECONDS = 10.0
