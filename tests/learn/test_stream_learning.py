@@ -186,7 +186,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 def test_resolved_options_name_what_warm_up_lent() -> None:
     engine = Engine(Oracle(learning_rate=0.01, batch_size=77), TABLE.schema)
-    resolved = engine.resolved_options()["stream"]
+    resolved = engine.resolve_options()["stream"]
     assert (resolved["learning_rate"], resolved["batch_size"]) == (0.01, 77)
 
 

@@ -170,7 +170,7 @@ def test_a_writer_that_offers_other_files_is_not_believed(
         copy = Mirror(writer, tmp_path / "copy")
         assert copy.pull()
         before = {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()}
-        plain = Mirror._asked
+        plain = Mirror._ask
 
         def evil(self: Mirror, path: str) -> Any:
             class Answer:
@@ -184,7 +184,7 @@ def test_a_writer_that_offers_other_files_is_not_believed(
 
             return Answer() if path == "/v1/published" else plain(self, path)
 
-        monkeypatch.setattr(Mirror, "_asked", evil)
+        monkeypatch.setattr(Mirror, "_ask", evil)
         assert not copy.pull()
         assert "which is no file of a store" in str(copy.problem)
         assert {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()} == before
@@ -210,7 +210,7 @@ def test_a_connection_that_breaks_at_any_moment_is_told_as_one(
     def broken(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(Mirror, "_asked", broken)
+    monkeypatch.setattr(Mirror, "_ask", broken)
     copy = Mirror("http://127.0.0.1:1", tmp_path)
     assert not copy.pull()
     assert str(copy.problem).startswith("the writer cannot be reached (")

@@ -14,13 +14,16 @@ import polars as pl
 from tracecvr.api import shown
 from tracecvr.api.authors import name_of
 from tracecvr.api.logs import Log
+from tracecvr.api.own_tables import Moment, moment
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
+from tracecvr.base.progress import no_progress
 from tracecvr.bench.text_tables import Table, Text
+from tracecvr.forecast.of_run import RunForecasts, open_run
 from tracecvr.runs.intervals import OnInterval
 from tracecvr.runs.run import FORMAT, run
 from tracecvr.runs.spec import spec_of
@@ -55,6 +58,7 @@ class Result:
     folder: Path
     content: dict[str, Any]
     _holds: Any = field(default=None, repr=False)
+    _log: Log | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -100,6 +104,47 @@ class Result:
         from tracecvr.api.models import load
 
         return load(self.folder)
+
+    def forecast(
+        self,
+        by: str | None = None,
+        at: Moment | None = None,
+        *,
+        level: float = 0.9,
+        estimator: str = "blend",
+        days: int | None = None,
+    ) -> pl.DataFrame:
+        """How many conversions the clicks of each day will have in the end, as forecast at a past moment. Nothing that
+        became known later is used.
+
+        Parameters
+        ----------
+        by
+            A feature, such as a campaign: a row for each of its values and each day. All clicks together without it.
+        at
+            The moment: a date-time, or a duration since the log's start. The last midnight (UTC) by default. Days are
+            the 24 hours up to it, and those before.
+        level
+            The share of intervals, from `low` to `high`, that are to hold the final number.
+        estimator
+            `blend`, `bf`, `ladder`, `model`, `credibility`, `projected` or `so_far`.
+        days
+            How many of the last days; all that are open by default.
+
+        Examples
+        --------
+        >>> from tracecvr.api.logs import dataset
+        >>> result = replay(dataset("synthetic", clicks=2000), "vanilla", progress=False, hidden=[8], warm_epochs=1)
+        >>> result.forecast(days=1).columns[:6]
+        ['segment', 'day', 'age_days', 'clicks', 'conversions', 'expected']
+        """
+        of = self._forecasts
+        moment_of = None if at is None else moment(at, of.log.origin, "at")
+        return of.forecast(by, moment_of, level, estimator, days)
+
+    @cached_property
+    def _forecasts(self) -> RunForecasts:
+        return open_run(self.folder) if self._log is None else RunForecasts(self.folder, self._log.opened(no_progress))
 
     def plot(self) -> Picture:
         """AUC, NLL and PCOC over time."""
@@ -208,7 +253,7 @@ def replay(
     folder = holds.path / "run" if holds is not None else Path(out or "")
     with shown.progress(progress, f"{spec.method.name} · ") as watch:
         content = run(spec, folder, resume, watch, checkpoint_every, on_interval=on_interval)
-    return Result(folder, content, holds)
+    return Result(folder, content, holds, log)
 
 
 def load_result(path: str | Path) -> Result:

@@ -30,7 +30,7 @@ def exact_duration(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def rounded_duration(seconds: int) -> str:
+def round_duration(seconds: int) -> str:
     """In its largest unit, to three digits.
 
     >>> rounded_duration(50), rounded_duration(5400)

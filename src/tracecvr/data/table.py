@@ -240,7 +240,7 @@ class ClickTable:
         return column_files.fingerprint(self.schema.text, map(column_files.contents, self.columns.values()))
 
     @classmethod
-    def assembled(cls, columns: column_files.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
+    def assemble(cls, columns: column_files.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
         """The table of columns that were appended block by block."""
         whole = columns.finished()
         truth = {

@@ -68,8 +68,8 @@ class RepeatedLooks(Method):
         asked for."""
         return tuple(sorted({*self.looks, *(end for end in self.ends if end < self.schema.d_max)}))
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | {"ages": list(self.looks), "late_share": self.share}
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | {"ages": list(self.looks), "late_share": self.share}
 
     @property
     def share(self) -> float:
@@ -114,12 +114,12 @@ class RepeatedLooks(Method):
         converted, refunded = len(self.looks) + 1, len(self.looks) + 2
         return torch.where(b.refund <= age, refunded, torch.where(b.known <= age, converted, looks))
 
-    def condensed(self, events: Reveals) -> Reveals:
+    def condense(self, events: Reveals) -> Reveals:
         """The events that say something new, a sample of those at late ages, consecutive ones of a click in one."""
         before, after = self.states(events)
         kept, late = before != after, self._late(events, after)
         if self.share < 1:
-            kept &= ~late | self._sampled(events)
+            kept &= ~late | self._sample(events)
         index = kept.nonzero()[:, 0]
         if self.merge:  # what has the same weight
             index, before = _last_of_chains(events.row * 2 + late, before, after, index)
@@ -127,7 +127,7 @@ class RepeatedLooks(Method):
             before = before[index]
         return replace(events.take(index), previous_state=before)
 
-    def _sampled(self, b: Reveals) -> Tensor:
+    def _sample(self, b: Reveals) -> Tensor:
         """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
         size = round(1 / self.share)
         block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger

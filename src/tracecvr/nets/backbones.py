@@ -18,7 +18,7 @@ from tracecvr.nets.rows import Rows
 _START = 0.01
 """Deviation of the first weights of tables."""
 
-WIDE_STEPS = 5.0
+WIDE_STEPS = 3.0
 """Factor of a linear part: with Adam, how many times as large its steps are as those of other parameters. A single
 number per value can move faster than a perceptron without harm."""
 
@@ -80,7 +80,7 @@ class Embedding(nn.Module):
         if not few:
             return F.linear(torch.cat([self(x), *beside], dim=1), layer.weight, layer.bias)
         many = [i for i, t in enumerate(self.tables) if self.sizes[t] > at_most]
-        dense, outputs = [*self._dense(x, many), *beside], self._looked_up(x, layer, few)
+        dense, outputs = [*self._dense(x, many), *beside], self._look_up(x, layer, few)
         if dense:
             rest = layer.in_features - self.dim * len(self.tables)
             blocks = layer.weight.split([self.dim] * len(self.tables) + [rest], dim=1)
@@ -88,11 +88,11 @@ class Embedding(nn.Module):
             outputs = outputs + F.linear(torch.cat(dense, dim=1), weight)
         return outputs
 
-    def _looked_up(self, x: Tensor, layer: nn.Linear, chosen: list[int]) -> Tensor:
+    def _look_up(self, x: Tensor, layer: nn.Linear, chosen: list[int]) -> Tensor:
         """What the chosen features and the bias contribute: of each click, one value of each feature is looked up."""
         key = tuple(chosen)
         if key not in self._groups:
-            self._groups[key] = self._grouped(chosen)
+            self._groups[key] = self._group(chosen)
         groups, starts = self._groups[key]
         return lookup(self._projection(layer, key, groups), self._ids(x, chosen, starts))
 
@@ -103,7 +103,7 @@ class Embedding(nn.Module):
             self.projected[layer, chosen] = project(self.table.weight, layer.weight, layer.bias, groups)
         return self.projected[layer, chosen]
 
-    def _grouped(self, chosen: list[int]) -> tuple[list[Group], list[int]]:
+    def _group(self, chosen: list[int]) -> tuple[list[Group], list[int]]:
         """The chosen features by size of their vocabulary, and where each one's values start in that order."""
         size_of = {i: self.sizes[self.tables[i]] for i in chosen}
         order = sorted(chosen, key=lambda i: size_of[i])

@@ -51,7 +51,7 @@ OnInterval = Callable[[Interval], object]
 """Called after each interval, in order."""
 
 
-def finished_interval(scored: Scored, table: ClickTable, plan: FullPlan, origin: int | None) -> Interval:
+def finish_interval(scored: Scored, table: ClickTable, plan: FullPlan, origin: int | None) -> Interval:
     """An interval with its metrics, as `intervals.parquet` will have them."""
     first, _ = plan.judged_rows(table)
     counts = scored.row >= first

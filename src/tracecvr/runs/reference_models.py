@@ -102,21 +102,21 @@ class References:
         return [pl.Series(f"{name}_nll", values, pl.Float64) for name, values in self.interval_nll.items()]
 
 
-def evaluated(source: TableSource, plan: FullPlan, folder: Path | None = None) -> References:
+def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) -> References:
     """How each reference did; computed once for all runs that share a folder, a log and a plan."""
     if folder is None:
-        return _evaluated(source, plan)
+        return _evaluate(source, plan)
     facts = [_VERSION, source.table.fingerprint, plan.split, plan.interval, plan.until, plan.warm_labels]
     facts += plan.judged_rows(source.table)
     path = folder / f"references-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, name=f"{path.stem}.lock", patience=math.inf):
         if not path.exists():
-            write_json(path, asdict(_evaluated(source, plan)))
+            write_json(path, asdict(_evaluate(source, plan)))
     return References(**read_json(path))
 
 
-def _evaluated(source: TableSource, plan: FullPlan) -> References:
+def _evaluate(source: TableSource, plan: FullPlan) -> References:
     first, last = plan.judged_rows(source.table)
     label = np.asarray(source.table.label[first:last])
     weight = metrics.population_weight(label, source.schema.negatives_kept)

@@ -28,7 +28,7 @@ class Plan:
     Examples
     --------
     >>> from tracecvr.checks.subject import small_log
-    >>> Plan(publish_lag=1).resolved(small_log()).interval
+    >>> Plan(publish_lag=1).resolve(small_log()).interval
     21600
     """
 
@@ -53,7 +53,7 @@ class Plan:
         "options without looking at the stream",
     )
 
-    def resolved(self, table: ClickTable) -> FullPlan:
+    def resolve(self, table: ClickTable) -> FullPlan:
         """The plan with the dataset's values where none was given."""
         schema = table.schema
         if self.tuning:

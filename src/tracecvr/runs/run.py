@@ -33,7 +33,7 @@ import torch
 
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import metrics, registry
-from tracecvr.base.config import restored, values
+from tracecvr.base.config import restore, values
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, refuse_other_format, sync, write_json, write_parquet
 from tracecvr.base.progress import Progress, no_progress
@@ -44,7 +44,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.runs import reference_models
-from tracecvr.runs.intervals import OnInterval, by_interval, finished_interval, interval_edges
+from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
 from tracecvr.runs.replay import Plan, replay
 from tracecvr.stream.source import TableSource
 
@@ -95,7 +95,7 @@ def run(
 
     `shared` is a directory of warm-ups to take from and add to. `on_interval` is called after each interval.
     """
-    with _claimed(out, spec.identity(), resume):
+    with _claim(out, spec.identity(), resume):
         if not (out / "result.json").exists():
             work(spec, out, progress, checkpoint_every, shared, on_interval)
         else:
@@ -118,7 +118,7 @@ def work(
     score and learn interval by interval, evaluate."""
     torch.set_num_threads(spec.threads)
     ours = _Run(spec, out, progress, shared)
-    first = ours.restored()
+    first = ours.restore()
     if first is None:
         ours.warm_up()
     clock = saved = time.monotonic()
@@ -138,7 +138,7 @@ def work(
                 ours.checkpoint(interval.number + 1)
                 saved = time.monotonic()
             if on_interval is not None:
-                on_interval(finished_interval(interval, ours.table, ours.plan, ours.log.origin))
+                on_interval(finish_interval(interval, ours.table, ours.plan, ours.log.origin))
     ours.charge("stream_s", clock)
     ours.finish()
 
@@ -152,7 +152,7 @@ def load(out: Path) -> Engine:
     made = manifest["run"]
     method, plugins, stream = parts(made)
     plan, schema = made["config"]["plan"], Schema.from_json(manifest["schema"])
-    stream = stream.fitted_to(plan.get("interval") or schema.interval)
+    stream = stream.fit_to(plan.get("interval") or schema.interval)
     engine = Engine(method, schema, made["seed"], plugins, plan["publish_lag"], stream)
     checkpoints.restore(engine, manifest)
     return engine
@@ -177,11 +177,11 @@ def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], Stre
             raise UserError(
                 f"{kind} {name!r} was loaded from a file, which is not done again: {registry.as_entry_point(kind)}"
             )
-    method: Method = restored(registry.get("method", recorded["method"]), options["method"])
+    method: Method = restore(registry.get("method", recorded["method"]), options["method"])
     plugins: tuple[Plugin, ...] = tuple(
-        restored(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
+        restore(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
     )
-    return method, plugins, restored(StreamLearning, options["stream"])
+    return method, plugins, restore(StreamLearning, options["stream"])
 
 
 def parts_record(method: Method, plugins: Sequence[Plugin], stream: StreamLearning) -> dict[str, Any]:
@@ -210,13 +210,13 @@ class _Run:
         self.charge("prepare_s", clock)
         self.table, self.encoder = self.log.table, self.log.encoder
         self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
-        self.source, self.plan = TableSource(self.table), spec.plan.resolved(self.table)
-        stream, lag = spec.stream.fitted_to(self.plan.interval), self.plan.publish_lag
+        self.source, self.plan = TableSource(self.table), spec.plan.resolve(self.table)
+        stream, lag = spec.stream.fit_to(self.plan.interval), self.plan.publish_lag
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.served, self.judged = out / "scores.f32", out / "posterior.f32"
 
-    def restored(self) -> int | None:
+    def restore(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
         if (self.out / "run.json").exists():
             _refuse_if_other_run(self.identity, self.out)
@@ -288,13 +288,13 @@ class _Run:
         self.encoder.save(self.out / "encoder.json")
         if self.spec.keep_record is not None:
             self.spec.keep_record(self.out)
-        references = reference_models.evaluated(self.source, plan, self.shared)
+        references = reference_models.evaluate(self.source, plan, self.shared)
         write_parquet(self.out / "intervals.parquet", per_interval.with_columns(references.interval_columns()))
         write_parquet(self.out / "scores.parquet", scores)
         if (open_clicks := plan.open_clicks(self.source)) is not None:
             judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
             history = self.source.history(plan.split, plan.warm_labels)
-            whole, days = open_clicks.evaluated(judged, len(plan), history)
+            whole, days = open_clicks.evaluate(judged, len(plan), history)
             write_parquet(self.out / "posterior.parquet", whole)
             write_parquet(self.out / "posterior_days.parquet", days)
         write_json(self.out / "internals.json", self.engine.report())
@@ -322,7 +322,7 @@ class _Run:
             "plan": asdict(plan),
             "seed": self.spec.seed,
             "threads": self.spec.threads,
-            "config": identity["config"] | {"in_force": self.engine.resolved_options()},
+            "config": identity["config"] | {"in_force": self.engine.resolve_options()},
             "metrics": {"interval": summary, "pooled": pooled},
             "judged": {"clicks": last - first, "conversions": int(label.sum())},
             "references": references.pooled,
@@ -347,7 +347,7 @@ class _Run:
 
 
 @contextmanager
-def _claimed(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
+def _claim(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
     """Lock a run directory for one process, if it is empty or holds this run."""
     created, locked_before = not out.exists(), (out / ".lock").exists()
     out.mkdir(parents=True, exist_ok=True)

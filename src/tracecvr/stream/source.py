@@ -49,7 +49,7 @@ class History(Protocol):
         """All clicks once, shuffled by `rng` (in time order without it), cut into batches."""
         ...
 
-    def parted(self, share: float) -> tuple[History, History]:
+    def split_off(self, share: float) -> tuple[History, History]:
         """This history without its last clicks, and the last ones: a share of all."""
         ...
 
@@ -209,7 +209,7 @@ class TableHistory:
         for start in range(0, len(self), size):
             yield self._batch(self.first + order[start : start + size], rng)
 
-    def parted(self, share: float) -> tuple[TableHistory, TableHistory]:
+    def split_off(self, share: float) -> tuple[TableHistory, TableHistory]:
         cut = self.last - round(share * len(self))
         return replace(self, last=cut), replace(self, first=cut)
 

@@ -110,14 +110,14 @@ def render_page(content: Mapping[str, Any], made: list[Figure], tables: list[Tab
             css=Markup(css),
             js=Markup((room / "page.js").read_text(encoding="utf-8")),
             tables=tables,
-            drawn=[_drawn(figure) for figure in made],
+            drawn=[_draw(figure) for figure in made],
             glossary=_glossary(made, tables),
         )
         + "\n"
     )
 
 
-def _drawn(figure: Figure) -> _Drawn:
+def _draw(figure: Figure) -> _Drawn:
     wide = svg.panels(figure, svg.WIDE, min(figure.columns, len(figure.panels)))
     narrow = svg.panels(figure, svg.NARROW, figure.narrow_columns)
     keys = svg.numbered(figure)

@@ -27,7 +27,7 @@ def figures(outcome: Outcome) -> list[Figure]:
     if not outcome.lines:
         return log_figures(scene)
     if outcome.suite["layout"] == "tune":  # hundreds of trials: nobody looks at each
-        return [_tuned(scene), *log_figures(scene)]
+        return [_gain_of_tuning(scene), *log_figures(scene)]
     makers: tuple[Callable[[Scene], Figure | None], ...] = (
         distances,
         differences,
@@ -239,7 +239,7 @@ def _cost(scene: Scene) -> Figure | None:
 # Tuning.
 
 
-def _tuned(scene: Scene) -> Figure:
+def _gain_of_tuning(scene: Scene) -> Figure:
     """What the best trial of each method gained on its defaults."""
     metric, lines, bars = scene.outcome.suite["score"], tune.best(scene.outcome), []
     for method, choice in tune.choices(scene.outcome).items():

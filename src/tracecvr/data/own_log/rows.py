@@ -65,7 +65,7 @@ class Rows:
                 clicked = self._seconds(file, frame, at, kind.unit or schema.click.unit)
                 columns = [clicked.alias("_click")]
                 for i, action in enumerate(schema.kinds):
-                    columns.append(self._followed(file, frame, action, clicked).alias(f"_{i}"))
+                    columns.append(self._follow(file, frame, action, clicked).alias(f"_{i}"))
                 selected = frame.with_columns(columns).select(
                     "_row", *self._id(key), r"^_click$|^_\d+$", *self._features(frame)
                 )
@@ -149,7 +149,7 @@ class Rows:
             self._check_range(file, frame, name, parsed.seconds, unit or how.unit)
         return parsed.seconds
 
-    def _followed(self, file: LogFile, frame: pl.DataFrame, action: ActionColumns, clicked: pl.Series) -> pl.Series:
+    def _follow(self, file: LogFile, frame: pl.DataFrame, action: ActionColumns, clicked: pl.Series) -> pl.Series:
         """When an action of each click happened: as its time says or its delay, and its label if there is one."""
         if action.delay:
             unit = action.unit or "s"

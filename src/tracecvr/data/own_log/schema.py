@@ -202,10 +202,10 @@ def load(path: Path) -> LogSchema:
     """The schema in a file; every mistake in it is named."""
     if existing(path, "--schema").is_dir():
         raise UserError(f"{path}: is a directory; give the schema's TOML file")
-    return parsed(path, read_toml(path, "--schema"))
+    return parse(path, read_toml(path, "--schema"))
 
 
-def parsed(path: Path, content: dict[str, Any]) -> LogSchema:
+def parse(path: Path, content: dict[str, Any]) -> LogSchema:
     """The schema in what a TOML file says that is, or will be, at `path`."""
     blank: dict[str, Any] = {"time": {}, "click": {}, "action": [], "refund": None, "labels": {}, "defects": {}}
     blank |= {"features": {}, "file": []}

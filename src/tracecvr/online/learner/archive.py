@@ -175,7 +175,7 @@ class WholeLog(EventLog):
         for path in archived(self.store):
             first, last = _intervals(path)
             if first <= number < last:
-                rows += self._archived(path, start, end)
+                rows += self._read_archived(path, start, end)
         return sorted(rows, key=_order) if rows else super().between(start, end)
 
     def next_known(self, time: int) -> int | None:
@@ -197,7 +197,7 @@ class WholeLog(EventLog):
                 rows += answers_for(model, kept.select("click_id", "score", "version", "model").rows())
         return rows
 
-    def _archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
+    def _read_archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
         reader, frame = self.store.reader, self._read(path, start, end)
         rows = frame.select("type", "click_id", "ts", "seen", *_columns(store=self.store)).rows()
         return [

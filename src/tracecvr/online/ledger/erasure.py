@@ -56,7 +56,7 @@ def erase_at_rest(store: Store, log: EventLog) -> bool:
     try:
         with locked(store.home / "models", "the learner erases it"):
             ledger = Ledger(store.base, store.grid, store.reader, log, 0, folder)
-            if not ledger.opened_as_it_is():
+            if not ledger.open_as_it_is():
                 _remove(store.home)
                 return True
             for number in apply_erasures(ledger):

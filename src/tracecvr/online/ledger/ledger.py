@@ -168,20 +168,20 @@ class Ledger(TableSource):
 
     def restore(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become the ledger that had `done` intervals: from files and what came since, or else from the log."""
-        if not (self._opened(done) and self.rows == rows):
+        if not (self._open(done) and self.rows == rows):
             self.erasures = self.log.facts().get("erasures", 0)
             self.rebuild(done, rows, counts)
             self.commit()
         self.counts = Counter(counts)
 
-    def opened_as_it_is(self) -> bool:
+    def open_as_it_is(self) -> bool:
         """Become the ledger that was committed, with the memory that it had; whether it can be read."""
         content = self.files.read()
         if content is not None:
             self.memory = content["identity"][-1]
-        return self._opened_at_commit(content)
+        return self._open_at_commit(content)
 
-    def _opened_at_commit(self, content: dict[str, Any] | None) -> bool:
+    def _open_at_commit(self, content: dict[str, Any] | None) -> bool:
         if content is None or content["identity"] != self._identity():
             return False
         at, synced = (self.grid.bounds(content[name])[0] for name in ("done", "synced"))
@@ -194,9 +194,9 @@ class Ledger(TableSource):
         self._look()
         return True
 
-    def _opened(self, done: int) -> bool:
+    def _open(self, done: int) -> bool:
         """Become the ledger of so many intervals, if the files have what that takes."""
-        if not self._opened_at_commit(self.files.read()):
+        if not self._open_at_commit(self.files.read()):
             return False
         if self.done > done:
             time = self.grid.bounds(done)[0]
@@ -287,7 +287,7 @@ class Ledger(TableSource):
         t, split = self._base, self.grid.split
         known, size = t.known_ts[part] < split, part.stop - part.start
         undone = np.full(size, NEVER) if t.refund_ts is None else t.refund_ts[part]
-        block = _unanswered(size) | {
+        block = _blank_answers(size) | {
             "x": t.x[part],
             "click_ts": t.click_ts[part],
             "click_id": t.click_id[part],
@@ -343,7 +343,7 @@ class Ledger(TableSource):
         _, click, ts, seen, bodies = zip(*fresh, strict=True)
         erased = np.array([body is None for body in bodies])
         x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
-        x[~erased], unreadable = self.reader.encoded_counting([body for body in bodies if body is not None])
+        x[~erased], unreadable = self.reader.encode_and_count([body for body in bodies if body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
         answered = {click: (score, version) for click, score, version in answers}
         blank, (ids, times, came) = _blank(len(fresh), len(self.schema.actions)), np.array((click, ts, seen), np.int64)
@@ -477,7 +477,7 @@ class _Open(NamedTuple):
     refund: Ints
 
 
-def _unanswered(size: int) -> dict[str, npt.NDArray[Any]]:
+def _blank_answers(size: int) -> dict[str, npt.NDArray[Any]]:
     return {
         "erased": np.zeros(size, np.bool_),
         "score": np.full(size, np.nan, np.float32),
@@ -488,4 +488,4 @@ def _unanswered(size: int) -> dict[str, npt.NDArray[Any]]:
 def _blank(size: int, actions: int) -> dict[str, npt.NDArray[Any]]:
     """Of clicks of which nothing is known."""
     never = np.full((size, actions), NEVER)
-    return _unanswered(size) | {"action_ts": never, "known_ts": never, "refund_ts": never[:, 0]}
+    return _blank_answers(size) | {"action_ts": never, "known_ts": never, "refund_ts": never[:, 0]}

@@ -53,7 +53,7 @@ class Segment:
         self.appended: slice | None = None
         """Rows that were appended, or taken back, and may not be on disk."""
         size = room * _row_bytes(layout)
-        self._map = None if path is None else _mapped(path, size)
+        self._map = None if path is None else _map_file(path, size)
         held: Any = np.zeros(size, np.uint8) if self._map is None else self._map
         self.columns: dict[str, Array] = {}
         start = 0
@@ -358,7 +358,7 @@ def _row_bytes(layout: Layout) -> int:
     return sum(np.dtype(kind).itemsize * max(1, width) for kind, width in layout.values())
 
 
-def _mapped(path: Path, size: int) -> mmap.mmap:
+def _map_file(path: Path, size: int) -> mmap.mmap:
     """A file of a size in memory, made if it is not there. Its blocks are reserved: to write to a map that the disk has
     no room for would end the process."""
     try:

@@ -115,7 +115,7 @@ class SortedRuns:
             return
         order = np.argsort(keys, kind="stable")
         first, end = int(rows.min()), int(rows.max()) + 1
-        self._runs.append(self._written(level, first, end, iter([(keys[order], rows[order])]), len(keys)))
+        self._runs.append(self._write(level, first, end, iter([(keys[order], rows[order])]), len(keys)))
         if level < PINNED:
             self._merge(max(_CHEAP, _ADDS * len(keys)))
 
@@ -153,12 +153,12 @@ class SortedRuns:
         """One run in place of some, in order of rows."""
         most = sum(len(run.keys) for run in old)
         first, end = old[0].first, old[-1].end
-        merged = self._written(level, first, end, _merged(old, without), most)
+        merged = self._write(level, first, end, _merged(old, without), most)
         at = self._runs.index(old[0])
         self._runs = [run for run in self._runs if run not in old]
         self._runs.insert(at, merged)
 
-    def _written(self, level: int, first: int, end: int, blocks: Iterator[tuple[Ints, Ints]], most: int) -> Run:
+    def _write(self, level: int, first: int, end: int, blocks: Iterator[tuple[Ints, Ints]], most: int) -> Run:
         """A run of pairs that come in order, at most so many."""
         if self.folder is None:
             held = list(blocks)
@@ -194,7 +194,7 @@ class SortedRuns:
                 file.seek(8 * (size + at))
                 file.write(moved)
             file.truncate(16 * size)
-        return Run(path, level, first, end, _digest(path), _mapped(path))
+        return Run(path, level, first, end, _digest(path), _map_file(path))
 
     # On disk.
 
@@ -215,7 +215,7 @@ class SortedRuns:
             if not path.is_file():
                 raise UserError(f"{path} is missing")
             self._runs.append(
-                Run(path, facts["level"], facts["first"], facts["end"], facts["hash"], _mapped(path)),
+                Run(path, facts["level"], facts["first"], facts["end"], facts["hash"], _map_file(path)),
             )
         self._synced = self.files()
 
@@ -245,7 +245,7 @@ def _merged(runs: Sequence[Run], without: Ints | None) -> Iterator[tuple[Ints, I
         yield keys[order], rows[order]
 
 
-def _mapped(path: Path) -> Ints:
+def _map_file(path: Path) -> Ints:
     if not path.stat().st_size:
         return np.empty((2, 0), np.int64)
     return np.memmap(path, np.int64, "r").reshape(2, -1)

@@ -130,11 +130,11 @@ class Reader:
             unknown += len(features) - len(known["features"])
         return self.read(known), unknown
 
-    def encoded(self, bodies: Sequence[str]) -> Ids:
+    def encode(self, bodies: Sequence[str]) -> Ids:
         """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""
-        return self.encoded_counting(bodies)[0]
+        return self.encode_and_count(bodies)[0]
 
-    def encoded_counting(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
+    def encode_and_count(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
         """The same, and of each column how many values could not be read: they count as missing."""
         return self.encoder.encode_values(self._columns(bodies))
 

@@ -137,7 +137,7 @@ def _routes(app: FastAPI, service: Service) -> None:
     async def click(click_id: str, kind: _Kind = None) -> bodies.Known:
         """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
-        return await run_in_threadpool(_known, service, click_id, kind)
+        return await run_in_threadpool(_describe_known, service, click_id, kind)
 
     @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
     async def status() -> dict[str, Any]:
@@ -236,8 +236,8 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
         leave_challenger(store)
 
 
-def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
-    key, (click, *actions) = _logged(service, given, kind)
+def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:
+    key, (click, *actions) = _read_logged(service, given, kind)
     clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, click.ts)
     now, known = service.scorer.posterior(click, actions, clock)
     names = service.store.schema.actions
@@ -265,7 +265,7 @@ def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
     )
 
 
-def _logged(service: Service, given: str, kind: str | None) -> tuple[int | str, list[Accepted]]:
+def _read_logged(service: Service, given: str, kind: str | None) -> tuple[int | str, list[Accepted]]:
     """The id that was meant, and what is in the log of it: the click, then its actions."""
     ids: list[int | str] = []
     if kind != "text" and _WHOLE.fullmatch(given) and abs(int(given)) < 1 << 63:

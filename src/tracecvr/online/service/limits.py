@@ -79,7 +79,7 @@ class BoundedBodies:
             return
         except _TooLargeError:
             why = f"the body is larger than {self.limits.body_bytes} bytes: send smaller batches"
-            await refuse(send, 413, why, lambda: self._dropped(receive))
+            await refuse(send, 413, why, lambda: self._drop(receive))
             return
         if body is None:
             await refuse(send, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
@@ -104,7 +104,7 @@ class BoundedBodies:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def _dropped(self, receive: Receive) -> None:
+    async def _drop(self, receive: Receive) -> None:
         """Read what is left of a body, up to a point, and keep nothing."""
         left = _LINGER_BODIES * self.limits.body_bytes
         with suppress(TimeoutError):

@@ -74,7 +74,7 @@ class Mirror:
         return True
 
     def _pull(self) -> None:
-        with self._asked("/v1/published") as answer:
+        with self._ask("/v1/published") as answer:
             files: dict[str, dict[str, Any]] = json.loads(answer.read(_BLOCK))["files"]
         if strange := [name for name in files if not ALLOWED.fullmatch(name)]:
             raise UserError(f"the writer offers {strange[0]!r}, which is no file of a store")
@@ -93,7 +93,7 @@ class Mirror:
 
     def _download(self, name: str, facts: dict[str, Any], to: Path) -> None:
         left = min(int(facts["size"]), _LARGEST)
-        with self._asked(f"/v1/published/{quote(name)}") as answer, to.open("wb") as file:
+        with self._ask(f"/v1/published/{quote(name)}") as answer, to.open("wb") as file:
             while left > 0 and (block := answer.read(min(_BLOCK, left))):
                 left -= file.write(block)
         if sha256(to) != facts["sha256"]:
@@ -106,7 +106,7 @@ class Mirror:
             if path.is_file() and name not in files and ALLOWED.fullmatch(name):
                 path.unlink()
 
-    def _asked(self, path: str) -> Any:
+    def _ask(self, path: str) -> Any:
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         return self._opener.open(Request(self.url + path, headers=headers), timeout=_SECONDS)
 
@@ -205,11 +205,11 @@ def replica(
         }
 
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
-        _refused(app, path, scope)
+        _refuse(app, path, scope)
     return app
 
 
-def _refused(app: FastAPI, path: str, scope: str) -> None:
+def _refuse(app: FastAPI, path: str, scope: str) -> None:
     @app.post(path, responses=ERRORS | {405: {"model": bodies.Failure}}, dependencies=[need(scope)])
     async def refuse() -> None:
         """There is one writer, and this is not it."""

@@ -61,7 +61,7 @@ class LiveScorer:
         number = self.versions.serving()
         if number is not None and (self.model is None or number != self.model.version):
             try:
-                self.model = self._loaded(number)
+                self.model = self._load(number)
             except (OSError, UserError):
                 return False  # removed while it was read: the next look finds its successor
         self._seen = state
@@ -86,7 +86,7 @@ class LiveScorer:
                 happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
         assert click.body is not None
         known = reveal(
-            x=self.store.reader.encoded([click.body]),
+            x=self.store.reader.encode([click.body]),
             click_ts=np.array([click.ts]),
             action_ts=happened,
             known_ts=happened,
@@ -104,7 +104,7 @@ class LiveScorer:
             raise NotReadyError
         return self.model
 
-    def _loaded(self, number: int) -> ServingModel:
+    def _load(self, number: int) -> ServingModel:
         manifest = next((m for m in self.versions.listed() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")

@@ -56,7 +56,7 @@ def serve(
     heard: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Answer until stopped. Once it listens, `heard` is told where."""
-    known = _allowed(tokens, address)
+    known = _allow(tokens, address)
     pumping = Pumping(store, source)
     with _bound(address) as listening, LearnerProcess(store.folder, learn) as learning, pumping:
         _answer(
@@ -77,12 +77,12 @@ def serve_replica(
     heard: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Score from published versions until stopped."""
-    known = _allowed(tokens, address)
+    known = _allow(tokens, address)
     with _bound(address) as listening:
         _answer(replica(store, known, limits, mirror, address.asked_by(known)), address, limits, listening, heard)
 
 
-def _allowed(tokens: Path | None, address: Address) -> Tokens:
+def _allow(tokens: Path | None, address: Address) -> Tokens:
     """The tokens; an error if the service would be open to other machines without any."""
     known = Tokens() if tokens is None else Tokens.read(tokens)
     if not known.required and not _is_loopback(address.host):

@@ -36,7 +36,7 @@ class Finding:
     text: str
 
 
-def verified(store: Store) -> list[Finding]:
+def verify(store: Store) -> list[Finding]:
     """Check everything that can be checked without learning it again. Reads all of the store once. If its files are
     not what they were, nothing else can be made sense of."""
     files = _files(store)
@@ -168,12 +168,12 @@ def _ledger(store: Store) -> Finding:
         return Finding("ledger", True, "no files: it is built from the log when the learner starts")
     try:
         with locked(store.home / "models"):  # what was not committed is taken back
-            return _checked(LedgerFiles(folder, len(store.schema.features), len(store.schema.actions)), folder, store)
+            return _check(LedgerFiles(folder, len(store.schema.features), len(store.schema.actions)), folder, store)
     except HeldError:
         return Finding("ledger", True, "not checked: the learner is at work on it")
 
 
-def _checked(files: LedgerFiles, folder: Path, store: Store) -> Finding:
+def _check(files: LedgerFiles, folder: Path, store: Store) -> Finding:
     content = files.read()
     wrong = [f"{folder / MANIFEST} is damaged"] if content is None else _wrong_files(files, content, store)
     advice = "" if not wrong else f"remove {folder}: the learner builds it anew from the log"
