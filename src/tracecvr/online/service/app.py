@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
@@ -31,10 +31,12 @@ from tracecvr.online.challengers.status import comparisons
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
-from tracecvr.online.service.auth import Token, Tokens
+from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.few_clicks import FewClicks
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy, page_text
 from tracecvr.online.service.gauges import Gauges
+from tracecvr.online.service.guards import ERRORS, need
+from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import (
     App,
@@ -79,6 +81,7 @@ def application(
     app = guarded(service, names, lifespan)
     _routes(app, service)
     scoring_routes(app, service)
+    inference_routes(app, service)
     return app
 
 
@@ -104,18 +107,6 @@ class _Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.short_way(scope, receive, send)
-
-
-def need(scope: str) -> Any:
-    """A dependency of routes: the request needs a token with this scope."""
-
-    def check(request: Request) -> Token:
-        token: Token = request.state.token
-        if scope not in token.scopes:
-            raise HTTPException(403, f"the token lacks the scope {scope!r}")
-        return token
-
-    return Depends(check)
 
 
 def _routes(app: FastAPI, service: Service) -> None:
@@ -213,11 +204,6 @@ def scoring_routes(app: FastAPI, service: Scoring) -> None:
     async def metrics() -> Response:
         """For Prometheus."""
         return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 421, 422, 429, 503)
-}
 
 
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
@@ -332,7 +318,7 @@ class _Admission:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(("/v1/", "/metrics")):
+        if scope["type"] == "http" and scope["path"].startswith(("/v1/", "/v2/models/", "/metrics")):
             try:
                 if "token" not in scope.setdefault("state", {}):
                     scope["state"]["token"] = self.service.admit(dict(scope["headers"]))

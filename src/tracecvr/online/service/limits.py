@@ -18,7 +18,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-ALWAYS = ("/healthz", "/readyz")
+ALWAYS = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Routes that are answered however much is going on, and whatever name they are asked by."""
 LINGER_S = 5.0
 _LINGER_BODIES = 32
@@ -66,7 +66,7 @@ class BoundedBodies:
         self.app, self.limits = app, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith(("/v1/", "/v2/")):
             await self.app(scope, receive, send)
             return
         try:

@@ -48,17 +48,23 @@ class Scoring:
         few = len(batch.features) <= FEW
         return self._score(batch) if few else await run_in_threadpool(self._score, batch)
 
-    def _score(self, batch: bodies.Features) -> bytes:
-        clicks = []
-        for number, features in enumerate(batch.features):
+    def answer(self, clicks: list[dict[str, Any]]) -> tuple[Answers, int]:
+        """Scores of clicks by their features, and the version that serves; or an error that names the wrong one."""
+        asked = []
+        for number, features in enumerate(clicks):
             try:
                 self._refuse_long(features)
-                clicks.append(Asked(self.store.reader.values(features)))
+                asked.append(Asked(self.store.reader.values(features)))
             except UserError as error:
                 raise HTTPException(422, f"click {number}: {error}") from None
-        serving = self.scorer.ready()
-        answers, unreadable = self.scorer.score(clicks)
+        version = self.scorer.ready().version
+        answers = self.scorer.score(asked)
         self.gauges.scored.inc(len(clicks))
+        return answers, version
+
+    def _score(self, batch: bodies.Features) -> bytes:
+        serving = self.scorer.ready()
+        (answers, unreadable), _ = self.answer(batch.features)
         content = {"version": serving.version} | ({} if serving.name is None else {"model": serving.name})
         scores = _scores([answer.log_odds for answer in answers])
         for score, answer in zip(scores, answers, strict=True):
