@@ -27,11 +27,13 @@ from prometheus_client import Gauge
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sha256, write_atomically
 from tracecvr.online.service import bodies
-from tracecvr.online.service.app import ERRORS, Scoring, guarded, need, scoring_routes
+from tracecvr.online.service.app import guarded, scoring_routes
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.bodies import Published, PublishedFile
+from tracecvr.online.service.guards import ERRORS, need
+from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.published import ALLOWED
+from tracecvr.online.service.scoring import Scoring
 from tracecvr.online.store.store import Store
 
 _SECONDS = 10.0
@@ -230,6 +232,7 @@ def replica(
 
     app = guarded(service, names, lifespan)
     scoring_routes(app, service)
+    inference_routes(app, service)
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:

@@ -14,6 +14,7 @@ import torch
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER, TURNS, add_turn
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.fast_scores import Score, fast_score
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -29,6 +30,8 @@ class ServingModel:
     """The challenger whose version it is; None is the store's own model."""
     engine: Engine
     manifest: dict[str, Any]
+    fast: Score | None = None
+    """The engine's scores by NumPy calls, where these agree with torch."""
 
 
 class Scored(NamedTuple):
@@ -64,9 +67,11 @@ class LiveScorer:
         self._seen = state
         return True
 
-    def score(self, bodies: Sequence[str]) -> Scored:
-        """Log-odds of clicks, and counts of their bad values."""
-        model, (x, unreadable) = self.ready(), self.store.reader.encode_and_count(bodies)
+    def score(self, clicks: Sequence[Sequence[Any]]) -> Scored:
+        """Log-odds of clicks, of which raw values are given, and counts of their bad values."""
+        model, (x, unreadable) = self.ready(), self.store.reader.encode_clicks(clicks)
+        if model.fast is not None and np.isfinite(log_odds := model.fast(x)).all():
+            return Scored(log_odds, model.version, unreadable)
         with self._asking:
             return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)
 
@@ -107,7 +112,7 @@ class LiveScorer:
             raise UserError(f"version {number} was removed")
         engine = self.store.engine()
         self.versions.load(engine, manifest)
-        return ServingModel(number, self.store.model, engine, manifest)
+        return ServingModel(number, self.store.model, engine, manifest, fast_score(engine))
 
 
 class NotReadyError(Exception):
