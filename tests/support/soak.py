@@ -25,7 +25,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.learner.archive import archived, compact, erase
-from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.routing import Asked, RoutedScorer
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.store_check import verify
@@ -188,7 +188,7 @@ class Soak:
         versions = Versions(store.home, store.settings.keep).listed()
         scorer = RoutedScorer(store)
         scorer.refresh()
-        clicks = [store.reader.read(e) for e in events()[:40] if e["type"] == "click"]
+        clicks = [Asked(store.reader.values(e["features"])) for e in events()[:40] if e["type"] == "click"]
         answers = [tuple(answer) for answer in scorer.score(clicks).answers]
         return [(m["intervals"], m["weights"], m["counts"], m["rows"]) for m in versions][-1:], answers
 

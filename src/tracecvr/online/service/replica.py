@@ -29,6 +29,7 @@ from tracecvr.base.files import read_json, sha256, write_atomically
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import guarded, scoring_routes
 from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.bodies import Published, PublishedFile
 from tracecvr.online.service.guards import ERRORS, need
 from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.limits import Limits

@@ -109,12 +109,16 @@ class Scoring:
         return token
 
     async def watch(self) -> None:
-        """Swap in new versions, and tell how far the learner is. Errors are logged, and it tries again."""
+        """Swap in new versions, and tell how far the learner is. Errors are logged, each once, and it tries again."""
+        logged = ""
         while True:
             try:
                 await run_in_threadpool(self.look)
-            except Exception:
-                _log.exception("could not look for another version")
+                logged = ""
+            except Exception as error:
+                if (problem := f"{type(error).__name__}: {error}") != logged:
+                    _log.exception("could not look for another version")
+                logged = problem
             await asyncio.sleep(_LOOK_S)
 
     def model_facts(self) -> dict[str, Any]:
