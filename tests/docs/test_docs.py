@@ -75,7 +75,7 @@ def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     board = documents.run_code(compare, "docs/tutorial.md", left)["board"]
     auc = dict(zip(board.frame["method"], board.frame["auc"], strict=True))
     assert auc["Telescoped"] > auc["Vanilla"]
-    carried_out(live, tmp_path, call, capsys)
+    carry_out(live, tmp_path, call, capsys)
     store = Store.open(tmp_path / "store")
     status = status_of(store)
     assert status["joined"].get("orphans", 0) == 0, "open clicks are known by the ids of the log"
@@ -100,7 +100,7 @@ def test_the_guide_to_python_runs(
         compile(code, "docs/python.md", "exec")
 
 
-def carried_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
+def carry_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
     """Carry out the commands of a guide, one a line, `>` included; returns what the last one printed."""
     capsys.readouterr()
     for line in commands.splitlines():
@@ -118,7 +118,7 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     monkeypatch.chdir(tmp_path)
     log_kinds.plain_clicks(tmp_path, 12000)
     (commands,) = documents.blocks("docs/own_log.md", "sh")
-    carried_out(commands, tmp_path, call, capsys)
+    carry_out(commands, tmp_path, call, capsys)
     result = read_json(tmp_path / "result" / "result.json")
     ours, logistic = result["metrics"]["pooled"], result["references"]["logistic"]
     assert ours["auc"] > logistic["auc"] + 0.02
@@ -141,7 +141,7 @@ def test_the_guide_to_the_live_learner_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (commands,) = documents.blocks("docs/online.md", "sh")
-    output = carried_out(commands, tmp_path, call, capsys)
+    output = carry_out(commands, tmp_path, call, capsys)
     assert "versions are identical" in output
     recent = live_metrics_of(tmp_path / "store")
     assert 0.8 < recent["predicted"] / recent["projected"] < 1.25

@@ -18,11 +18,11 @@ from tracecvr.data.table import Growth
 from tracecvr.nets.growing import GrowingMap
 from tracecvr.online.log import event_log
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.front import LOOPBACK, Front
+from tracecvr.online.service.front import LOOPBACK, Names
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.published import published
 from tracecvr.online.service.replica import Mirror, Replica
-from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.routing import Asked, RoutedScorer
 from tracecvr.online.store import traffic
 from tracecvr.online.store.store import Store
 
@@ -60,8 +60,8 @@ def test_the_stores_own_model_answers_if_a_choice_is_damaged(
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             scorer.refresh()
-    event = store.reader.read(the_events()[0])
-    assert [answer.model for answer in scorer.score([event]).answers] == [None]
+    asked = Asked(store.reader.values(the_events()[0]["features"]))
+    assert [answer.model for answer in scorer.score([asked]).answers] == [None]
     assert len(caplog.records) == 1, "told once"
     assert str(store.folder / traffic.NAME) in caplog.text
 
@@ -108,10 +108,9 @@ def test_an_id_that_cannot_be_asked_for_is_refused(given: str, store: Store) -> 
     ],
 )
 def test_pages_of_another_local_port_may_not_ask(host: str, origin: str, may: bool) -> None:
-    front = Front(lambda *_: None, [*LOOPBACK, "live.example"])  # type: ignore[arg-type]
-    headers = [(b"host", host.encode()), (b"origin", origin.encode())]
-    wrong = front._wrong({"headers": headers, "path": "/v1/promote"})
-    assert (wrong is None) == may
+    headers = {b"host": host.encode(), b"origin": origin.encode()}
+    refusal = Names([*LOOPBACK, "live.example"]).refuse("/v1/promote", headers)
+    assert (refusal is None) == may
 
 
 def test_values_without_a_row_are_bounded() -> None:
@@ -140,7 +139,7 @@ class Writer:
         }
         self.contents = {f"/v1/published/{name}": file.path.read_bytes() for name, file in files.items()}
         self.offer(self.listed)
-        monkeypatch.setattr(mirror, "_asked", lambda path: io.BytesIO(self.answers[path]))
+        monkeypatch.setattr(mirror, "_ask", lambda path: io.BytesIO(self.answers[path]))
 
     def offer(self, files: dict[str, Any]) -> None:
         self.answers = self.contents | {"/v1/published": json.dumps({"files": files}).encode()}

@@ -25,10 +25,10 @@ from tracecvr.base import registry
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.learner.archive import archived, compact, erase
-from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.routing import Asked, RoutedScorer
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
-from tracecvr.online.upkeep.store_check import verified
+from tracecvr.online.upkeep.store_check import verify
 
 USER, HALF, END = "u3", 900, 1150
 _TRACED = ("/ledger/", "/learner/", "/log/event_log.py", "/log/event_database.py")
@@ -188,7 +188,7 @@ class Soak:
         versions = Versions(store.home, store.settings.keep).listed()
         scorer = RoutedScorer(store)
         scorer.refresh()
-        clicks = [store.reader.read(e) for e in events()[:40] if e["type"] == "click"]
+        clicks = [Asked(store.reader.values(e["features"])) for e in events()[:40] if e["type"] == "click"]
         answers = [tuple(answer) for answer in scorer.score(clicks).answers]
         return [(m["intervals"], m["weights"], m["counts"], m["rows"]) for m in versions][-1:], answers
 
@@ -208,7 +208,7 @@ class Soak:
         OPERATIONS[operation](store)
         learnt(store)
         self._compare(store, operation, f"{operation} killed at line {line}{also}")
-        wrong = [finding.text for finding in verified(store) if not finding.fine]
+        wrong = [finding.text for finding in verify(store) if not finding.fine]
         if wrong:
             self.silent.append(f"{operation} killed at line {line}{also}: verify says {wrong}")
         if operation == "erase" and (left := ids_left(store)):

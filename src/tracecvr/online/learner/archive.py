@@ -209,7 +209,7 @@ class WholeLog(EventLog):
         for path in archived(self.store):
             first, last = _intervals(path)
             if first <= number < last:
-                rows += self._archived(path, start, end)
+                rows += self._read_archived(path, start, end)
         return sorted(rows, key=_order) if rows else kept
 
     def next_known(self, time: int) -> int | None:
@@ -239,7 +239,7 @@ class WholeLog(EventLog):
                 came |= dict(self._read(path, start, end).filter(ours).select("click_id", "seen").rows())
         return came
 
-    def _archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
+    def _read_archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
         reader, frame = self.store.reader, self._read(path, start, end)
         rows = frame.select("type", "click_id", "ts", "seen", *_columns(store=self.store)).rows()
         return [

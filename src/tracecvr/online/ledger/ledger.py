@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.data.table import NEVER, ClickTable, Ints
+from tracecvr.data.table import NEVER, ClickTable, Ints, add_turn, turns_of
 from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.log.event_log import EventLog
@@ -285,7 +285,7 @@ class Ledger(TableSource):
     def _take_over(self, part: slice) -> None:
         """Append clicks of the base."""
         t, split = self._base, self.grid.split
-        block = _unanswered(part.stop - part.start) | {
+        block = _blank_answers(part.stop - part.start) | {
             name: getattr(t, name)[part] for name in ("x", "click_ts", "click_id", "arrival_ts")
         }
         number = self.files.append(block)
@@ -295,10 +295,9 @@ class Ledger(TableSource):
         facts = t.action_ts[part][row, column], t.known_ts[part][row, column]
         self.files.note(number[row], column + 1, *facts)
         if t.refund_ts is not None:
-            undone = t.refund_ts[part]
-            row = np.flatnonzero(undone < split)
-            kind = np.full(len(row), len(self.schema.actions) + 1)
-            self.files.note(number[row], kind, undone[row], undone[row])
+            turns = turns_of(t.refund_ts[part])
+            row, which = np.nonzero(turns < split)
+            self.files.note(number[row], len(self.schema.actions) + 1 + which, turns[row, which], turns[row, which])
 
     def _look(self) -> None:
         """The columns, which tell what they hold now."""
@@ -334,7 +333,7 @@ class Ledger(TableSource):
         _, click, ts, seen, bodies = zip(*fresh, strict=True)
         erased = np.array([body is None for body in bodies])
         x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
-        x[~erased], unreadable = self.reader.encoded_counting([body for body in bodies if body is not None])
+        x[~erased], unreadable = self.reader.encode_and_count([body for body in bodies if body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
         answered = {click: (score, version) for click, score, version in answers}
         ids, times, came = np.array((click, ts, seen), np.int64)
@@ -373,7 +372,8 @@ class Ledger(TableSource):
             for action, at, row in zip(actions, place, number.tolist(), strict=True)
             if row >= 0
         ]
-        noted = [(at, action) for action, at in sorted(ours) if self._counts(clicks, at, action)]
+        changes = ((at, self._change(clicks, at, action)) for action, at in sorted(ours))
+        noted = [(at, change) for at, change in changes if change is not None]
         if noted:
             at, kind, ts, seen = np.array([(at, action.kind, action.ts, action.seen) for at, action in noted]).T
             self.files.note(rows[at], kind, ts, seen)
@@ -408,24 +408,28 @@ class Ledger(TableSource):
         order = np.argsort(ids, kind="stable")
         return ids[order], first + order
 
-    def _counts(self, clicks: _Open, at: int, action: KnownAction) -> bool:
-        """Whether an action changes anything, and the change; if not, why is counted."""
-        if action.kind > len(self.schema.actions):
+    def _change(self, clicks: _Open, at: int, action: KnownAction) -> KnownAction | None:
+        """What an action changes, as it is noted, once it is changed; if it changes nothing, why is counted. Refunds,
+        and a conversion after one, are turns of the click, each with a kind of its own."""
+        turns, first = clicks.refund[at], len(self.schema.actions) + 1
+        turn = action._replace(kind=first + int((turns != NEVER).sum()))
+        if action.kind == first:
             self.counts["refunds"] += 1
-            first = action.seen < clicks.refund[at]
-            clicks.refund[at] = min(action.seen, int(clicks.refund[at]))
-            return bool(first)
+            return turn if add_turn(turns, action.seen, refund=True) else None
         delay, column = action.ts - int(clicks.click[at]), action.kind - 1
         if delay < 0:
             self.counts["before_click"] += 1
         elif delay > self.grid.d_max:
             self.counts["out_of_window"] += 1
-        elif clicks.action[at, column] != NEVER:
-            self.counts["repeated_actions"] += 1
-        else:
+        elif clicks.action[at, column] == NEVER:
             clicks.action[at, column] = action.ts
-            return True
-        return False
+            return action
+        elif column == 0 and add_turn(turns, action.seen, refund=False):
+            self.counts["conversions_after_refund"] += 1
+            return turn
+        else:
+            self.counts["repeated_actions"] += 1
+        return None
 
     def _wait(self, actions: Sequence[KnownAction]) -> None:
         if actions:
@@ -454,7 +458,7 @@ class _Open(NamedTuple):
     refund: Ints
 
 
-def _unanswered(size: int) -> dict[str, npt.NDArray[Any]]:
+def _blank_answers(size: int) -> dict[str, npt.NDArray[Any]]:
     return {
         "erased": np.zeros(size, np.bool_),
         "score": np.full(size, np.nan, np.float32),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracecvr.data.table import NEVER, Ints
+from tracecvr.data.table import NEVER, TURNS, Ints
 from tracecvr.online.ledger.database import Block, DamagedLedgerError, LedgerDatabase, digest
 
 Array = npt.NDArray[Any]
@@ -232,7 +232,8 @@ class OpenClicks(LedgerDatabase):
     # Actions.
 
     def note(self, row: Ints, kind: Ints, ts: Ints, seen: Ints) -> None:
-        """Actions that became known of clicks; from kind 1 on, refunds are the last. The first of a kind counts."""
+        """Actions that became known of clicks: kinds from 1 on, then one for each of `TURNS`. The first of each
+        counts."""
         facts = zip(row.tolist(), kind.tolist(), ts.tolist(), seen.tolist(), strict=True)
         with self._errors():
             self._connection.executemany("INSERT OR IGNORE INTO actions VALUES(?, ?, ?, ?)", sorted(facts))
@@ -244,12 +245,12 @@ class OpenClicks(LedgerDatabase):
             return self._asked[1]
         rows, place = np.unique(number, return_inverse=True)
         never = np.full((len(rows), self.actions), NEVER)
-        known = Known(never, never.copy(), np.full(len(rows), NEVER))
+        known = Known(never, never.copy(), np.full((len(rows), len(TURNS)), NEVER))
         row, kind, ts, seen = self._actions_of(rows)
-        at, refunds = np.searchsorted(rows, row), kind > self.actions
-        known.action_ts[at[~refunds], kind[~refunds] - 1] = ts[~refunds]
-        known.known_ts[at[~refunds], kind[~refunds] - 1] = seen[~refunds]
-        known.refund_ts[at[refunds]] = seen[refunds]
+        at, turn = np.searchsorted(rows, row), kind > self.actions
+        known.action_ts[at[~turn], kind[~turn] - 1] = ts[~turn]
+        known.known_ts[at[~turn], kind[~turn] - 1] = seen[~turn]
+        known.refund_ts[at[turn], kind[turn] - self.actions - 1] = seen[turn]
         self._asked = number, Known(*(values[place] for values in known))
         return self._asked[1]
 

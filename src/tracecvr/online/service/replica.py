@@ -27,11 +27,14 @@ from prometheus_client import Gauge
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sha256, write_atomically
 from tracecvr.online.service import bodies
-from tracecvr.online.service.app import ERRORS, Scoring, guarded, need, scoring_routes
+from tracecvr.online.service.app import guarded, scoring_routes
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import Published, PublishedFile
+from tracecvr.online.service.guards import ERRORS, need
+from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.published import ALLOWED
+from tracecvr.online.service.scoring import Scoring
 from tracecvr.online.store.store import Store
 
 _SECONDS = 10.0
@@ -77,7 +80,7 @@ class Mirror:
         return True
 
     def _pull(self) -> None:
-        with self._asked("/v1/published") as answer:
+        with self._ask("/v1/published") as answer:
             files = Published.model_validate_json(answer.read(_BLOCK)).files
         _refuse_strange(files)
         if (self.folder / "store.json").is_file():
@@ -94,6 +97,7 @@ class Mirror:
 
     def _fetch_description(self, files: dict[str, PublishedFile]) -> None:
         """What never changes, once it was seen to be a store."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryDirectory(dir=self.folder, prefix=".incoming.") as room:
             for name in _DESCRIPTION:
                 self._fetch(Path(room), name, files[name])
@@ -118,7 +122,7 @@ class Mirror:
 
     def _download(self, name: str, facts: PublishedFile, to: Path) -> None:
         left = facts.size
-        with self._asked(f"/v1/published/{quote(name)}") as answer, to.open("wb") as file:
+        with self._ask(f"/v1/published/{quote(name)}") as answer, to.open("wb") as file:
             while left > 0 and (block := answer.read(min(_BLOCK, left))):
                 left -= file.write(block)
         if sha256(to) != facts.sha256:
@@ -133,7 +137,7 @@ class Mirror:
             if path.is_file() and name not in files and ALLOWED.fullmatch(name):
                 path.unlink()
 
-    def _asked(self, path: str) -> Any:
+    def _ask(self, path: str) -> Any:
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         return self._opener.open(Request(self.url + path, headers=headers), timeout=_SECONDS)
 
@@ -230,6 +234,7 @@ def replica(
 
     app = guarded(service, names, lifespan)
     scoring_routes(app, service)
+    inference_routes(app, service)
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:
@@ -250,11 +255,11 @@ def replica(
         }
 
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
-        _refused(app, path, scope)
+        _refuse(app, path, scope)
     return app
 
 
-def _refused(app: FastAPI, path: str, scope: str) -> None:
+def _refuse(app: FastAPI, path: str, scope: str) -> None:
     @app.post(path, responses=ERRORS | {405: {"model": bodies.Failure}}, dependencies=[need(scope)])
     async def refuse() -> None:
         """There is one writer, and this is not it."""

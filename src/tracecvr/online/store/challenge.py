@@ -166,7 +166,7 @@ def create(
     own: Settings = store.settings
     settings = {"seed": own.seed if seed is None else seed, "keep": own.keep if keep is None else keep}
     engine = Engine(chosen.method, store.schema, settings["seed"], chosen.plugins, stream=chosen.stream)
-    state, taken = _taken_over(store, name, engine) if warm == "champion" else (None, None)
+    state, taken = _take_over(store, name, engine) if warm == "champion" else (None, None)
     with atomic_directory(home) as made:
         made.chmod(0o700)
         (made / "models").mkdir()
@@ -187,7 +187,7 @@ def create(
     return named(store, name)
 
 
-def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
+def _take_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
     """The state of the store's newest version, if the challenger's engine can continue it."""
     versions = Versions(store.folder, store.settings.keep)
     newest = versions.latest()

@@ -104,7 +104,7 @@ def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
             refused=tuple(sorted({*traffic.refused, *left} - {model or ""})),
         )
 
-    return _changed(folder, promoted)
+    return _change(folder, promoted)
 
 
 def rollback(folder: Path) -> Traffic | None:
@@ -117,12 +117,12 @@ def rollback(folder: Path) -> Traffic | None:
         refused = {*traffic.refused, *(() if traffic.model is None else (traffic.model,))}
         return replace(traffic, model=model, before=tuple(before), refused=tuple(sorted(refused)))
 
-    return _changed(folder, rolled_back)
+    return _change(folder, rolled_back)
 
 
 def give_share(folder: Path, name: str, share: float, column: str | None = None) -> Traffic:
     """Let a challenger answer a share of the clicks, chosen by a hash of a column; 0 takes it back."""
-    return _changed(folder, lambda traffic: traffic.with_share(name, share, column))
+    return _change(folder, lambda traffic: traffic.with_share(name, share, column))
 
 
 def set_rule(folder: Path, name: str, on: bool) -> Traffic:
@@ -132,7 +132,7 @@ def set_rule(folder: Path, name: str, on: bool) -> Traffic:
         rules = {*traffic.rules, name} if on else {*traffic.rules} - {name}
         return replace(traffic, rules=tuple(sorted(rules)))
 
-    return _changed(folder, ruled)
+    return _change(folder, ruled)
 
 
 def forget(folder: Path, name: str) -> None:
@@ -151,10 +151,10 @@ def forget(folder: Path, name: str) -> None:
             refused=tuple(n for n in traffic.refused if n != name),
         )
 
-    _changed(folder, forgotten)
+    _change(folder, forgotten)
 
 
-def _changed(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
+def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
     """Change the choice. Commands, the service and the learner may do so at once: they take turns."""
     with locked(folder, "another process changes which model serves: try again", _LOCK, _PATIENCE_S):
         old = current(folder)

@@ -37,7 +37,7 @@ class Finding:
     text: str
 
 
-def verified(store: Store) -> list[Finding]:
+def verify(store: Store) -> list[Finding]:
     """Check everything that can be checked without learning it again. Reads all of the store once. If its files are
     not what they were, nothing else can be made sense of."""
     files = _files(store)
