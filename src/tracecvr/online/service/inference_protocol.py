@@ -107,9 +107,9 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
         few = len(features) <= FEW
         answers, version = service.answer(features) if few else await run_in_threadpool(service.answer, features)
         log_odds = [answer.log_odds for answer in answers.answers]
-        wanted = [output.get("name") for output in asked.outputs] if asked.outputs else list(_OUTPUTS)
+        wanted = [str(output.get("name")) for output in asked.outputs] if asked.outputs else list(_OUTPUTS)
         if unknown := [name for name in wanted if name not in _OUTPUTS]:
-            raise HTTPException(422, f"there is no output {str(unknown[0])[:40]!r}: there are {', '.join(_OUTPUTS)}")
+            raise HTTPException(422, f"there is no output {unknown[0][:40]!r}: there are {', '.join(_OUTPUTS)}")
         outputs = [
             Output(name=name, shape=[len(log_odds)], datatype=_NUMBERS, data=_OUTPUTS[name](log_odds))
             for name in wanted
