@@ -56,6 +56,7 @@ ROUTES = [
     ("GET", "/v1/clicks/5", "score"),
     ("GET", "/v1/model", "score"),
     ("GET", "/v1/status", "admin"),
+    ("GET", "/v1/forecast", "admin"),
     ("POST", "/v1/promote", "admin"),
     ("GET", "/metrics", "admin"),
     ("GET", "/v1/published", "replicate"),

@@ -268,6 +268,13 @@ def posterior(outcome: Outcome) -> list[Table]:
     return [*posteriors.tables(outcome), _figures(outcome, pooled=True), *posteriors.differences(outcome)]
 
 
+def forecast(outcome: Outcome) -> list[Table]:
+    """Forecasts of every estimator at each age, beside the usual figures."""
+    from tracecvr.bench import forecasts
+
+    return [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
+
+
 def tune(outcome: Outcome) -> list[Table]:
     """The best trial of each method."""
     from tracecvr.bench.tune import table
@@ -280,6 +287,7 @@ LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
     "changes": changes,
     "pairs": pairs,
     "posterior": posterior,
+    "forecast": forecast,
     "tune": tune,
 }
 
