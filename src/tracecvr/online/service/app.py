@@ -26,6 +26,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
+from tracecvr.forecast.forecast import LEVEL
 from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
 from tracecvr.online.challengers.status import comparisons
 from tracecvr.online.log.event_log import Accepted
@@ -54,6 +55,7 @@ from tracecvr.online.service.published import published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service
 from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.forecast import NewestForecasts
 from tracecvr.online.upkeep.status import status_of, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
@@ -135,6 +137,13 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
+    newest = NewestForecasts(service.store)
+
+    @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
+    async def forecast(by: str | None = None, level: float = LEVEL, days: _Days = None) -> dict[str, Any]:
+        """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
+        return await run_in_threadpool(newest.rows, by, level, days)
+
     @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
     async def promote(asked: bodies.Promotion) -> bodies.Promoted:
         """Choose the version or the challenger that serves. Training goes on as before."""
@@ -206,6 +215,7 @@ def scoring_routes(app: FastAPI, service: Scoring) -> None:
         return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
 
 
+_Days = Annotated[int | None, Query(ge=1, le=1000, description="of the last days; all that are open without")]
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
 
 
