@@ -27,6 +27,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
+from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
 from tracecvr.online.challengers.status import challengers_of, comparisons
 from tracecvr.online.log.committer import Committer
@@ -158,6 +159,7 @@ class Service(Scoring):
             for newest in self.scorer.versions.listed()[-1:]:
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
                 self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
+                self.gauges.warn(newest["alarms"])
                 for column, count in bad_values(newest["counts"]).items():
                     self.gauges.bad_values.labels(column).set(count)
         self.gauges.compare(challengers_of(self.store, self.log))
@@ -272,7 +274,10 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
         failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
         serving = service.scorer.ready()
-        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}"
+        newest = service.scorer.versions.listed()[-1:]
+        kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
+        on = f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else ""  # no values: anybody may ask
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}{on}"
 
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offered() -> bodies.Published:
