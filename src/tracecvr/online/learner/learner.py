@@ -40,7 +40,18 @@ _RECENT = 24
 _WORSE = 1.5
 """By which factor a calibration that was off before must get worse for a tick to be undone."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
-_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version", "pairs", "monitor"}
+_ONLY_IN_VERSIONS = {
+    "format",
+    "intervals",
+    "sha256",
+    "store",
+    "features",
+    "vitals",
+    "by_version",
+    "pairs",
+    "monitor",
+    "alarms",
+}
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
@@ -247,11 +258,10 @@ class Learner:
                 "intervals": tick.intervals,
             },
             "mature": self.vitals.summary(),
-            "alarms": self.watch.summary(),
         }
         features = [column.raw for column in self.store.reader.encoder.columns]
         facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
-        facts["monitor"] = self.watch.monitor.state()
+        facts |= {"monitor": self.watch.monitor.state(), "alarms": self.watch.summary()}
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
         self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
