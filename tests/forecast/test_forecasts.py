@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 import tracecvr as tc
+from shop import START, shop
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import small_log
+from tracecvr.cli.commands import app
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.cells import Cells, Outcomes, count, outcomes_of
 from tracecvr.forecast.estimators import ESTIMATORS, estimate, known_share
@@ -186,3 +191,32 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
             result.forecast(**wrong)
     with pytest.raises(UserError, match="no finished run"):
         tc.load_result(tmp_path)
+
+
+def test_a_model_forecasts_clicks_in_memory() -> None:
+    log = tc.read(shop().clicks, shop().sales, id="click", click_time="ts", d_max="2d", progress=False)
+    model = tc.replay(log, "vanilla", interval="12h", **SMALL).model
+    clicks = shop().wide
+    at = START + timedelta(days=8)
+    frame = model.forecast(clicks, by="campaign", at=at, click_time="ts", conversion_time="sold_at")
+    assert set(frame["day"]) == {at - timedelta(days=1), at - timedelta(days=2)}
+    day = clicks.filter(pl.col("ts").is_between(at - timedelta(days=1), at, closed="left"))
+    assert frame.filter(age_days=0)["clicks"].sum() == len(day)
+    assert frame.filter(age_days=0)["conversions"].sum() == (day["sold_at"] < at).sum()
+    later = clicks.with_columns(pl.when(pl.col("sold_at") >= at).then(None).otherwise("sold_at").alias("sold_at"))
+    early = later.filter(pl.col("ts") < at)
+    assert model.forecast(early, by="campaign", at=at, click_time="ts", conversion_time="sold_at").equals(frame)
+    with pytest.raises(UserError, match="sold_at"):
+        model.forecast(clicks, click_time="ts", conversion_time="sold")
+
+
+def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
+    options = ["--data-set", "clicks=6000", "--data-set", "days=20", "--set", "hidden=8", "--set", "warm_epochs=1"]
+    asked = ["bench", "forecast", "--data", "synthetic", "--methods", "es_dfm", "--out", str(tmp_path / "b"), *options]
+    ran = CliRunner().invoke(app, [*asked, "--workers", "1", "--by", "segment"])
+    assert ran.exit_code == 0, ran.output
+    found = pl.read_parquet(tmp_path / "b" / "forecast.parquet")
+    assert set(found["estimator"]) == set(ESTIMATORS)
+    assert found.filter(age_days=0, estimator="blend", size="20 to 199 clicks")["coverage"].is_between(0.7, 1).all()
+    assert "90% intervals of blend" in (tmp_path / "b" / "table.md").read_text()
+    assert "conversions of one day" in (tmp_path / "b" / "report.html").read_text()

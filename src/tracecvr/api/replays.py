@@ -23,7 +23,7 @@ from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
 from tracecvr.base.progress import no_progress
 from tracecvr.bench.text_tables import Table, Text
-from tracecvr.forecast.of_run import RunForecasts, open_run
+from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
 from tracecvr.runs.run import FORMAT, run
 from tracecvr.runs.spec import spec_of
@@ -154,12 +154,12 @@ class Result:
         ['segment', 'day', 'age_days', 'clicks', 'conversions', 'expected']
         """
         of = self._forecasts
-        moment_of = None if at is None else moment(at, of.log.origin, "at")
+        moment_of = None if at is None else moment(at, of.origin, "at")
         return of.forecast(by, moment_of, level, estimator, days)
 
     @cached_property
-    def _forecasts(self) -> RunForecasts:
-        return open_run(self.folder) if self._log is None else RunForecasts(self.folder, self._log.opened(no_progress))
+    def _forecasts(self) -> Forecasts:
+        return open_run(self.folder) if self._log is None else of_run(self.folder, self._log.opened(no_progress))
 
     def plot(self) -> Picture:
         """AUC, NLL and PCOC over time."""

@@ -19,7 +19,7 @@ from tracecvr.data.table import NEVER, ClickTable, Ints
 
 Counts = npt.NDArray[np.float32]
 
-_DAYS = 90
+KEPT_DAYS = 90
 """Days that are kept after their labels are final."""
 
 
@@ -127,7 +127,7 @@ def count(outcomes: Outcomes, segments: int, at: int) -> Cells:
     if not known.any():
         nothing = np.zeros((segments, 0), np.float32)
         return Cells(at, nothing, np.zeros((segments, 0, _lags(o.d_max) + 1), np.float32), nothing, nothing)
-    days = min(-(-(at - int(o.click_ts[known].min())) // DAY), _lags(o.d_max) + _DAYS)
+    days = min(-(-(at - int(o.click_ts[known].min())) // DAY), _lags(o.d_max) + KEPT_DAYS)
     known &= o.click_ts >= at - days * DAY
     day = days - 1 - (at - 1 - o.click_ts) // DAY
     shape, flat = (segments, days), o.segment * days + day

@@ -6,6 +6,7 @@ result.json      metrics, cost, configuration, versions; cost is of the whole st
 intervals.parquet  metrics of each interval; like the next, only of clicks that count (the plan's `judge_from`)
 scores.parquet   of each click its id as the log has it, its time, the probability that was served, the same as
                  log-odds, and the final label
+not_judged.parquet  log-odds that were served before `judge_from`, for forecasts; absent if there are none
 encoder.json     how raw features become ids
 raw_log.json     the dataset and its raw log, for commands that go on from the run (and its schema.toml, if it has one)
 internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
@@ -291,7 +292,8 @@ class _Run:
         table, plan, identity = self.table, self.plan, self.identity
         begin, _ = plan.stream_rows(table)
         first, last = plan.judged_rows(table)
-        log_odds = np.fromfile(self.served, dtype=np.float32)[first - begin :]
+        served = np.fromfile(self.served, dtype=np.float32)
+        log_odds = served[first - begin :]
         label = np.asarray(table.label[first:last])
         weight = table.weight(np.arange(first, last), plan.outages)
         if weight is not None and not weight.any():
@@ -313,6 +315,8 @@ class _Run:
         references = reference_models.evaluate(self._open_source(), plan, self.shared)
         write_parquet(self.out / "intervals.parquet", per_interval.with_columns(references.interval_columns()))
         write_parquet(self.out / "scores.parquet", scores)
+        if first > begin:
+            write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
         if (open_clicks := plan.open_clicks(self.source)) is not None:
             judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
             history = self.source.history(plan.split, plan.warm_labels)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
@@ -34,6 +36,7 @@ def summary(outcome: Outcome) -> list[Sentence]:
         "changes": _changes,
         "pairs": _changes,
         "posterior": _posterior,
+        "forecast": _forecast,
         "tune": _say_tuning,
     }[outcome.suite["layout"]](outcome)
     return sentences + _caveats(outcome)
@@ -371,6 +374,33 @@ def _overall(good: int, bad: int) -> str:
 
 
 # Open clicks, and tuning.
+
+
+def _forecast(outcome: Outcome) -> list[Sentence]:
+    from tracecvr.bench.forecasts import frame_of
+    from tracecvr.forecast.backtest import SIZES
+    from tracecvr.forecast.estimators import DEFAULT
+
+    line = outcome.of_role("ours") or outcome.lines[0]
+    frame = frame_of(outcome, line)
+    if frame is None:
+        return [Sentence("fact", "No forecast is finished.")]
+    means = (
+        frame.filter(age_days=0)
+        .drop_nulls("error")
+        .group_by("estimator", "size")
+        .agg(pl.col("error", "coverage").mean())
+    )
+    found = {(row["estimator"], row["size"]): row for row in means.iter_rows(named=True)}
+    said = []
+    for size in (size for size in SIZES if (DEFAULT, size) in found):
+        ours, so_far, old = (found[name, size] for name in (DEFAULT, "so_far", "projected"))
+        said.append(
+            f"At the end of a day, final conversions of segments with {size} are forecast with an error of "
+            f"{ours['error']:.1%}; conversions so far are {so_far['error']:.1%} off, projected by one curve "
+            f"{old['error']:.1%}. {ours['coverage']:.0%} of the 90% intervals held."
+        )
+    return [Sentence("fact", one) for one in said] or [Sentence("fact", "No cell has 20 clicks or more.")]
 
 
 def _posterior(outcome: Outcome) -> list[Sentence]:

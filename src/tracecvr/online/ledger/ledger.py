@@ -297,7 +297,7 @@ class Ledger(TableSource):
         if t.refund_ts is not None:
             turns = turns_of(t.refund_ts[part])
             row, which = np.nonzero(turns < split)
-            self.files.note(number[row], len(self.schema.actions) + 1 + which, turns[row, which], turns[row, which])
+            self.files.note(number[row], len(t.schema.actions) + 1 + which, turns[row, which], turns[row, which])
 
     def _look(self) -> None:
         """The columns, which tell what they hold now."""
