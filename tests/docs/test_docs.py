@@ -77,7 +77,7 @@ def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     board = documents.run_code(compare, "docs/tutorial.md", left)["board"]
     auc = dict(zip(board.frame["method"], board.frame["auc"], strict=True))
     assert auc["Telescoped"] > auc["Vanilla"]
-    carried_out(live, tmp_path, call, capsys)
+    carry_out(live, tmp_path, call, capsys)
     store = Store.open(tmp_path / "store")
     status = status_of(store)
     assert status["joined"].get("orphans", 0) == 0, "open clicks are known by the ids of the log"
@@ -108,8 +108,8 @@ def test_the_guide_to_forecasts_runs(
     monkeypatch.chdir(tmp_path)
     (commands,), (code,) = (documents.blocks("docs/forecast.md", language) for language in ("shell", "python"))
     *first, last = commands.splitlines()
-    assert "90% interval" in carried_out("\n".join(first), tmp_path, call, capsys)
-    carried_out(last, tmp_path, call, capsys)
+    assert "90% interval" in carry_out("\n".join(first), tmp_path, call, capsys)
+    carry_out(last, tmp_path, call, capsys)
     frame = documents.run_code(code, "docs/forecast.md")["result"].forecast(by="segment", at="15d")
     assert frame.columns == pl.read_csv("forecast.csv").columns
     page = (documents.ROOT / "docs/forecast.md").read_text(encoding="utf-8")
@@ -117,7 +117,7 @@ def test_the_guide_to_forecasts_runs(
     assert [name for name in ESTIMATORS if f"| `{name}` |" not in page] == []
 
 
-def carried_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
+def carry_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
     """Carry out the commands of a guide, one a line, `>` included; returns what the last one printed."""
     capsys.readouterr()
     for line in commands.splitlines():
@@ -135,7 +135,7 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     monkeypatch.chdir(tmp_path)
     log_kinds.plain_clicks(tmp_path, 12000)
     (commands,) = documents.blocks("docs/own_log.md", "sh")
-    carried_out(commands, tmp_path, call, capsys)
+    carry_out(commands, tmp_path, call, capsys)
     result = read_json(tmp_path / "result" / "result.json")
     ours, logistic = result["metrics"]["pooled"], result["references"]["logistic"]
     assert ours["auc"] > logistic["auc"] + 0.02
@@ -158,7 +158,7 @@ def test_the_guide_to_the_live_learner_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (commands,) = documents.blocks("docs/online.md", "sh")
-    output = carried_out(commands, tmp_path, call, capsys)
+    output = carry_out(commands, tmp_path, call, capsys)
     assert "versions are identical" in output
     recent = live_metrics_of(tmp_path / "store")
     assert 0.8 < recent["predicted"] / recent["projected"] < 1.25

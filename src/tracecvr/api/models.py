@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr.api.frames import Table, collected
+from tracecvr.api.frames import Table, collect
 from tracecvr.api.own_tables import Duration, seconds
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
@@ -72,7 +72,7 @@ class Model:
 
     def log_odds(self, clicks: Table) -> npt.NDArray[np.float32]:
         """The same as log-odds."""
-        return self.engine.score(torch.from_numpy(self._ids(collected(clicks, "clicks"))))
+        return self.engine.score(torch.from_numpy(self._ids(collect(clicks, "clicks"))))
 
     def posterior(
         self,
@@ -100,7 +100,7 @@ class Model:
         actions
             Columns by action; by default each is named like its action. `{}` if nothing has happened to any click yet.
         """
-        rows = collected(clicks, "clicks")
+        rows = collect(clicks, "clicks")
         if (at is None) == (age is None):
             raise UserError("posterior: give either at (a moment) or age (time since the click)")
         columns = self._action_columns(rows, actions)
@@ -149,7 +149,7 @@ class Model:
         days
             How many of the last days; all that are open by default.
         """
-        rows = collected(clicks, "clicks")
+        rows = collect(clicks, "clicks")
         name = self.actions[0] if conversion_time is None else conversion_time
         for column in (name, *([] if by is None else [by])):
             if column not in rows.columns:

@@ -24,6 +24,7 @@ from tracecvr.base.progress import Progress
 from tracecvr.data import prepared
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
+from tracecvr.data.inspection.words import is_amount_name
 from tracecvr.datasets.logs import Logs
 
 Duration = str | float | timedelta
@@ -43,7 +44,7 @@ class OwnTables:
     folder: TemporaryFolder
 
 
-def prepared_tables(
+def prepare_tables(
     clicks: Table,
     conversions: Table,
     actions: Mapping[str, Table] | None,
@@ -84,7 +85,7 @@ def prepared_tables(
     write_text(room / "schema.toml", inspection.toml)
     schema = str(room / "schema.toml")
     chosen = Logs(schema=schema, **_options(inspection, Logs(schema=schema).origin(), labels))
-    prepared.prepare_to(room / "table", config.validated(chosen), None, progress)
+    prepared.prepare_to(room / "table", config.validate(chosen), None, progress)
     for path in room.glob("*.parquet"):
         path.unlink()
     return OwnTables(room / "table", tuple(inspection.doubts), inspection.toml, folder)
@@ -104,8 +105,10 @@ def _written(clicks: Table, others: Mapping[str, Table], said: Said, room: Path)
         if not name.isidentifier():
             raise UserError(f"action {name!r}: give it a name of letters, digits and underscores")
         frame = frame_of(given, name)
-        time = said.time_of(frame.collect_schema().names())
-        columns = [*said.id, time] if time is not None and said.id else None
+        names = frame.collect_schema().names()
+        time = said.time_of(names)
+        amounts = [column for column in names if is_amount_name(column)]
+        columns = list(dict.fromkeys([*said.id, time, *amounts])) if time is not None and said.id else None
         paths.append(_write(frame, columns, said, room / f"{name}.parquet", name))
     return paths
 
@@ -165,7 +168,7 @@ def seconds(given: Duration, name: str) -> int:
     >>> seconds("2h", "d_max"), seconds(timedelta(days=1), "d_max"), seconds(90, "d_max")
     (7200, 86400, 90)
     """
-    return config.parsed_duration(config.text_of(given), name)
+    return config.parse_duration(config.text_of(given), name)
 
 
 def moment(given: Moment, origin: int | None, name: str) -> int:

@@ -42,6 +42,15 @@ WARM_LABELS = {
 }
 """What a result says of `warm_labels`."""
 
+_ALARMS = (
+    dict.fromkeys(("kind", "segment"), pl.String)
+    | dict.fromkeys(("since", "raised", "ended"), pl.Int64)
+    | dict.fromkeys(("arrived", "expected"), pl.Float64)
+    | {"text": pl.String}
+)
+_SHOWN = 10
+"""Alarms that are printed."""
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -81,6 +90,12 @@ class Result:
         """What to do if the model is worse than a constant rate."""
         text: str | None = self.content["advice"]
         return text
+
+    @property
+    def alarms(self) -> pl.DataFrame:
+        """What was not as expected: `kind`, `segment`, `since`, `raised`, `ended`, how much `arrived` and was
+        `expected`, and all of it as `text`. A live model would have warned at `raised`."""
+        return pl.DataFrame(self.content["alarms"], _ALARMS)
 
     @property
     def warm_labels(self) -> str:
@@ -169,6 +184,9 @@ class Result:
         """What a reader of the figures has to know."""
         data = self.content["data"]
         lines = [f"warning: {self.advice}"] if self.advice else []
+        lines += [f"alarm: {alarm['text']}" for alarm in self.content["alarms"][:_SHOWN]]
+        if (more := len(self.content["alarms"]) - _SHOWN) > 0:
+            lines.append(f"{more} more alarms are in result.json")
         lines += [
             f"{name}: {count:,}"
             for name, count in data["counts"].items()

@@ -28,10 +28,10 @@ def check_no_future(subject: Subject) -> None:
     for until in (table.schema.split, table.schema.split + DAY):
         plan = replace(plan_for(table), until=until)
         first, its_scores = _run(subject, table, plan)
-        second, other_scores = _run(subject, scrambled(table, until), plan)
+        second, other_scores = _run(subject, scramble(table, until), plan)
         assert _scores(its_scores) == _scores(other_scores), "scores up to T depend on what happens after T"
         assert first.fingerprint() == second.fingerprint(), "weights at T depend on what happens after T"
-        ours, theirs = _forecast(table, its_scores, until), _forecast(scrambled(table, until), other_scores, until)
+        ours, theirs = _forecast(table, its_scores, until), _forecast(scramble(table, until), other_scores, until)
         assert ours.equals(theirs), "forecasts at T depend on what happens after T"
 
 
@@ -109,7 +109,7 @@ def check_helpers_stay_frozen(subject: Subject) -> None:
         assert all(p.grad is None for p in net.parameters()), f"helper {key[1]!r} was given a gradient"
 
 
-def scrambled(table: ClickTable, after: int) -> ClickTable:
+def scramble(table: ClickTable, after: int) -> ClickTable:
     """The same log up to a moment, another one from then on: other features, times, labels and actions."""
     rng = np.random.default_rng(7)
     action_ts = np.array(table.action_ts)

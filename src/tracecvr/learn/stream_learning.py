@@ -81,11 +81,11 @@ class StreamLearning:
                 "stream.batch_size = 1: batch normalisation needs 2 events or more, or 0 for a whole interval"
             )
 
-    def fitted_to(self, interval: int) -> StreamLearning:
+    def fit_to(self, interval: int) -> StreamLearning:
         """The same settings, with a step size for intervals of so many seconds where it is 0. With one step per
         interval, a model learns as fast by the hour, whatever the interval: Adam moves weights by about the step size.
 
-        >>> [StreamLearning().fitted_to(seconds).learning_rate for seconds in (60, 3600, 7200, 86400)]
+        >>> [StreamLearning().fit_to(seconds).learning_rate for seconds in (60, 3600, 7200, 86400)]
         [0.0001, 0.0003, 0.0006, 0.0006]
         """
         if self.learning_rate != 0:

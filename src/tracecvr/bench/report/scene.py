@@ -24,10 +24,10 @@ class Scene:
 
     @cached_property
     def styles(self) -> dict[str, int]:
-        """Row to style. The first eight stand out: ours, the bounds, then the best of the others."""
+        """Row to style. The first eight stand out: the row of the suite, the bounds, then the best of the others."""
         by_style = {style: line for role, style in _BY_ROLE.items() if (line := self.outcome.of_role(role)) is not None}
         chosen = {line.facts["name"] for line in by_style.values()}
-        others = self._ranked([line for line in self.outcome.lines if line.facts["name"] not in chosen])
+        others = self._rank([line for line in self.outcome.lines if line.facts["name"] not in chosen])
         free = (
             style for style in range(1, len(self.outcome.lines) + SERIES) if style not in by_style
         )  # 0 is ours only
@@ -43,7 +43,12 @@ class Scene:
         pairs = [(self.style(line), line) for line in self.outcome.lines]
         return sorted(((style, line) for style, line in pairs if style < SERIES), key=lambda one: one[0])
 
-    def _ranked(self, lines: Sequence[Line]) -> list[Line]:
+    @cached_property
+    def best(self) -> list[Line]:
+        """Rows that are no upper bound, the best first."""
+        return self._rank(self.outcome.fair)
+
+    def _rank(self, lines: Sequence[Line]) -> list[Line]:
         """The best first; those without the metric last."""
         metric = next((m for m in self.outcome.metrics if m in ARROWS), "auc")
         sign = -1 if metric in stats.HIGHER_IS_BETTER else 1

@@ -1,8 +1,8 @@
-"""The outcome of a bench in sentences, from its statistics: also where a baseline is the better one."""
+"""The outcome of a bench in sentences, from its statistics: a verdict to act on first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -11,11 +11,14 @@ from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.bench.posteriors import Judge, Judged
-from tracecvr.bench.report.comparisons import against_best, distances_to
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
 
 _MOST_ROWS = 6
 """Rows of a suite that get a sentence each; of more, only sums are told."""
+
+
+_OFF = 1.1
+"""PCOC up to which, or down to its inverse, a total is called right."""
 
 
 @dataclass(frozen=True)
@@ -34,44 +37,89 @@ def summary(outcome: Outcome) -> list[Sentence]:
         "pairs": _changes,
         "posterior": _posterior,
         "forecast": _forecast,
-        "tune": _tuned,
+        "tune": _say_tuning,
     }[outcome.suite["layout"]](outcome)
     return sentences + _caveats(outcome)
 
 
 def headline(outcome: Outcome) -> str:
     """What came out, for a reader who reads one thing: it stands above the figure that decides."""
+    if not outcome.lines:
+        return "No run is finished yet."
+    if outcome.suite["layout"] != "comparison":
+        return summary(outcome)[0].text
+    return " ".join(one.text for one in _verdict(outcome))
+
+
+def _deciding(outcome: Outcome) -> str | None:
+    """The metric that decides which method is taken."""
+    return next((metric for metric in ("nll", *_metrics_with_direction(outcome)) if metric in outcome.metrics), None)
+
+
+def _leader(outcome: Outcome) -> Line | None:
+    metric = _deciding(outcome)
+    return None if metric is None else next(iter(outcome.ranked(metric, column_of(metric, pooled=False))), None)
+
+
+def _verdict(outcome: Outcome) -> list[Sentence]:
+    """Which method to use, by how much it is better, how sure that is, what to look at and what it costs."""
+    metric, best = _deciding(outcome), _leader(outcome)
+    if metric is None or best is None:
+        return [Sentence("fact", "No method that could be used is finished.")]
+    second = outcome.best_other(best, metric, column_of(metric, pooled=False))
+    made = [_choice(outcome, best, second, metric), _calibration(best), _to_bound(outcome, best, metric)]
+    return [one for one in (*made, _cost(outcome, best)) if one is not None]
+
+
+def _choice(outcome: Outcome, best: Line, second: Line | None, metric: str) -> Sentence:
+    """Which method to use."""
+    name, mine = NAMES[metric], best.mean(column_of(metric, pooled=False))
+    if second is None:
+        return Sentence("fact", f"{best.name} has {mine:.4f} in {name}. There is no other method to compare it with.")
+    gap = outcome.difference(best, second, metric, pooled=False)
+    if gap is None:
+        return Sentence("open", f"{best.name} has the best {name}, {mine:.4f}; it shares no seed with {second.name}.")
+    size = f"its {name}, {mine:.4f}, is {abs(gap.mean):.4f} {'higher' if gap.mean > 0 else 'lower'} than that of the "
+    size += f"next, {second.name}"
+    if gap.clear:
+        return Sentence("better", f"Use {best.name}: {size}. That is {_how_sure(gap)}.")
+    cheap = min((best, second), key=_seconds)
+    why = "with one seed and one day nobody knows how sure that is" if gap.low is None else f"that is {_how_sure(gap)}"
+    use = (
+        f"Until more seeds or days decide, use the one that costs less, {cheap.name}."
+        if gap.low is None
+        else (f"Use the one that costs less, {cheap.name}.")
+    )
+    return Sentence("open", f"{best.name} is ahead: {size}, but {why}. {use}")
+
+
+def _how_sure(gap: stats.Difference) -> str:
+    p = "p < 0.001" if (gap.p or 0) < 0.001 else f"p = {gap.p:.3f}"
+    over = f"{gap.n} seeds" if gap.over == "seeds" else f"{gap.n} days of one seed"
+    interval = f"95 % interval {gap.low:+.4f} to {gap.high:+.4f}, {p}"
+    return f"{'' if gap.clear else 'not '}statistically significant over {over} ({interval})"
+
+
+def _calibration(line: Line) -> Sentence | None:
+    """Whether the total of what is predicted is right."""
+    pcoc = line.mean("pcoc")
+    if pcoc is None:
+        return None
+    text = f"It predicts {pcoc:.2f} conversions for each observed one (PCOC)"
+    if 1 / _OFF <= pcoc <= _OFF:
+        return Sentence("fact", f"{text}: the total is right within {_OFF - 1:.0%}.")
+    return Sentence("worse", f"{text}: look at calibration over time before you bid by it.")
+
+
+def _to_bound(outcome: Outcome, line: Line, metric: str) -> Sentence | None:
+    """How much is left to a method that knows every label at once."""
     bound = outcome.of_role("upper")
-    metric = next((metric for metric in ("nll", "auc") if metric in outcome.metrics), None)
-    if bound is None or metric is None or not against_best(outcome):
-        return summary(outcome)[0].text if outcome.lines else "No run is finished yet."
-    ranked = [(line, gap) for line, gap in distances_to(outcome, bound, metric) if line.facts["role"] != "upper"]
-    if not ranked:
-        return f"No method is finished together with {bound.name}."
-    (best, nearest), *others = ranked
-    sentences = [f"{best.name} comes closest to {bound.name}: its {NAMES[metric]} is {_apart(nearest)}."]
-    if others:
-        second, gap = others[0]
-        verdict = _verdict_on_lead(outcome, best, second, metric)
-        sentences.append(f"The next is {second.name}, {_apart(gap)}; {verdict}.")
-    ours = outcome.of_role("ours")
-    place = next((n for n, (line, _) in enumerate(ranked, start=1) if line is ours), 0)
-    if ours is not None and place > 2:
-        sentences.append(f"{ours.name} is {_ordinal(place)} of {len(ranked)}, {_apart(ranked[place - 1][1])}.")
-    return " ".join(sentences)
-
-
-def _apart(gap: stats.Difference) -> str:
-    """How far a figure is from the bound's."""
-    return f"{abs(gap.mean):.4f} {'higher' if gap.mean > 0 else 'lower'}"
-
-
-def _verdict_on_lead(outcome: Outcome, best: Line, second: Line, metric: str) -> str:
-    lead = outcome.difference(best, second, metric, pooled=False)
-    if lead is None or lead.low is None:
-        return "with one seed it is not known whether that is more than chance"
-    over = f"{len(outcome.bench['seeds'])} seeds" if lead.over == "seeds" else f"{lead.n} days of one seed"
-    return f"the lead is {'' if lead.clear else 'not '}statistically significant over {over}"
+    gap = None if bound is None else outcome.difference(line, bound, metric, pooled=False)
+    if bound is None or gap is None:
+        return None
+    worse = stats.better(metric, 0.0, gap.mean)
+    where = f"{abs(gap.mean):.4f} {'worse' if worse else 'better'} than {bound.name}, which knows every label at once"
+    return Sentence("fact", f"In {NAMES[metric]} it is {where}.")
 
 
 def _caveats(outcome: Outcome) -> list[Sentence]:
@@ -92,33 +140,36 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
     return [Sentence("worse", worse)] * bool(lost) + [Sentence("fact", text) for text in caveats]
 
 
-# A comparison: ours against the best of the others, metric by metric.
+# A comparison: which method to use, and the best of them against the others, metric by metric.
 
 
 def _comparison(outcome: Outcome) -> list[Sentence]:
-    ours = outcome.of_role("ours")
-    if ours is None:
-        return [Sentence("fact", "No row of ours (TRACE) is finished, so nothing is compared with it.")]
-    sentences = [_against_best(outcome, ours, metric) for metric in _directed(outcome)]
-    sentences += [*_forms(outcome, ours), *_bounds(outcome), _gap_closed(outcome, ours), _cost(outcome, ours)]
-    sentences += [_elsewhere(outcome)]
-    return [one for one in sentences if one is not None]
+    best, made = _leader(outcome), _verdict(outcome)
+    if best is None:
+        return made
+    rest = [
+        _against_best(outcome, best, metric)
+        for metric in _metrics_with_direction(outcome)
+        if metric != _deciding(outcome)
+    ]
+    rest += [*_forms(outcome, best), *_bounds(outcome), _gap_closed(outcome, best), _elsewhere(outcome)]
+    return made + [one for one in rest if one is not None]
 
 
-def _directed(outcome: Outcome) -> list[str]:
+def _metrics_with_direction(outcome: Outcome) -> list[str]:
     return [metric for metric in outcome.metrics if metric in ARROWS]
 
 
 def _against_best(outcome: Outcome, ours: Line, metric: str) -> Sentence | None:
     column = column_of(metric, pooled=False)
-    other, mine = outcome.best_baseline(metric, column), ours.mean(column)
+    other, mine = outcome.best_other(ours, metric, column), ours.mean(column)
     theirs = None if other is None else other.mean(column)
     if other is None or mine is None or theirs is None:
         return None
     difference = outcome.difference(ours, other, metric, pooled=False)
     rank = _rank(outcome, ours, metric, column)
     verdict, words = verdict_of(metric, difference, len(outcome.bench["seeds"]))
-    figures = f"{ours.name} has {mine:.4f}, {rank}; the best baseline, {other.name}, has {theirs:.4f}"
+    figures = f"{ours.name} has {mine:.4f}, {rank}; the best other, {other.name}, has {theirs:.4f}"
     return Sentence(verdict, f"{NAMES[metric]}: {figures}. {words}")
 
 
@@ -165,7 +216,7 @@ def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
     if zero is None or upper is None:
         return None
     parts = []
-    for metric in _directed(outcome):
+    for metric in _metrics_with_direction(outcome):
         column = column_of(metric, pooled=False)
         value, low, high = (line.mean(column) for line in (ours, zero, upper))
         if metric not in BY_INTERVAL or value is None or low is None or high is None:
@@ -175,26 +226,30 @@ def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
             parts.append(f"{closed:.0%} in {NAMES[metric]}")
     if not parts:
         return None
-    return Sentence("fact", f"Of the gap from {zero.name} to {upper.name}, {ours.name} closes {_listed(parts)}.")
+    return Sentence("fact", f"Of the gap from {zero.name} to {upper.name}, {ours.name} closes {_list(parts)}.")
 
 
 def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
-    others = [line for line in outcome.lines if line is not ours and line.facts["role"] == "method"]
+    others = [line for line in outcome.fair if line is not ours]
     mine, mine_s = ours.mean("shown_per_click"), _seconds(ours)
-    if not others or not mine:
+    if not mine:
         return None
-    shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
-    times = sorted(_seconds(line) for line in others)
-    return Sentence(
-        "fact",
-        f"Cost: {ours.name} is shown {mine:.2f} events per click (the other methods {shown[0]:.2f} to {shown[-1]:.2f}) "
-        f"and takes {duration(mine_s)} per run (the others {duration(times[0])} to {duration(times[-1])}).",
-    )
+    text = f"A run takes {duration(mine_s)}, with {mine:.2f} events per click"
+    if others:
+        shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
+        times = sorted(_seconds(line) for line in others)
+        text += f" (the others: {_range(times, duration)}, {_range(shown, lambda n: f'{n:.2f}')})"
+    return Sentence("fact", f"{text}.")
+
+
+def _range(values: Sequence[float], written: Callable[[float], str]) -> str:
+    low, high = written(values[0]), written(values[-1])
+    return low if low == high else f"{low} to {high}"
 
 
 def _elsewhere(outcome: Outcome) -> Sentence | None:
     """Which of the methods is safest on other logs, for a reader who has to take one."""
-    findings, fair = load_findings(), [line for line in outcome.lines if line.facts["role"] != "upper"]
+    findings, fair = load_findings(), outcome.fair
     scored = [(mean, line) for line in fair if (mean := line.mean("nll")) is not None]
     best = min(scored, key=lambda one: one[0])[1] if scored else None
     here = dict.fromkeys(line.facts["method"] for line in fair)
@@ -217,16 +272,16 @@ def _seconds(line: Line) -> float:
 
 
 def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
-    """Ours against the best of each form, and whom the form helps."""
-    forms = dict.fromkeys(line.facts["variant"] for line in outcome.baselines if outcome.base_of(line) is not None)
-    shown = [m for m in _directed(outcome) if m in BY_INTERVAL]
+    """The best method against the best of each form, and whom the form helps."""
+    forms = dict.fromkeys(line.facts["variant"] for line in outcome.fair if outcome.base_of(line) is not None)
+    shown = [m for m in _metrics_with_direction(outcome) if m in BY_INTERVAL]
     sentences = [_against_form(outcome, ours, form, metric) for form in forms for metric in shown]
-    return sentences + [_helped(outcome, form, metric) for form in forms for metric in shown]
+    return sentences + [_say_help(outcome, form, metric) for form in forms for metric in shown]
 
 
 def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sentence | None:
     column = column_of(metric, pooled=False)
-    best = outcome.best_baseline(metric, column, form)
+    best = outcome.best_other(ours, metric, column, form)
     if best is None:
         return None
     verdict, words = verdict_of(
@@ -237,7 +292,7 @@ def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sente
     )
 
 
-def _helped(outcome: Outcome, form: str, metric: str) -> Sentence:
+def _say_help(outcome: Outcome, form: str, metric: str) -> Sentence:
     by: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
     for line in outcome.lines:
         base = outcome.base_of(line)
@@ -245,7 +300,7 @@ def _helped(outcome: Outcome, form: str, metric: str) -> Sentence:
             difference = outcome.difference(line, base, metric, pooled=False)
             by[verdict_of(metric, difference, len(outcome.bench["seeds"]))[0]].append(line.facts["label"])
     words = {"better": "better for", "worse": "worse for", "open": "not statistically significant for"}
-    parts = [f"{words[verdict]} {_listed(names)}" for verdict, names in by.items() if names]
+    parts = [f"{words[verdict]} {_list(names)}" for verdict, names in by.items() if names]
     return Sentence(_overall(len(by["better"]), len(by["worse"])), f"{NAMES[metric]} with {form}: {'; '.join(parts)}.")
 
 
@@ -254,7 +309,11 @@ def _bounds(outcome: Outcome) -> list[Sentence | None]:
     plain = {line.facts["method"]: line for line in outcome.lines if outcome.base_of(line) is None}
     at = {line.facts["settings"].get("schedule_of"): line for line in outcome.lines if line.facts["role"] == "upper"}
     pairs = [(plain[method], oracle) for method, oracle in at.items() if method in plain]
-    return [_above(outcome, pairs, metric) for metric in _directed(outcome) if metric in BY_INTERVAL] if pairs else []
+    return (
+        [_above(outcome, pairs, metric) for metric in _metrics_with_direction(outcome) if metric in BY_INTERVAL]
+        if pairs
+        else []
+    )
 
 
 def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
@@ -263,7 +322,7 @@ def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) ->
         difference = outcome.difference(line, oracle, metric, pooled=False)
         if difference is not None and difference.clear and stats.better(metric, difference.mean, 0.0):
             above.append(line.name)
-    who = f"{_listed(above)} significantly better: there it is no bound" if above else "none significantly better"
+    who = f"{_list(above)} significantly better: there it is no bound" if above else "none significantly better"
     return Sentence("fact", f"{NAMES[metric]} against Oracle at a method's own moments ({len(pairs)} methods): {who}.")
 
 
@@ -275,14 +334,14 @@ def _changes(outcome: Outcome) -> list[Sentence]:
     if not pairs:
         return [Sentence("fact", "No row is finished together with the row that it is compared with.")]
     if len(pairs) > _MOST_ROWS:
-        return [_counted(outcome, pairs, metric) for metric in _directed(outcome)]
+        return [_counted(outcome, pairs, metric) for metric in _metrics_with_direction(outcome)]
     return [_change(outcome, line, base) for line, base in pairs]
 
 
 def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
     """One row in all metrics; the mark goes by the first of them that is clear."""
     parts, verdicts = [], []
-    for metric in _directed(outcome):
+    for metric in _metrics_with_direction(outcome):
         difference = outcome.difference(line, base, metric, pooled=False)
         if difference is None:
             continue
@@ -293,7 +352,7 @@ def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
     mark = next((verdict for verdict in verdicts if verdict != "open"), "open")
     if {"better", "worse"} <= set(verdicts):
         mark = "open"
-    return Sentence(mark, f"{line.name} against {base.name}: {_listed(parts) or 'no seed in common'}.")
+    return Sentence(mark, f"{line.name} against {base.name}: {_list(parts) or 'no seed in common'}.")
 
 
 def _counted(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
@@ -347,7 +406,7 @@ def _forecast(outcome: Outcome) -> list[Sentence]:
 def _posterior(outcome: Outcome) -> list[Sentence]:
     judged, ours = Judged(outcome), outcome.of_role("ours")
     if ours is None or not judged.ages:
-        return [Sentence("fact", "No posterior of ours (TRACE) is finished.")]
+        return [Sentence("fact", "No method with a posterior is finished.")]
     return [_ages_won(judged, ours, metric, other) for metric in ("nll", "auc", "ece") for other in _OTHERS]
 
 
@@ -361,7 +420,7 @@ def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
     won = [duration(age) for age, difference in each.items() if stats.better(metric, difference.mean, 0.0)]
     verdicts = [verdict_of(metric, difference, len(judged.outcome.bench["seeds"]))[0] for difference in each.values()]
     good, bad = verdicts.count("better"), verdicts.count("worse")
-    which = f" ({_listed(won)})" if won and len(won) < len(each) else ""
+    which = f" ({_list(won)})" if won and len(won) < len(each) else ""
     text = (
         f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {_OTHERS[other]} at {len(won)} of "
         f"{len(each)} ages{which}, by the mean; statistically significant: better at {good}, worse at {bad}."
@@ -369,7 +428,7 @@ def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
     return Sentence(_overall(good, bad), text)
 
 
-def _tuned(outcome: Outcome) -> list[Sentence]:
+def _say_tuning(outcome: Outcome) -> list[Sentence]:
     metric, best = outcome.suite["score"], tune.best(outcome)
     gained = [line for line in best.values() if tune.chosen(outcome, line)]
     return [
@@ -382,10 +441,10 @@ def _tuned(outcome: Outcome) -> list[Sentence]:
     ]
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _list(parts: Sequence[str]) -> str:
     """With commas and an and; a name with a comma of its own in quotes.
 
-    >>> _listed(["a", "b, too", "c"])
+    >>> _list(["a", "b, too", "c"])
     'a, "b, too" and c'
     """
     quoted = [f'"{part}"' if "," in part else part for part in parts]

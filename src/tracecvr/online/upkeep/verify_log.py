@@ -14,8 +14,8 @@ from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
+from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.erasure import ANSWERS
-from tracecvr.online.ledger.files import LEDGER
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -64,10 +64,10 @@ def verify_log(store: Store, progress: Progress = no_progress) -> LogVerificatio
     with tempfile.TemporaryDirectory(prefix="tracecvr_replay_") as folder:
         engine = store.engine()
         engine.keep_answers_in(Path(folder) / ANSWERS)
-        return _replayed(store, engine, ledger_of(store, engine, Path(folder) / LEDGER, temporary=True), progress)
+        return _replay(store, engine, ledger_of(store, engine, Path(folder) / LEDGER, temporary=True), progress)
 
 
-def _replayed(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
+def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
     log, guard = WholeLog(store), guard_of(store)
     versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).listed()}
     last = max(versions, default=log.closed())
