@@ -44,7 +44,7 @@ def simulated(days: int = 90, segments: int = 60, seed: int = 0, refunds: float 
     taken = (rng.random(len(day)) < refunds) & (known != NEVER) & (known + HOUR <= click + d_max * DAY)
     within = 1 - np.exp(-d_max / 1.5)
     p = (rates[segment] * within).astype(np.float32)
-    refund = np.where(taken, known + HOUR, NEVER) if refunds else None
+    refund = (np.where(taken, known + HOUR, NEVER),) if refunds else ()
     o = Outcomes(segment, click, click, known, np.log(p / (1 - p)), d_max * DAY, refund)
     return count(o, segments, (days + later) * DAY)
 
@@ -53,7 +53,8 @@ def test_cells_count_what_was_known() -> None:
     at = int(TABLE.click_ts[-1]) - DAY // 3
     some = (np.arange(len(TABLE)) % 3 == 0) & (TABLE.action_ts[:, 0] != NEVER)
     refund = np.where(some, np.where(some, TABLE.action_ts[:, 0], 0) + HOUR, NEVER)
-    table = replace(TABLE, refund_ts=refund)
+    regained = np.where(some & (np.arange(len(TABLE)) % 2 == 0), np.where(some, refund, 0) + HOUR, NEVER)
+    table = replace(TABLE, refund_ts=np.stack([refund, regained, np.full_like(refund, NEVER)], axis=1))
     cells = count(outcomes_of(table, SEGMENT, SERVED), 8, at)
     assert cells.lags == 2
     for segment, day, age in ((0, 0, 0), (1, 2, 1), (5, cells.days - 1, 0), (7, 1, 2), (3, cells.days - 2, 1)):
@@ -61,7 +62,8 @@ def test_cells_count_what_was_known() -> None:
         mine = (segment == SEGMENT) & (TABLE.click_ts >= end - DAY) & (TABLE.click_ts < end)
         clock, had = end + age * DAY, TABLE.action_ts[:, 0]
         known = (had < clock) & (had - TABLE.click_ts <= 2 * DAY)
-        undone = (refund < clock) & (refund <= TABLE.click_ts + 2 * DAY)
+        last = np.minimum(clock - 1, TABLE.click_ts + 2 * DAY)
+        undone = (refund <= last) & (regained > last)
         assert cells.clicks[segment, day] == mine.sum() > 0
         assert cells.conversions[segment, day, age] == (mine & known & ~undone).sum()
     assert cells.takes_back
@@ -118,6 +120,17 @@ def test_what_is_known_of_segments_makes_forecasts_better() -> None:
             assert found.final[name].sum() == pytest.approx(truth.sum(), rel=0.02)
     assert off["blend"] < off["bf"] < off["ladder"] < off["so_far"]
     assert off["blend"] < 1.02 * min(off.values())
+
+
+def test_a_few_scored_clicks_do_not_speak_for_a_day() -> None:
+    cells = simulated(later=0)
+    scored, predicted = np.array(cells.scored), np.array(cells.predicted)
+    scored[:, -1] = predicted[:, -1] = 0
+    without = forecast(replace(cells, scored=np.array(scored), predicted=np.array(predicted)), {}, days=1)
+    scored[:, -1], predicted[:, -1] = 1, 0.9
+    few = cells.clicks[:, -1] > 2
+    assert few.all()
+    assert forecast(replace(cells, scored=scored, predicted=predicted), {}, days=1).equals(without)
 
 
 def test_a_new_segment_is_forecast_by_the_model() -> None:
