@@ -71,7 +71,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=3,
 )
-EDGES = [
+EDGES: list[Any] = [
     1 << 63,
     -(1 << 63),
     (1 << 63) - 1,

@@ -15,7 +15,8 @@ from tracecvr.data.table import Feature, Growth, Schema
 from tracecvr.learn import fast_scores
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import fast_score
-from tracecvr.learn.stream_learning import StreamLearning
+from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
+from tracecvr.nets import numpy_mlp
 from tracecvr.nets.numpy_mlp import NumpyMLP
 from tracecvr.nets.rows import Rows
 from tracecvr.stream.source import TableSource
@@ -24,12 +25,12 @@ DAY = 86400
 SMALL: dict[str, Any] = {"hidden": (24, 8), "warm_epochs": 1, "batch_size": 128}
 
 
-def trained(method: str = "vanilla", stream: StreamLearning | None = None, **options: Any) -> Engine:
+def trained(method: str = "vanilla", stream: StreamLearning = AS_WARM_UP, **options: Any) -> Engine:
     """An engine that has learnt a day: its batch statistics and averages are not those of the start."""
     table = small_log()
     source, split = TableSource(table), table.schema.split
     chosen = registry.get("method", method)(**SMALL | options)
-    engine = Engine(chosen, table.schema, **({} if stream is None else {"stream": stream}))
+    engine = Engine(chosen, table.schema, stream=stream)
     engine.warm_up(source.history(split, "censored"))
     engine.tick(source, split, split + DAY)
     return engine
@@ -39,7 +40,7 @@ def trained(method: str = "vanilla", stream: StreamLearning | None = None, **opt
 @pytest.mark.parametrize("average", [None, "lazily"])
 def test_scores_are_those_of_the_engine(method: str, average: str | None) -> None:
     lazily = StreamLearning(average=DAY, optimiser="lazy_adam", warm_optimiser="lazy_adam")
-    engine = trained(method, lazily if average else None)
+    engine = trained(method, lazily if average else AS_WARM_UP)
     score = fast_score(engine)
     assert score is not None
     x = small_log().x
@@ -64,7 +65,9 @@ def a_schema(**changed: Any) -> Schema:
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "wide_deep"])
-def test_every_kind_of_feature_and_sampled_negatives(backbone: str) -> None:
+@pytest.mark.parametrize("most", [0, 1 << 24])
+def test_every_kind_of_feature_and_sampled_negatives(backbone: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numpy_mlp, "_PROJECTED", most)
     schema = a_schema(negatives_kept=0.25)
     engine = Engine(registry.get("method", "vanilla")(**SMALL, backbone=backbone), schema, 3)
     rng = np.random.default_rng(0)

@@ -26,6 +26,7 @@ from tracecvr.online.service.replica import Mirror, opened, replica
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import Parts, create
 from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 EVENTS = the_events()
 CLICKS = [without_type(event) for event in EVENTS[:300] if event["type"] == "click"]
@@ -69,7 +70,8 @@ def test_two_replicas_follow_the_writer_and_go_on_when_it_is_killed(made: Made, 
             assert scores(one) == scores(other) == first
             send(store, EVENTS[:300])
             learn_all(store)
-            until(lambda: scores(one)["version"] == scores(other)["version"] > 0)
+            wanted = Versions(store.folder, store.settings.keep).serving()
+            until(lambda: scores(one)["version"] == scores(other)["version"] == wanted)
             newest = scores(one)
             assert newest == scores(other) != first
             of_writer = described(f"http://127.0.0.1:{port}")

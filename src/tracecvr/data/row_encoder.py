@@ -81,11 +81,11 @@ def _rare(column: Column) -> Read:
         return -1 - int(ids[0, 0]) if unreadable else int(ids[0, 0])
 
     @lru_cache(_REMEMBERED)
-    def remember(_: type, value: Any) -> int:
+    def remember(_: str, value: Any) -> int:
         return ask(value)
 
     def read(value: Any) -> int:
-        return ask(value) if isinstance(value, list | dict) else remember(type(value), value)
+        return ask(value) if isinstance(value, list | dict) else remember(type(value).__name__, value)
 
     return read
 

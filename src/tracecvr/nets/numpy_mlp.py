@@ -19,55 +19,88 @@ from tracecvr.nets.growing import GrowingMap
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[Any]
+Part = Callable[[Integers], Floats]
+"""What some features of clicks come to: (B, F) -> (B, n)."""
+
+_PROJECTED = 1 << 24
+"""Numbers that are computed beforehand at most: 64 MB."""
 
 
 class NumpyMLP:
     """A copy of a net's weights, with each batch normalisation folded into the layer after it. Tables are shared with
-    the net, not copied: the net must not learn any more."""
+    the net, not copied: the net must not learn any more. Small ones are multiplied by the first layer beforehand."""
 
     def __init__(self, net: MLP) -> None:
-        self._embed = _embedding(net.embedding)
-        self._dense = net.embedding.dim * net.embedding.fields
-        self._layers = _layers(net.layers)
-        first, _ = self._layers[0]
-        places = np.cumsum([self._dense, *(size for _, size in net.embedding.one_hot)])[:-1]
-        self._one_hot = [(j, first[at:]) for (j, _), at in zip(net.embedding.one_hot, places, strict=True)]
-        self._layers[0] = first[: self._dense], self._layers[0][1]
-        self._wide = _embedding(net.wide) if isinstance(net, WideDeep) else None
+        (first, self._bias), *self._layers = _layers(net.layers)
+        embedding, width = net.embedding, net.embedding.dim * len(net.embedding.tables)
+        sizes = [embedding.sizes[table] for table in embedding.tables]
+        self._parts: list[Part] = []
+        if sum(sizes) * first.shape[1] <= _PROJECTED:
+            self._parts.append(_projected(embedding, first[:width]))
+        else:
+            self._parts.append(_multiplied(_look_up(embedding), first[:width]))
+        for number, grown in enumerate(_grown(embedding)):
+            start = width + number * embedding.dim
+            self._parts.append(_multiplied(grown, first[start : start + embedding.dim]))
+        start = embedding.dim * embedding.fields
+        for j, size in embedding.one_hot:
+            self._parts.append(_row_of(j, first[start : start + size]))
+            start += size
+        self._wide = [_look_up(net.wide), *_grown(net.wide)] if isinstance(net, WideDeep) else []
 
     def __call__(self, x: Integers) -> Floats:  # (B, F) -> (B, J)
-        weight, bias = self._layers[0]
-        h = self._embed(x) @ weight
-        h += bias
-        for j, rows in self._one_hot:
-            h += rows[x[:, j]]
-        for weight, bias in self._layers[1:]:
+        h = self._bias + self._parts[0](x)
+        for part in self._parts[1:]:
+            h += part(x)
+        for weight, bias in self._layers:
             np.maximum(h, 0, out=h)
             h = h @ weight
             h += bias
-        if self._wide is not None:
-            h[:, 0] += np.float32(WIDE_STEPS) * self._wide(x).sum(1)
+        for values in self._wide:
+            h[:, 0] += np.float32(WIDE_STEPS) * values(x).sum(1)
         return h
 
 
 def numpy_form(net: nn.Module) -> NumpyMLP | None:
     """The same net as NumPy calls, if it is of a kind that is known here."""
-    return NumpyMLP(net) if type(net) in (MLP, WideDeep) else None
+    return NumpyMLP(net) if isinstance(net, MLP) and type(net) in (MLP, WideDeep) else None
 
 
-def _embedding(embedding: Embedding) -> Callable[[Integers], Floats]:
-    """Embeddings side by side: (B, F) -> (B, fields * dim)."""
-    table, dim = _array(embedding.table.weight), embedding.dim
-    columns = np.array(embedding.embedded, np.intp)
+def _look_up(embedding: Embedding) -> Part:
+    """Embeddings of features of the common table, side by side."""
+    table, columns = _array(embedding.table.weight), np.array(embedding.embedded, np.intp)
     starts = np.array([embedding.starts[t] for t in embedding.tables], np.intp)
-    grown = [(j, embedding.maps[n], _array(embedding.grown_tables[n].weight)) for j, n in embedding.grown]
+    return lambda x: table[x[:, columns] + starts].reshape(len(x), -1)
 
-    def embed(x: Integers) -> Floats:
-        dense: Floats = table[x[:, columns] + starts].reshape(len(x), len(columns) * dim)
-        parts = [rows[_rows_of(one, x[:, j + 1].astype(np.int64) << 31 | x[:, j])] for j, one, rows in grown]
-        return np.concatenate([dense, *parts], axis=1) if parts else dense
 
-    return embed
+def _projected(embedding: Embedding, weight: Floats) -> Part:
+    """The same, multiplied by a layer: a row for each value of each feature, of which a click adds up some."""
+    table, dim = _array(embedding.table.weight), embedding.dim
+    spans = [(embedding.starts[t], embedding.sizes[t]) for t in embedding.tables]
+    blocks = [table[at : at + n] @ weight[i * dim : (i + 1) * dim] for i, (at, n) in enumerate(spans)]
+    rows = np.concatenate([np.zeros((0, weight.shape[1]), np.float32), *blocks])
+    columns = np.array(embedding.embedded, np.intp)
+    starts = np.cumsum([0, *(size for _, size in spans)])[:-1]
+    return lambda x: rows[x[:, columns] + starts].sum(1)
+
+
+def _grown(embedding: Embedding) -> list[Part]:
+    """Embeddings of each growing feature."""
+
+    def part(j: int, number: int) -> Part:
+        one, rows = embedding.maps[number], _array(embedding.grown_tables[number].weight)
+        return lambda x: rows[_rows_of(one, x[:, j + 1].astype(np.int64) << 31 | x[:, j])]
+
+    return [part(j, number) for j, number in embedding.grown]
+
+
+def _multiplied(part: Part, weight: Floats) -> Part:
+    return lambda x: part(x) @ weight
+
+
+def _row_of(j: int, weight: Floats) -> Part:
+    """What a one-hot feature adds."""
+    return lambda x: weight[x[:, j]]
 
 
 def _rows_of(one: GrowingMap, key: Integers) -> Integers:

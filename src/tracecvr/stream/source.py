@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.data.outages import Outages, hides
-from tracecvr.data.table import NEVER, ClickTable, Ints, Schema
+from tracecvr.data.table import NEVER, ClickTable, Ints, Schema, turns_of
 from tracecvr.stream.reveal import (
     After,
     Again,
@@ -248,7 +248,8 @@ class TableHistory:
         if self.censored:
             known = table.known_ts[row] <= clock[:, None]
             action_ts, known_ts = np.where(known, action_ts, NEVER), np.where(known, table.known_ts[row], NEVER)
-            undone = None if undone is None else np.where(undone <= clock, undone, NEVER)
+            if undone is not None:
+                undone = np.where(turns_of(undone) <= clock[:, None], turns_of(undone), NEVER)
         events = reveal(
             x=table.x[row],
             click_ts=table.click_ts[row],

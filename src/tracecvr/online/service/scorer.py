@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import NEVER
+from tracecvr.data.table import NEVER, TURNS, add_turn
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.fast_scores import Score, fast_score
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -29,6 +30,8 @@ class ServingModel:
     """The challenger whose version it is; None is the store's own model."""
     engine: Engine
     manifest: dict[str, Any]
+    fast: Score | None = None
+    """The engine's scores by NumPy calls, where these agree with torch."""
 
 
 class Scored(NamedTuple):
@@ -64,20 +67,24 @@ class LiveScorer:
         self._seen = state
         return True
 
-    def score(self, bodies: Sequence[str]) -> Scored:
-        """Log-odds of clicks, and counts of their bad values."""
-        model, (x, unreadable) = self.ready(), self.store.reader.encode_and_count(bodies)
+    def score(self, clicks: Sequence[Sequence[Any]]) -> Scored:
+        """Log-odds of clicks, of which raw values are given, and counts of their bad values."""
+        model, (x, unreadable) = self.ready(), self.store.reader.encode_clicks(clicks)
+        if model.fast is not None and np.isfinite(log_odds := model.fast(x)).all():
+            return Scored(log_odds, model.version, unreadable)
         with self._asking:
             return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)
 
     def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
         """Log-odds of a click given what is known of it at a clock, and what that is."""
         model, kinds = self.ready(), len(self.store.schema.actions)
-        happened, undone = np.full((1, kinds), NEVER), np.full(1, NEVER)
-        for action in actions:
+        happened, undone = np.full((1, kinds), NEVER), np.full((1, len(TURNS)), NEVER)
+        for action in sorted(actions, key=lambda one: one.seen):
             if action.kind > kinds:
-                undone[0] = min(undone[0], action.seen)
+                add_turn(undone[0], action.seen, refund=True)
             elif 0 <= action.ts - click.ts <= self.store.schema.d_max:
+                if action.kind == 1 and happened[0, 0] != NEVER:
+                    add_turn(undone[0], action.seen, refund=False)
                 happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
         assert click.body is not None
         known = reveal(
@@ -105,7 +112,7 @@ class LiveScorer:
             raise UserError(f"version {number} was removed")
         engine = self.store.engine()
         self.versions.load(engine, manifest)
-        return ServingModel(number, self.store.model, engine, manifest)
+        return ServingModel(number, self.store.model, engine, manifest, fast_score(engine))
 
 
 class NotReadyError(Exception):

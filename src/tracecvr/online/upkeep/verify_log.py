@@ -15,8 +15,8 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
 from tracecvr.online.learner.watching import Watch
+from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.erasure import ANSWERS
-from tracecvr.online.ledger.files import LEDGER
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -119,7 +119,12 @@ def as_table(store: Store, out: Path) -> ClickTable:
         click_ts=t.click_ts[kept],
         click_id=t.click_id[kept],
         action_ts=t.action_ts[kept],
-        schema=replace(t.schema, observed_until=store.grid.bounds(ledger.done)[0], notes=notes),
+        schema=replace(
+            t.schema,
+            observed_until=store.grid.bounds(ledger.done)[0],
+            notes=notes,
+            outages=Watch(store).declared,
+        ),
         counts={"clicks": len(kept), **{k: v for k, v in ledger.counts.items() if v}},
         refund_ts=undone if (undone != NEVER).any() else None,
         late_known_ts=t.known_ts[kept],
