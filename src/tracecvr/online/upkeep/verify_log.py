@@ -129,6 +129,7 @@ def as_table(store: Store, out: Path) -> ClickTable:
         if ledger.done < log.closed():
             ledger.advance()
     table = table_of(ledger, ledger.known_between(0, _ALWAYS))
+    table = replace(table, schema=replace(table.schema, outages=Watch(store).declared))
     with atomic_directory(out) as folder:
         table.write_columns(folder)
         store.reader.encoder.save(folder / "encoder.json")
