@@ -54,7 +54,7 @@ QUICK = Size("quick", 300, 50, 1, 2.0, 10.0)
 
 def main() -> None:
     given = command.parser(__doc__, "front", QUICK, FULL).parse_args()
-    command.carried_out("front", given.size.name, given.out, lambda room: measured(given.size, room))
+    command.carry_out("front", given.size.name, given.out, lambda room: measured(given.size, room))
 
 
 def measured(size: Size, room: Path) -> list[Figure]:

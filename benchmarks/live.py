@@ -72,7 +72,7 @@ def main() -> None:
             figures += PARTS[part](given.size, room / part)
         return figures
 
-    command.carried_out("live", given.size.name, given.out, measured)
+    command.carry_out("live", given.size.name, given.out, measured)
 
 
 # Traffic: a tick of an hour at the paper's sizes, alone and beside a writer.

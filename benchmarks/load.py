@@ -95,7 +95,7 @@ class Site:
 
 def main() -> None:
     given = command.parser(__doc__, "load", QUICK, FULL).parse_args()
-    command.carried_out("load", given.size.name, given.out, lambda room: measured(given.size, room))
+    command.carry_out("load", given.size.name, given.out, lambda room: measured(given.size, room))
 
 
 def measured(size: Size, room: Path) -> list[Figure]:

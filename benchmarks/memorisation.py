@@ -58,7 +58,7 @@ def gains(name: str, data: str, source: Path | None, days: int, every: int = 6, 
         method, plugins, data, source, dict(one.split("=", 1) for one in settings.split(",") if one), options
     )
     table = spec.open_log(no_progress).table
-    plan, stream = spec.plan.resolved(table), TableSource(table)
+    plan, stream = spec.plan.resolve(table), TableSource(table)
     plan = replace(plan, until=min(plan.until, plan.split + days * DAY))
     engine = Engine(spec.method, table.schema, spec.seed, spec.plugins, plan.publish_lag)
     engine.warm_up(stream.history(plan.split, plan.warm_labels))

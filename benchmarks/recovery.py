@@ -35,7 +35,7 @@ def gap(method: str, seed: int, clicks: int = CLICKS, plugin: str | None = None)
     """The mean divergence from the truth over the stream, and served rate over true rate."""
     torch.set_num_threads(1)
     table, _ = Synthetic(clicks=clicks, log_seed=seed, interval=2 * HOUR, drift=1.5).prepare(None)
-    plan, source = Plan(until=24 * DAY).resolved(table), TableSource(table)
+    plan, source = Plan(until=24 * DAY).resolve(table), TableSource(table)
     plugins = () if plugin is None else (registry.get("plugin", plugin)(),)
     engine = Engine(registry.get("method", method)(**SMALL), table.schema, seed, plugins)
     engine.warm_up(source.history(plan.split, plan.warm_labels))

@@ -25,7 +25,7 @@ def parser(about: str | None, name: str, quick: object, full: object) -> argpars
     return made
 
 
-def carried_out(name: str, size: str, out: Path, measured: Callable[[Path], list[Figure]]) -> None:
+def carry_out(name: str, size: str, out: Path, measured: Callable[[Path], list[Figure]]) -> None:
     """Measure in a room that is gone afterwards, write and print the figures, and end: with 1 if one failed."""
     console = Console(width=None if sys.stdout.isatty() else 160)
     with tempfile.TemporaryDirectory(prefix=f"tracecvr_{name}_") as room:

@@ -71,7 +71,7 @@ class Stream:
 
     def __init__(self, method: str, table: ClickTable, hourly: int = HOURLY) -> None:
         self.source = TableSource(table)
-        self.plan = Plan().resolved(table)
+        self.plan = Plan().resolve(table)
         self.engine = Engine(registry.get("method", method)(warm_batch_size=BATCH), table.schema)
         share = min(1.0, hourly / int(np.searchsorted(table.click_ts, HOUR)))
         self.engine.warm_up(self.source.history(self.plan.split, "mature", round(HOUR * (1 - share))))

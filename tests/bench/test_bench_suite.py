@@ -13,7 +13,7 @@ from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.bench import suite
 from tracecvr.bench.paper import TABLE1, TABLE2
-from tracecvr.bench.random_search import drawn
+from tracecvr.bench.random_search import draw
 from tracecvr.bench.suite import LEARNING, Row, rows_of
 from tracecvr.checks.subject import small_log
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
@@ -277,13 +277,13 @@ def test_trials_are_the_same_for_every_method_and_start_with_its_defaults() -> N
 
 
 def test_what_is_drawn_for_all_is_the_same_for_all() -> None:
-    assert drawn(RANGES, "trace", 0) == {}
-    assert drawn(RANGES, "trace", 3) == drawn(RANGES, "trace", 3) != drawn(RANGES, "trace", 4)
+    assert draw(RANGES, "trace", 0) == {}
+    assert draw(RANGES, "trace", 3) == draw(RANGES, "trace", 3) != draw(RANGES, "trace", 4)
     for trial in range(1, 20):
-        ours, theirs = drawn(RANGES, "trace", trial), drawn(RANGES, "vanilla", trial)
+        ours, theirs = draw(RANGES, "trace", trial), draw(RANGES, "vanilla", trial)
         assert ours.pop("lam")
         assert ours == theirs
-    rates = [float(drawn(RANGES, "trace", n)["learning_rate"]) for n in range(1, 200)]
+    rates = [float(draw(RANGES, "trace", n)["learning_rate"]) for n in range(1, 200)]
     assert 2e-4 <= min(rates) < 3e-4
     assert 3.5e-3 < max(rates) <= 5e-3
     assert 0.35 < sum(rate < 1e-3 for rate in rates) / len(rates) < 0.65  # half, on the logarithmic scale

@@ -14,7 +14,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
 from tracecvr.bench import results, tables, tune, tuned
-from tracecvr.bench.random_search import drawn
+from tracecvr.bench.random_search import draw
 from tracecvr.bench.tuned import Period
 
 FIGURES = dict.fromkeys(results.POOLED, 0.5) | {f"interval_{name}": 0.5 for name in INTERVAL_METRICS}
@@ -135,7 +135,7 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, fingerprint="f", judged=judged)
     tune.write(out)
     chosen = tuned.load(out / "tuned.toml")
-    assert chosen.settings == {"fnw": drawn(ranges, "fnw", 1), "trace": {}}  # fnw's second; trace's own defaults
+    assert chosen.settings == {"fnw": draw(ranges, "fnw", 1), "trace": {}}  # fnw's second; trace's own defaults
     assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
     papers = json.loads((out / "bench.json").read_text())
     papers["suite"]["learning"] = "paper"
@@ -165,7 +165,7 @@ def test_the_head_says_how_the_stream_was_learnt(tmp_path: Path) -> None:
         "Learning settings: ours (a step size that fits the interval, larger steps for the level, a 12-hour average)."
     )
     paper = head(tmp_path, {"learning": "paper"}, {"stream.average": "2d", "until": "9d"})
-    assert "Learning settings: the paper's (step size and batch size as in warm-up" in paper
+    assert "Learning settings: the paper's (a plain perceptron, step size and batch size as in warm-up" in paper
     assert paper.endswith("newest weights served), but batch_size=256, stream.average=2d.")
     tuned_head = head(tmp_path, {"learning": "ours"}, {"average": "2d"}, tuned={"trace": {"lam": "1"}})
     assert tuned_head.endswith("a 12-hour average), but average=2d, and what was tuned for each method.")

@@ -65,7 +65,7 @@ def test_choices_belong_to_the_learning_settings_that_they_were_made_with(tmp_pa
 
 
 def test_a_search_ends_after_its_first_days_and_leaves_half_of_the_stream() -> None:
-    whole = Plan().resolved(TABLE)
+    whole = Plan().resolve(TABLE)
     length = whole.until - whole.split
     assert length > 2 * DAY
     assert tuned.times(TABLE, {}, DAY, Tuned()) == {"until": str(SPLIT + DAY)}

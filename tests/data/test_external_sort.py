@@ -22,7 +22,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data import external_sort as scratch
 from tracecvr.data import prepared, raw_csv
 from tracecvr.data.dataset import Dataset, RawLog
-from tracecvr.data.external_sort import ClickSorter, Scratch, partitioned
+from tracecvr.data.external_sort import ClickSorter, Scratch, partition
 from tracecvr.data.table import LEARNER_COLUMNS, ClickTable
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.datasets.synthetic import Synthetic
@@ -81,7 +81,7 @@ def test_rows_of_a_key_come_together_in_their_order(keys: list[list[str]], parts
     frame = pl.DataFrame({"key": flat, "row": range(len(flat))})
     frames = [frame[first:last] for first, last in pairwise(np.cumsum([0, *map(len, keys)]).tolist())]
     with Scratch(budget=10) as room:
-        pieces = list(partitioned(frames, "key", 10 * parts, room))
+        pieces = list(partition(frames, "key", 10 * parts, room))
     assert len(pieces) <= parts
     together: dict[str, list[int]] = defaultdict(list)
     for part in pieces:

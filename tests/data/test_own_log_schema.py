@@ -238,5 +238,5 @@ def test_what_means_nothing_is_no_time() -> None:
 def test_the_example_in_the_schema_is_one(tmp_path: Path) -> None:
     assert schemas.__doc__ is not None
     text = schemas.__doc__.split("```toml")[1].split("```")[0]
-    schema = schemas.parsed(tmp_path / "s.toml", tomllib.loads(text))
+    schema = schemas.parse(tmp_path / "s.toml", tomllib.loads(text))
     assert (schema.names, schema.labels.d_max, len(schema.features)) == (("purchase",), 7 * DAY, 4)

@@ -16,7 +16,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.table import NEVER, ClickTable
-from tracecvr.datasets.criteo_search import FIELDS, CriteoSearch, imputed
+from tracecvr.datasets.criteo_search import FIELDS, CriteoSearch, impute
 
 NAMES = [f.name for f in FIELDS]
 
@@ -59,7 +59,7 @@ def test_times_are_spread_over_the_part_of_the_day(tmp_path: Path) -> None:
 )
 def test_imputed_times_stay_in_their_part_and_in_order(days: list[tuple[int, int]], cut: float, in_order: bool) -> None:
     frame = pl.DataFrame(sorted(days) if in_order else days, schema=["day", "part"], orient="row")
-    ts = frame.with_columns(ts=imputed(cut))
+    ts = frame.with_columns(ts=impute(cut))
     end = round(cut * DAY)
     second = ts["ts"] - ts["day"] * DAY
     low, high = ts["part"] * end, pl.select(pl.when(ts["part"] == 0).then(end).otherwise(DAY)).to_series()

@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from conftest import Call
 
@@ -25,6 +26,7 @@ from tracecvr.base.files import read_json
 from tracecvr.bench import tables
 from tracecvr.checks.subject import Subject
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED
+from tracecvr.forecast.estimators import ESTIMATORS
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.status import status_of
@@ -76,7 +78,7 @@ def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     board = documents.run_code(compare, "docs/tutorial.md", left)["board"]
     auc = dict(zip(board.frame["method"], board.frame["auc"], strict=True))
     assert auc["Telescoped"] > auc["Vanilla"]
-    carried_out(live, tmp_path, call, capsys)
+    carry_out(live, tmp_path, call, capsys)
     store = Store.open(tmp_path / "store")
     status = status_of(store)
     assert status["joined"].get("orphans", 0) == 0, "open clicks are known by the ids of the log"
@@ -103,7 +105,22 @@ def test_the_guide_to_python_runs(
         compile(code, "docs/python.md", "exec")
 
 
-def carried_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
+def test_the_guide_to_forecasts_runs(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,), (code,) = (documents.blocks("docs/forecast.md", language) for language in ("shell", "python"))
+    *first, last = commands.splitlines()
+    assert "90% interval" in carry_out("\n".join(first), tmp_path, call, capsys)
+    carry_out(last, tmp_path, call, capsys)
+    frame = documents.run_code(code, "docs/forecast.md")["result"].forecast(by="segment", at="15d")
+    assert frame.columns == pl.read_csv("forecast.csv").columns
+    page = (documents.ROOT / "docs/forecast.md").read_text(encoding="utf-8")
+    assert [name for name in frame.columns if f"`{name}`" not in page] == []
+    assert [name for name in ESTIMATORS if f"| `{name}` |" not in page] == []
+
+
+def carry_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:
     """Carry out the commands of a guide, one a line, `>` included; returns what the last one printed."""
     capsys.readouterr()
     for line in commands.splitlines():
@@ -121,7 +138,7 @@ def test_the_guide_to_logs_of_your_own_ends_with_a_good_model(
     monkeypatch.chdir(tmp_path)
     log_kinds.plain_clicks(tmp_path, 12000)
     (commands,) = documents.blocks("docs/own_log.md", "sh")
-    carried_out(commands, tmp_path, call, capsys)
+    carry_out(commands, tmp_path, call, capsys)
     result = read_json(tmp_path / "result" / "result.json")
     ours, logistic = result["metrics"]["pooled"], result["references"]["logistic"]
     assert ours["auc"] > logistic["auc"] + 0.02
@@ -144,7 +161,7 @@ def test_the_guide_to_the_live_learner_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (commands,) = documents.blocks("docs/online.md", "sh")
-    output = carried_out(commands, tmp_path, call, capsys)
+    output = carry_out(commands, tmp_path, call, capsys)
     assert "versions are identical" in output
     recent = live_metrics_of(tmp_path / "store")
     assert 0.8 < recent["predicted"] / recent["projected"] < 1.25

@@ -29,10 +29,10 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
+from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.table import NEVER, Schema
 from tracecvr.export import scorer, write
-from tracecvr.export.bin_edges import edges
 from tracecvr.export.formats import FORMATS, quiet, traced
 from tracecvr.export.model import Model, opened
 from tracecvr.export.outputs import known, model_outputs, probes
@@ -163,7 +163,7 @@ def _stand_in(schema: Schema) -> Encoder:
 
 
 @pytest.mark.parametrize("kind", some_slow(FORMATS, ["pt2"]))
-@pytest.mark.parametrize("backbone", ["mlp", "dcn_v2", "deepfm"])
+@pytest.mark.parametrize("backbone", ["wide_deep", "mlp", "dcn_v2", "deepfm"])
 def test_every_backbone_is_exported(backbone: str, kind: str, tmp_path: Path) -> None:
     engine = trained("vanilla", schema_of(), backbone=backbone)
     export(Model(engine, ENCODER, {}), kind, tmp_path / "out")

@@ -132,11 +132,11 @@ def test_posteriors_lag_as_scores_do() -> None:
 
 def test_the_options_in_force_are_known() -> None:
     engine, _ = warmed("trace")
-    options = engine.resolved_options()
+    options = engine.resolve_options()
     assert options["method"]["horizons"] == list(TABLE.schema.horizons)
     assert options["method"]["entropy"] == "pay"
     assert options["completer"]["hidden"] == [128, 128]
-    assert warmed("vanilla")[0].resolved_options()["method"]["window"] == HOUR
+    assert warmed("vanilla")[0].resolve_options()["method"]["window"] == HOUR
 
 
 def test_the_completer_of_an_oracle_has_nothing_to_add() -> None:
@@ -168,7 +168,7 @@ def test_a_third_partys_backbone_is_used_by_name(monkeypatch: pytest.MonkeyPatch
 
 def test_scored_clicks_are_those_whose_label_is_final_before_labels_end() -> None:
     schema = replace(TABLE.schema, observed_until=4 * DAY + TABLE.schema.d_max)
-    plan = Plan().resolved(replace(TABLE, schema=schema))
+    plan = Plan().resolve(replace(TABLE, schema=schema))
     assert plan.until == 4 * DAY + 1
     engine, source = warmed("pretrain")
     rows = np.concatenate([done.row for done in replay(engine, source, plan)])
@@ -179,4 +179,4 @@ def test_scored_clicks_are_those_whose_label_is_final_before_labels_end() -> Non
 @pytest.mark.parametrize("plan", [Plan(split=DAY), Plan(until=2 * DAY), Plan(split=10 * DAY)])
 def test_plans_without_a_stream_are_refused(plan: Plan) -> None:
     with pytest.raises(UserError, match="split"):
-        plan.resolved(TABLE)
+        plan.resolve(TABLE)

@@ -53,7 +53,7 @@ def test_a_level_that_is_off_is_brought_back(name: str) -> None:
     one.warm_up(history)
     before = predicted(one, LOG.click_ts < SPLIT)
     with one.serving():
-        shift_outputs(one.method.nets["main"], torch.full((one.method.rates or 1,), 0.3))
+        shift_outputs(one.method.nets["main"], torch.full((one.method.rates or 1,), 0.5))
         one.forget()
         off = float(torch.sigmoid(one.method.log_odds(torch.from_numpy(np.array(LOG.x[LOG.click_ts < SPLIT])))).mean())
         fit_level(one.method, "main", history)

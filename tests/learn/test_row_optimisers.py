@@ -18,10 +18,11 @@ from tracecvr.base.config import DAY
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.data.table import Feature, Schema
 from tracecvr.learn.averaged_net import AveragedNet
-from tracecvr.learn.engine import Engine, Fit, Fitted
+from tracecvr.learn.engine import Engine
 from tracecvr.learn.optimisers import Rates, made
 from tracecvr.learn.row_optimisers import LazyAdamRows
 from tracecvr.learn.stream_learning import StreamLearning
+from tracecvr.learn.warm_up import Fit, Fitted
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.nets.backbones import MLP, Backbone
 from tracecvr.nets.row_gradients import row_gradient, touched_rows
@@ -120,7 +121,7 @@ def tables_of(engine: Engine) -> Tensor:
     return net.embedding.table.weight
 
 
-@pytest.mark.parametrize("backbone", ["mlp", "dcn_v2"])
+@pytest.mark.parametrize("backbone", ["wide_deep", "dcn_v2"])
 def test_the_average_of_touched_rows_is_that_of_all_rows(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = small_log()
     plan, source = plan_for(table), TableSource(table)

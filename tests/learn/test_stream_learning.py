@@ -148,7 +148,8 @@ def test_adagrad_is_for_embeddings_and_adam_for_all_else() -> None:
     moments = {name.partition(".")[0]: name for name in engine.state() if name.startswith(("adam.", "adagrad."))}
     assert set(moments) == {"adam", "adagrad"}
     kept = {name for name in engine.state() if name.startswith("adagrad.")}
-    assert kept == {"adagrad.embedding.table.weight.step", "adagrad.embedding.table.weight.sum"}
+    tables = ("embedding", "wide")
+    assert kept == {f"adagrad.{table}.table.weight.{entry}" for table in tables for entry in ("step", "sum")}
     assert not any(name.startswith("adam.embedding") for name in engine.state())
 
 
@@ -185,7 +186,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 def test_resolved_options_name_what_warm_up_lent() -> None:
     engine = Engine(Oracle(learning_rate=0.01, batch_size=77), TABLE.schema)
-    resolved = engine.resolved_options()["stream"]
+    resolved = engine.resolve_options()["stream"]
     assert (resolved["learning_rate"], resolved["batch_size"]) == (0.01, 77)
 
 

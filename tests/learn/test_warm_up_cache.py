@@ -16,7 +16,8 @@ from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
 from tracecvr.families.late_conversions import DelayAware
-from tracecvr.learn.engine import Engine, Fit, Fitted
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.warm_up import Fit, Fitted
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.es_dfm import ESDFM
 from tracecvr.plugins.completer import Completer
@@ -241,34 +242,8 @@ def test_what_a_loss_reads_decides(tmp_path: Path, options: dict[str, Any], trai
     assert shared.trained - before == trained
 
 
-def test_reads_of_a_later_training_are_known_to_the_next(tmp_path: Path) -> None:
-    """The first training does not read `late`; one that does adds a second set of reads, and both are found again."""
-
-    @dataclass
-    class Sometimes(Reading):
-        name = "sometimes"
-        uses_late: bool = False
-
-        def warm_loss(self, b: LabelledReveals) -> Tensor:
-            return Method.warm_loss(self, b) * (self.late if self.uses_late else 1.0)
-
-    shared = Counting(tmp_path, HISTORY)
-    for _ in range(2):
-        for uses, late in ((False, 1.0), (False, 2.0), (True, 2.0), (True, 3.0)):
-            options: dict[str, Any] = {"uses_late": uses, "late": late}
-            alone = warmed(engine(Sometimes(**SMALL, **options))).fingerprint()
-            assert warmed(engine(Sometimes(**SMALL, **options)), shared).fingerprint() == alone
-    assert shared.trained == 4  # the helper once, the served net for each of three different readings
-
-
 def test_what_cannot_be_compared_is_not_shared(tmp_path: Path) -> None:
     shared = Counting(tmp_path, HISTORY)
     for _ in range(2):
         warmed(engine(Reading(**SMALL, secret=object())), shared)
     assert shared.trained == 3  # the served net twice, the helper once
-
-
-def test_a_method_is_itself_again_after_its_reads_were_recorded(tmp_path: Path) -> None:
-    one = engine(Reading(**SMALL))
-    warmed(one, WarmUpCache(tmp_path, HISTORY))
-    assert type(one.method) is Reading

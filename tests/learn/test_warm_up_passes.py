@@ -49,11 +49,11 @@ def outputs(one: Engine, part: str, name: str) -> tuple[torch.Tensor, torch.Tens
     return logits.reshape(len(logits), -1).mean(0)[: len(rates)], torch.logit(rates)
 
 
-@pytest.mark.parametrize("backbone", ["mlp", "dcn_v2", "deepfm"])
+@pytest.mark.parametrize("backbone", ["wide_deep", "mlp", "dcn_v2", "deepfm"])
 def test_every_net_of_every_method_starts_at_its_rates(backbone: str) -> None:
     for name in registry.available("method"):
         one = engine(name, backbone=backbone)
-        one._look_through(HISTORY)
+        one._warm_up.look_through(HISTORY)
         for owner, part in one._parts.items():
             for net in part.nets:
                 means, rates = outputs(one, owner, net)
@@ -66,7 +66,7 @@ def test_the_served_rate_starts_where_history_is() -> None:
     """Also where it is put together from several outputs."""
     for name in ("vanilla", "trace", "bi_defuse", "dfsn", "miss", "fnc", "mhol"):
         one = engine(name)
-        one._look_through(HISTORY)
+        one._warm_up.look_through(HISTORY)
         one._train(True)
         served = torch.sigmoid(one.method.log_odds(whole().x)).mean().item()
         assert abs(served / LABEL.mean() - 1) < 0.3, name  # logits vary, so means of rates are a little higher
@@ -96,7 +96,7 @@ def test_before_a_small_log_is_learnt_clicks_hardly_differ(monkeypatch: pytest.M
     for large in (10**9, 1):
         monkeypatch.setattr(warm_up_passes, "LARGE", large)
         one = engine("pretrain")
-        one._look_through(HISTORY)
+        one._warm_up.look_through(HISTORY)
         one._train(True)
         spread.append(one.method.logit(whole().x).std().item())
     assert spread[0] == pytest.approx(warm_up_passes.SPREAD * spread[1], rel=1e-3)
@@ -138,8 +138,8 @@ def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(warm_up_passes, "LARGE", 2)
     one, twin = engine("pretrain"), engine("pretrain")
     one.warm_up(HISTORY)
-    assert one.resolved_options()["method"]["warm_up"] == {"main": {"passes": 1, "batch_size": 256}}
-    twin._look_through(HISTORY)
+    assert one.resolve_options()["method"]["warm_up"] == {"main": {"passes": 1, "batch_size": 256}}
+    twin._warm_up.look_through(HISTORY)
     net = twin.method.nets["main"].train()
     adam = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=1e-6, fused=True)
     for b in HISTORY.batches(256, generator(1, "warm up", "model", 0)):
@@ -155,7 +155,7 @@ def test_a_small_log_is_read_in_small_batches_and_learnt_whole(tmp_path: Path) -
     """What was chosen is a setting like any other: set by hand, it gives the same bits; a restored engine knows it."""
     chosen = engine("es_dfm")
     chosen.warm_up(HISTORY)
-    used = chosen.resolved_options()["method"]
+    used = chosen.resolve_options()["method"]
     assert used["warm_batch_size"] == 16
     assert used["warm_epochs"] == used["warm_up"]["main"]["passes"] > 1
     epochs = {"warm_epochs": used["warm_epochs"], "helper_epochs": used["warm_up"]["delay"]["passes"]}
@@ -165,11 +165,11 @@ def test_a_small_log_is_read_in_small_batches_and_learnt_whole(tmp_path: Path) -
     chosen.snapshot(tmp_path / "state")
     restored = engine("es_dfm")
     restored.restore(tmp_path / "state")
-    assert restored.resolved_options() == chosen.resolved_options()
+    assert restored.resolve_options() == chosen.resolve_options()
 
 
 def test_held_back_clicks_are_the_last_ones() -> None:
-    earlier, last = HISTORY.parted(0.1)
+    earlier, last = HISTORY.split_off(0.1)
     rows = [next(part.batches(len(part), None)).row for part in (earlier, last)]
     assert len(last) == round(0.1 * len(HISTORY))
     assert len(earlier) + len(last) == len(HISTORY)

@@ -16,7 +16,7 @@ from simulated import CELL, engine_of, rate_after_sgd
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.loss import gradient, root
-from tracecvr.checks.stream import scrambled
+from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import Exact, KnownLaw, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER, ClickTable
 from tracecvr.datasets.synthetic import Truth
@@ -335,7 +335,7 @@ def test_a_refresh_knows_nothing_of_the_future() -> None:
     """Everything from the middle of day 4 on is altered: that day's refresh, and all up to there, stay the same."""
     plan = replace(PLAN, until=4 * DAY + 12 * HOUR)
     states = []
-    for table in (TABLE, scrambled(TABLE, plan.until)):
+    for table in (TABLE, scramble(TABLE, plan.until)):
         engine, source = Subject("ulc").warmed(table, plan)
         before = weights(engine)
         scores = b"".join(done.log_odds.tobytes() for done in replay(engine, source, plan))

@@ -117,7 +117,7 @@ def test_looks_balance_the_positives_since_the_one_before(method: str) -> None:
 def test_open_clicks_are_looked_at_when_horizons_end(method: str) -> None:
     engine = Subject(method).engine(small_log().schema)
     assert survival_of(engine).ages == (HOUR, 6 * HOUR, DAY, 2 * DAY)
-    assert engine.method.resolved_options()["looks"] == [6 * HOUR, DAY]
+    assert engine.method.resolve_options()["looks"] == [6 * HOUR, DAY]
     assert engine.schedule[2:] == tuple(After(age, seen=False) for age in (6 * HOUR, DAY, 2 * DAY))
     other = Subject(method).engine(small_log().schema, horizons=(DAY,), window=6 * HOUR)
     assert survival_of(other).ages == (6 * HOUR, DAY, 2 * DAY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -11,13 +12,13 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import Feature
-from tracecvr.nets.backbones import MLP, DCNv2, DeepFM, ElapsedNet, Embedding
+from tracecvr.nets.backbones import MLP, DCNv2, DeepFM, ElapsedNet, Embedding, WideDeep
 
 SCHEMA = small_log().schema
 
 
 def test_backbones_are_found_by_name() -> None:
-    assert set(registry.available("backbone")) >= {"mlp", "dcn_v2", "deepfm"}
+    assert set(registry.available("backbone")) >= {"wide_deep", "mlp", "dcn_v2", "deepfm"}
 
 
 class Mine(MLP):
@@ -31,8 +32,6 @@ def test_a_third_partys_backbone_is_found_by_its_entry_point(monkeypatch: pytest
 
 
 def test_features_share_tables_and_one_hot_ones_have_none() -> None:
-    from dataclasses import replace
-
     features = (Feature("a", 3, "t"), Feature("b", 3, "t"), Feature("c", 4, "c", one_hot=True), Feature("d", 2, "d"))
     net = Embedding(replace(SCHEMA, features=features), dim=5)
     assert net.table.weight.shape == (5, 5)
@@ -51,6 +50,27 @@ def test_dcn_v2_by_hand() -> None:
         crossed = e * (crossed @ layer.weight.T + layer.bias) + crossed  # type: ignore[operator]
     expected = torch.cat([crossed, net.deep(e)], 1) @ net.out.weight.T + net.out.bias
     torch.testing.assert_close(net.top(e), expected)
+
+
+@pytest.mark.parametrize("batch", [5, 2000])
+def test_a_linear_part_adds_a_number_per_value_to_the_first_output(batch: int) -> None:
+    torch.manual_seed(0)
+    net = WideDeep(SCHEMA, 3, (4,), 5).eval()
+    sizes = list(SCHEMA.tables.values())
+    x = torch.stack([torch.randint(size, (batch,)) for size in sizes], dim=1).int()
+    plain = net.top(net.embedding(x))
+    torch.testing.assert_close(net(x), plain)  # it starts at zero
+    torch.nn.init.normal_(net.wide.table.weight)
+    ids = x + torch.tensor([0, *sizes[:-1]]).cumsum(0)
+    expected = plain.clone()
+    expected[:, 0] += 3 * net.wide.table.weight[:, 0][ids].sum(1)
+    torch.testing.assert_close(net(x), expected)
+    torch.testing.assert_close(net.of_embedded(x, net.embedding(x)), expected)
+
+
+def test_a_linear_part_leaves_one_hot_features_out() -> None:
+    net = Embedding(replace(SCHEMA, features=(Feature("c", 4, "c", one_hot=True),)), dim=1)
+    assert net.total(torch.tensor([[3], [1]])).tolist() == [[0.0], [0.0]]
 
 
 def test_deepfm_by_hand() -> None:

@@ -34,7 +34,7 @@ from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.reopening import reopen
 from tracecvr.online.upkeep.status import status_of
-from tracecvr.online.upkeep.store_check import verified
+from tracecvr.online.upkeep.store_check import verify
 from tracecvr.online.upkeep.verify_log import verify_log
 
 EVENTS = tuple(event for event in the_events() if event["ts"] < 5 * DAY)
@@ -273,14 +273,14 @@ def test_a_damaged_version_is_made_again_and_a_damaged_definition_stops_it_alone
     before = newest(challenger)
     state = challenger.home / "models" / f"{before['intervals']:09d}.safetensors"
     state.write_bytes(state.read_bytes()[:-1])
-    assert [f.part for f in verified(store) if not f.fine] == ["challenger other"]
+    assert [f.part for f in verify(store) if not f.fine] == ["challenger other"]
     learn_all(store)
     assert newest(challenger)["sha256"] == before["sha256"]
     definition = challenger.home / "challenger.json"
     definition.write_text(definition.read_text().replace('"seed": 0', '"seed": 1'))
     send(store, EVENTS[HALF:])
     assert {tick.model for tick in learn_all(store)} == {None}
-    (wrong,) = [f for f in verified(store) if not f.fine]
+    (wrong,) = [f for f in verify(store) if not f.fine]
     assert "challenger.json is not as it was" in wrong.text
     assert "challenger.json is not as it was" in status_of(store)["challengers"]["other"]["problem"]
 

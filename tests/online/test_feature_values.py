@@ -73,13 +73,13 @@ def test_clicks_with_any_values_where_numbers_are_read_are_kept_and_mean_what_wa
 ) -> None:
     sent = [{"type": "click", "click_id": 1, "ts": 1, "features": click} for click in clicks]
     bodies = [READER.read(event).body or "" for event in sent]
-    ids, unreadable = READER.encoded_counting(bodies)
+    ids, unreadable = READER.encode_and_count(bodies)
     expected, count = ENCODER.encode_values({name: [click[name] for click in clicks] for name in READER.features})
     assert ids.tolist() == expected.tolist()
     assert unreadable == count
     archived = READER.frame(bodies)
     rows = [json.dumps(row) for row in archived.rows()]
-    again, count = READER.encoded_counting(rows)
+    again, count = READER.encode_and_count(rows)
     assert again.tolist() == ids.tolist()
     assert unreadable == count
 
@@ -111,7 +111,7 @@ def test_how_a_number_is_read(value: Any, modulo: int, binned: int, unreadable: 
     encoder = Encoder((Modulo("m", 7), Binned("b", 16, low=0.0, high=16.0)))
     reader = Reader(Schema("test", encoder.features, ("conversion",), (5,), 5, 100, 10, 10_000), encoder)
     click = {"type": "click", "click_id": 1, "ts": 1, "features": {"m": value, "b": value}}
-    ids, count = reader.encoded_counting([reader.read(click).body or ""])
+    ids, count = reader.encode_and_count([reader.read(click).body or ""])
     assert ids.tolist() == [[modulo, binned]]
     assert "".join(count) == unreadable
 

@@ -45,7 +45,7 @@ def story(
 ) -> Store:
     """From the files of a log to a store that has learnt the events after a run; each command in another folder."""
 
-    def carried_out(folder: str, *words: object) -> str:
+    def carry_out(folder: str, *words: object) -> str:
         (tmp_path / folder).mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / folder)
         assert call(*words) == 0, capsys.readouterr().err
@@ -54,18 +54,18 @@ def story(
     (tmp_path / "logs").mkdir()
     monkeypatch.chdir(tmp_path / "logs")
     files = KINDS[kind](tmp_path / "logs", 1200).files if isinstance(kind, str) else kind(tmp_path / "logs")
-    carried_out(
+    carry_out(
         "logs", "inspect", *(os.path.relpath(file) for file in files), *options, "--out", "../schemas/schema.toml"
     )
-    carried_out("schemas", "prepare", "logs", "--schema", "schema.toml", "--out", "../data/table")
-    carried_out("data", "run", "--method", "telescoped", "--source", "table", *QUICK, "--out", "../runs/mine")
-    sent = carried_out("runs", "events", "--model", "mine")
+    carry_out("schemas", "prepare", "logs", "--schema", "schema.toml", "--out", "../data/table")
+    carry_out("data", "run", "--method", "telescoped", "--source", "table", *QUICK, "--out", "../runs/mine")
+    sent = carry_out("runs", "events", "--model", "mine")
     assert {json.loads(line)["type"] for line in sent.splitlines()} >= {"click"}
     (tmp_path / "live").mkdir()
     (tmp_path / "live" / "events.jsonl").write_text(sent)
-    carried_out("elsewhere", "init", "../live/store", "--model", tmp_path / "runs" / "mine")
-    carried_out("live", "ingest", "store", "events.jsonl")
-    carried_out("live", "tick", "store")
+    carry_out("elsewhere", "init", "../live/store", "--model", tmp_path / "runs" / "mine")
+    carry_out("live", "ingest", "store", "events.jsonl")
+    carry_out("live", "tick", "store")
     return Store.open(tmp_path / "live" / "store")
 
 

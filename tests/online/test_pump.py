@@ -24,7 +24,7 @@ from test_event_log import GRID, READER
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.inbox import Inbox, Message, Parsed
 from tracecvr.online.sources import BrokerSource, StartPosition
-from tracecvr.online.sources.messages import parsed
+from tracecvr.online.sources.messages import parse
 from tracecvr.online.sources.pump import Pump, Pumping
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import status_of
@@ -42,7 +42,7 @@ def packed(*events: object) -> bytes:
 
 
 def read(payload: bytes, **fill: Any) -> Parsed:
-    return parsed(READER, Message("kafka:t/0", 7, payload), fill)
+    return parse(READER, Message("kafka:t/0", 7, payload), fill)
 
 
 def test_a_message_is_one_event_or_a_list_of_them() -> None:
@@ -340,7 +340,7 @@ def test_within_one_pull_a_message_counts_once(tmp_path: Path) -> None:
     log = Inbox(tmp_path / "events.db", GRID)
     log.begin({"kafka:t": "one"}, {"kafka:t/0": 0}, {})
     messages = [Message("kafka:t/0", n, packed(click(k, 101))) for k, n in enumerate((0, 1, 0, 1, 2))]
-    taken = log.take([parsed(READER, m) for m in messages], {"kafka:t/0": 0})
+    taken = log.take([parse(READER, m) for m in messages], {"kafka:t/0": 0})
     assert (taken.receipt.accepted, taken.repeated) == (3, 2)
     assert [row.click for row in log.since(0, 10)] == [0, 1, 4]
 
@@ -351,7 +351,7 @@ def test_a_partition_with_messages_left_holds_time_back(tmp_path: Path) -> None:
     log.begin({"kafka:t": "one"}, {a: 0, b: 0, c: 0}, {})
 
     def take(partition: str, position: int, ts: int, left: dict[str, int]) -> int:
-        log.take([parsed(READER, Message(partition, position, packed(click(ts, ts))))], left)
+        log.take([parse(READER, Message(partition, position, packed(click(ts, ts))))], left)
         return log.closed()
 
     assert take(a, 0, 500, {a: 0, b: 2, c: 0}) == 0, "nobody knows how old the second's are"
@@ -446,7 +446,7 @@ def test_a_users_messages_that_were_set_aside_are_erased_with_him(tmp_path: Path
     log = Inbox(tmp_path / "events.db", GRID)
     log.begin({"kafka:t": "one"}, {"kafka:t/0": 0}, {})
     bad = [json.dumps({"user": user, "type": "?"}, ensure_ascii=escaped).encode() for user in ("ü-1", "ü-12")]
-    log.take([parsed(READER, Message("kafka:t/0", n, m)) for n, m in enumerate(bad)], {})
+    log.take([parse(READER, Message("kafka:t/0", n, m)) for n, m in enumerate(bad)], {})
     log.erase("ü-1")
     assert [message.position for message, *_ in log.aside()] == [1]
 

@@ -26,6 +26,7 @@ from tracecvr.online.service.replica import Mirror, opened, replica
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import Parts, create
 from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 EVENTS = the_events()
 CLICKS = [without_type(event) for event in EVENTS[:300] if event["type"] == "click"]
@@ -69,7 +70,8 @@ def test_two_replicas_follow_the_writer_and_go_on_when_it_is_killed(made: Made, 
             assert scores(one) == scores(other) == first
             send(store, EVENTS[:300])
             learn_all(store)
-            until(lambda: scores(one)["version"] == scores(other)["version"] > 0)
+            wanted = Versions(store.folder, store.settings.keep).serving()
+            until(lambda: scores(one)["version"] == scores(other)["version"] == wanted)
             newest = scores(one)
             assert newest == scores(other) != first
             of_writer = described(f"http://127.0.0.1:{port}")
@@ -168,7 +170,7 @@ def test_a_writer_that_offers_other_files_is_not_believed(
         copy = Mirror(writer, tmp_path / "copy")
         assert copy.pull()
         before = {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()}
-        plain = Mirror._asked
+        plain = Mirror._ask
 
         def evil(self: Mirror, path: str) -> Any:
             class Answer:
@@ -182,7 +184,7 @@ def test_a_writer_that_offers_other_files_is_not_believed(
 
             return Answer() if path == "/v1/published" else plain(self, path)
 
-        monkeypatch.setattr(Mirror, "_asked", evil)
+        monkeypatch.setattr(Mirror, "_ask", evil)
         assert not copy.pull()
         assert "which is no file of a store" in str(copy.problem)
         assert {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()} == before
@@ -208,7 +210,7 @@ def test_a_connection_that_breaks_at_any_moment_is_told_as_one(
     def broken(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(Mirror, "_asked", broken)
+    monkeypatch.setattr(Mirror, "_ask", broken)
     copy = Mirror("http://127.0.0.1:1", tmp_path)
     assert not copy.pull()
     assert str(copy.problem).startswith("the writer cannot be reached (")

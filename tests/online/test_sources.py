@@ -111,20 +111,24 @@ def _pull(folder: Path, url: str, wanted: str, after: int) -> None:
 
 def _serve(folder: Path, port: int, wanted: str, after: int) -> None:
     """`tracecvr serve`: a request that was read is what a pull is, an answer what an acknowledgement is."""
-    from tracecvr.online.service.app import Service
+    from tracecvr.online.service.scoring import Service
 
     die = partial(_die, wanted=wanted, left=[after])
-    commit, read = Service.commit, Service.read
+    commit, scored, read = Service.commit, Service._scored, Service._read
 
     async def committing(self: Service, events: Any) -> Any:
         die("pulled")
         return await commit(self, events)
 
-    async def reading(self: Service, contents: Any, count: int, what: str) -> Any:
+    def scoring(self: Service, batch: Any) -> Any:
         die("acknowledged")  # the request before this one was answered
-        return await read(self, contents, count, what)
+        return scored(self, batch)
 
-    Service.commit, Service.read = committing, reading  # type: ignore[assignment, method-assign]
+    def reading(self: Service, contents: Any) -> Any:
+        die("acknowledged")
+        return read(self, contents)
+
+    Service.commit, Service._scored, Service._read = committing, scoring, reading  # type: ignore[assignment, method-assign]
     _mortal_log(die, "append_all")
     _command("serve", folder, "--port", port, "--no-learn")
 

@@ -28,7 +28,7 @@ LOG = [f"{key}={value}" for key, value in OPTIONS.items()]
 END, LAST = 4 * DAY, 5 * DAY + 12 * HOUR
 
 
-def carried_out(
+def carry_out(
     out: Path,
     until: int,
     method: str = "vanilla",
@@ -61,8 +61,8 @@ def gone_on(folder: Path, origin: Path, source: Path | None = None) -> Store:
 def test_a_run_and_live_events_after_it_are_one_run_to_the_byte(
     method: str, plugins: tuple[str, ...], settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    origin = carried_out(tmp_path / "run", END, method, plugins, **settings)
-    whole = carried_out(tmp_path / "whole", LAST, method, plugins, **settings)
+    origin = carry_out(tmp_path / "run", END, method, plugins, **settings)
+    whole = carry_out(tmp_path / "whole", LAST, method, plugins, **settings)
     store = gone_on(tmp_path / "store", origin)
     weights, intervals = learnt(store)
     assert intervals == (LAST - END) // store.grid.interval > 5
@@ -80,7 +80,7 @@ def test_a_run_and_live_events_after_it_are_one_run_to_the_byte(
 
 def test_a_run_over_a_prepared_log_that_was_moved_is_gone_on_from_there(base: Path, tmp_path: Path) -> None:
     shutil.copytree(base, tmp_path / "log")
-    origin = carried_out(tmp_path / "run", END, source=tmp_path / "log")
+    origin = carry_out(tmp_path / "run", END, source=tmp_path / "log")
     assert Store.from_run(tmp_path / "store", origin, None, HOUR, 48).grid.split == END
     (tmp_path / "log").rename(tmp_path / "moved")
     with pytest.raises(UserError, match="is gone: give it as `tracecvr init --source`"):
@@ -89,11 +89,11 @@ def test_a_run_over_a_prepared_log_that_was_moved_is_gone_on_from_there(base: Pa
 
 
 def test_what_cannot_be_taken_up_exactly_is_refused(hourly: Path, tmp_path: Path) -> None:
-    origin = carried_out(tmp_path / "run", END)
+    origin = carry_out(tmp_path / "run", END)
     cases: list[tuple[Path, Path | None, str]] = [
         (tmp_path, None, "holds no run"),
-        (carried_out(tmp_path / "late", END, publish_lag=1), None, "publish_lag = 1"),
-        (carried_out(tmp_path / "oracle", END, "oracle"), None, "'oracle' learns from labels before"),
+        (carry_out(tmp_path / "late", END, publish_lag=1), None, "publish_lag = 1"),
+        (carry_out(tmp_path / "oracle", END, "oracle"), None, "'oracle' learns from labels before"),
         (origin, hourly, "not the log that"),
     ]
     for place, source, message in cases:
@@ -111,7 +111,7 @@ def test_what_cannot_be_taken_up_exactly_is_refused(hourly: Path, tmp_path: Path
 
 
 def test_a_store_whose_start_is_damaged_says_so(tmp_path: Path) -> None:
-    store = Store.from_run(tmp_path / "store", carried_out(tmp_path / "run", END), None, HOUR, 48)
+    store = Store.from_run(tmp_path / "store", carry_out(tmp_path / "run", END), None, HOUR, 48)
     (store.folder / "start.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="not the state that this store started from"), opened(store):
         pass
@@ -125,7 +125,7 @@ def test_init_and_serve_take_a_run(
 ) -> None:
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr("tracecvr.online.service.serve.serve", lambda *given: served.append(given))
-    origin, other = carried_out(tmp_path / "run", END), carried_out(tmp_path / "other", END + DAY)
+    origin, other = carry_out(tmp_path / "run", END), carry_out(tmp_path / "other", END + DAY)
     store, second = tmp_path / "store", tmp_path / "second"
     assert call("init", store, "--model", origin, "--lateness", "2h") == 0
     assert f"its stream starts at {END} s" in capsys.readouterr().out
@@ -161,7 +161,7 @@ def test_serve_is_told_by_a_file_and_flags_win(
 ) -> None:
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr("tracecvr.online.service.serve.serve", lambda *given: served.append(given))
-    store = Store.from_run(tmp_path / "store", carried_out(tmp_path / "run", END), None, HOUR, 48)
+    store = Store.from_run(tmp_path / "store", carry_out(tmp_path / "run", END), None, HOUR, 48)
     file = tmp_path / "serve.toml"
     file.write_text(
         'store = "store"\nhost = "::1"\nport = 8001\ntokens = "t.toml"\nlearn = false\nrate = 7\nbody_bytes = 5000\n'

@@ -13,7 +13,7 @@ from test_run import same_bytes, spec
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.checks.stream import scrambled
+from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import NEVER, ClickTable
 from tracecvr.methods.trace import Trace
@@ -70,7 +70,7 @@ def test_what_comes_later_changes_no_answer() -> None:
     until = SPLIT + DAY
     plan = replace(plan_for(TABLE), until=until, posterior_every=1)
     answers = []
-    for table in (TABLE, scrambled(TABLE, until)):
+    for table in (TABLE, scramble(TABLE, until)):
         engine, source = Subject("trace").warmed(table, plan)
         answers.append(np.concatenate([done.judged for done in replay(engine, source, plan)]))
     assert len(answers[0]) > 100
@@ -80,7 +80,7 @@ def test_what_comes_later_changes_no_answer() -> None:
 def test_estimates_by_hand() -> None:
     asked, history = OpenClicks(TableSource(TABLE), SPLIT, STEP, 1), TableSource(TABLE).history(SPLIT, "mature")
     judged = np.concatenate([np.tile([[0.5, -1.0]], (len(asked.events(n)), 1)) for n in range(4)]).astype(np.float32)
-    estimates, _ = asked.evaluated(judged, 4, history)
+    estimates, _ = asked.evaluate(judged, 4, history)
     events = [asked.events(n) for n in range(4)]
     for number, age in enumerate(asked.ages):
         rows = np.concatenate([e.row[e.trigger == number].numpy() for e in events])
@@ -101,14 +101,14 @@ def test_days_of_the_stream_make_up_the_whole() -> None:
     intervals = 4 * DAY // STEP
     events = [asked.events(n) for n in range(intervals)]
     judged = np.random.default_rng(0).normal(-1, 1, (sum(map(len, events)), 2)).astype(np.float32)
-    whole, days = asked.evaluated(judged, intervals, history)
+    whole, days = asked.evaluate(judged, intervals, history)
     assert days["start"].unique().sort().to_list() == [SPLIT + n * DAY for n in range(4)]
     for row in whole.to_dicts():
         mine = days.filter(age_s=row["age_s"], estimate=row["estimate"])
         assert mine[["clicks", "conversions"]].sum().row(0) == (row["clicks"], row["conversions"])
         assert np.average(mine["nll"], weights=mine["clicks"]) == pytest.approx(row["nll"])
     first = [n for n in range(intervals) if n * STEP < DAY]  # the first day on its own
-    alone, _ = asked.evaluated(judged[: sum(len(events[n]) for n in first)], len(first), history)
+    alone, _ = asked.evaluate(judged[: sum(len(events[n]) for n in first)], len(first), history)
     assert days.filter(start=SPLIT).drop("start").equals(alone)
 
 
@@ -155,10 +155,10 @@ def test_a_run_writes_them_and_resumes_to_the_same_bytes(tmp_path: Path) -> None
 def test_clicks_before_judge_from_are_not_asked_about() -> None:
     """Not even those that are open later."""
     start, source = SPLIT + DAY, TableSource(TABLE)
-    late, every = (Plan(posterior_every=1, judge_from=t).resolved(TABLE).open_clicks(source) for t in (start, None))
+    late, every = (Plan(posterior_every=1, judge_from=t).resolve(TABLE).open_clicks(source) for t in (start, None))
     assert late is not None
     assert every is not None
-    for number in range(len(Plan().resolved(TABLE))):
+    for number in range(len(Plan().resolve(TABLE))):
         rows = every.events(number).row.numpy()
         assert late.events(number).row.tolist() == rows[TABLE.click_ts[rows] >= start].tolist()
 
@@ -173,22 +173,22 @@ def test_nothing_is_written_unless_asked_for(tmp_path: Path) -> None:
 
 
 def test_tuning_ends_where_the_stream_starts() -> None:
-    plan = Plan(tuning=True).resolved(TABLE)
+    plan = Plan(tuning=True).resolve(TABLE)
     first = int(TABLE.click_ts[0])
     assert (plan.split, plan.until) == (first + round(0.7 * (SPLIT - first)), SPLIT)
-    assert Plan(tuning=True, split=2 * DAY, until=9 * DAY).resolved(TABLE).until == SPLIT
+    assert Plan(tuning=True, split=2 * DAY, until=9 * DAY).resolve(TABLE).until == SPLIT
     for split in (SPLIT, SPLIT + DAY, first):
         with pytest.raises(UserError, match="leaves nothing to tune on"):
-            Plan(tuning=True, split=split).resolved(TABLE)
+            Plan(tuning=True, split=split).resolve(TABLE)
     with pytest.raises(UserError, match="the encoder was fitted"):
-        Plan(split=2 * DAY).resolved(TABLE)
+        Plan(split=2 * DAY).resolve(TABLE)
 
 
 def test_tuning_sees_nothing_of_the_stream() -> None:
     """With all that comes from the split on altered, a trial with censored labels scores the same clicks the same."""
     scores = []
-    for table in (TABLE, scrambled(TABLE, SPLIT)):
-        plan = Plan(tuning=True, warm_labels="censored").resolved(table)
+    for table in (TABLE, scramble(TABLE, SPLIT)):
+        plan = Plan(tuning=True, warm_labels="censored").resolve(table)
         engine, source = Subject("trace").warmed(table, plan)
         scores.append(np.concatenate([done.log_odds for done in replay(engine, source, plan)]))
     assert len(scores[0]) > 300

@@ -30,7 +30,7 @@ def label() -> metrics.Labels:
 
 
 def test_the_constant_is_the_warm_up_rate_and_the_regression_beats_it() -> None:
-    measured = reference_models.evaluated(TableSource(TABLE), PLAN).pooled
+    measured = reference_models.evaluate(TableSource(TABLE), PLAN).pooled
     warm = np.searchsorted(TABLE.arrival_ts, PLAN.split)
     rate, seen = TABLE.label[:warm].mean(), label().mean()
     expected = -seen * np.log(rate) - (1 - seen) * np.log(1 - rate)
@@ -64,12 +64,12 @@ def test_only_judged_clicks_count() -> None:
     first, last = later.judged_rows(TABLE)
     served = reference_models.scores(TableSource(TABLE), PLAN)["logistic"][first - last :]
     expected = metrics.evaluate(served, np.asarray(TABLE.label[first:last])).nll
-    assert reference_models.evaluated(TableSource(TABLE), later).pooled["logistic"]["nll"] == expected
+    assert reference_models.evaluate(TableSource(TABLE), later).pooled["logistic"]["nll"] == expected
 
 
 def test_intervals_of_the_references_are_those_of_a_run() -> None:
     later = replace(PLAN, judge_from=PLAN.split + DAY)
-    references = reference_models.evaluated(TableSource(TABLE), later)
+    references = reference_models.evaluate(TableSource(TABLE), later)
     edges = interval_edges(later, TABLE)
     clicks = np.diff(edges)[np.diff(edges) > 0]
     assert 0 < len(clicks) < len(later)
@@ -79,11 +79,11 @@ def test_intervals_of_the_references_are_those_of_a_run() -> None:
 
 
 def test_runs_that_share_a_folder_compute_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = reference_models.evaluated(TableSource(TABLE), PLAN, tmp_path)
+    first = reference_models.evaluate(TableSource(TABLE), PLAN, tmp_path)
     monkeypatch.setattr(reference_models, "scores", None)
-    assert reference_models.evaluated(TableSource(TABLE), PLAN, tmp_path) == first
+    assert reference_models.evaluate(TableSource(TABLE), PLAN, tmp_path) == first
     with pytest.raises(TypeError):
-        reference_models.evaluated(TableSource(TABLE), replace(PLAN, until=PLAN.until - 3600), tmp_path)
+        reference_models.evaluate(TableSource(TABLE), replace(PLAN, until=PLAN.until - 3600), tmp_path)
 
 
 def test_a_model_that_loses_to_the_constant_is_told_what_to_do() -> None:

@@ -35,7 +35,7 @@ def engine_of(method: str | type[Method], logit: float = 0.0, cell: KnownLaw = C
     return engine
 
 
-def drawn(cell: KnownLaw, clicks: int, rng: np.random.Generator) -> KnownLaw:
+def draw(cell: KnownLaw, clicks: int, rng: np.random.Generator) -> KnownLaw:
     """So many clicks of a cell's law, drawn at random."""
     shares = [n / cell.clicks for _, n in cell.conversions]
     counts = rng.multinomial(clicks, [*shares, 1 - sum(shares)])
@@ -47,7 +47,7 @@ def rate_after_sgd(engine: Engine, cell: KnownLaw = CELL, events: int = 1_000_00
     """The rate served after decaying steps over about so many events of clicks that are drawn at random."""
     rng = np.random.default_rng(5)
     clicks = round(events * cell.clicks / len(cell.events(engine)))
-    simulated = drawn(cell, clicks, rng).events(engine)
+    simulated = draw(cell, clicks, rng).events(engine)
     (value,) = engine.method.nets["main"].parameters()
     for step, index in enumerate(torch.from_numpy(rng.permutation(len(simulated))).split(5000)):
         slopes = gradient(engine, simulated.take(index), value.detach().clone())

@@ -186,7 +186,7 @@ def compare(
     if not given:
         raise UserError("seeds: give at least one")
     request = Request(
-        suite=Suite("comparison", "Methods on one log.", metrics=_checked(metrics), rows=rows),
+        suite=Suite("comparison", "Methods on one log.", metrics=_check(metrics), rows=rows),
         data=log.data,
         source=log.source,
         data_settings=log.settings,
@@ -195,7 +195,7 @@ def compare(
     )
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "bench" if holds is not None else Path(out or "")
-    state = carried_out(request, folder, _engine(rows, engine, workers, address), by, progress=progress)
+    state = carry_out(request, folder, _engine(rows, engine, workers, address), by, progress=progress)
     if not state.done:
         raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))
     return Board(folder, state.failed, holds)
@@ -206,7 +206,7 @@ def load_board(path: str | Path) -> Board:
     return Board(Path(path))
 
 
-def carried_out(
+def carry_out(
     request: Request,
     out: Path,
     engine: BenchEngine,
@@ -239,7 +239,7 @@ def run_gauntlet(
 
     def carry(one: Request, folder: Path) -> State:
         others = [other / folder.name for other in reuse if (other / folder.name).is_dir()]
-        return carried_out(one, folder, engine, by, others)
+        return carry_out(one, folder, engine, by, others)
 
     return gauntlet.carry_out(replace(request, methods=methods), chosen, out, carry)
 
@@ -279,7 +279,7 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return row | ({"label": label.replace("{", "{{").replace("}", "}}")} if label else {})
 
 
-def _checked(metrics: Sequence[str]) -> tuple[str, ...]:
+def _check(metrics: Sequence[str]) -> tuple[str, ...]:
     for metric in metrics:
         if metric not in tables.NAMES:
             hint = config.nearest(metric, tables.NAMES)

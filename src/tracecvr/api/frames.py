@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.inspection.columns import sniffed
+from tracecvr.data.inspection.columns import sniff
 from tracecvr.data.own_log.files import matching_files
 
 Table = Any
@@ -24,12 +24,12 @@ def is_path(given: Table) -> bool:
 def frame_of(given: Table, what: str) -> pl.LazyFrame:
     """The rows of a table; `what` names it in errors."""
     if is_path(given):
-        parts = [sniffed(path).scan for path in matching_files(str(given), Path())]
+        parts = [sniff(path).scan for path in matching_files(str(given), Path())]
         return parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed")
-    return collected(given, what).lazy()
+    return collect(given, what).lazy()
 
 
-def collected(given: Table, what: str) -> pl.DataFrame:
+def collect(given: Table, what: str) -> pl.DataFrame:
     """The rows of a table in memory."""
     if isinstance(given, pl.LazyFrame):
         return given.collect()

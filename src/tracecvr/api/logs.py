@@ -12,7 +12,7 @@ from typing import Any
 
 from tracecvr.api import shown
 from tracecvr.api.frames import Table
-from tracecvr.api.own_tables import Duration, Moment, prepared_tables
+from tracecvr.api.own_tables import Duration, Moment, prepare_tables
 from tracecvr.base import config
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
@@ -61,11 +61,11 @@ class Log:
     def opened(self, progress: Progress) -> Prepared:
         """The same, with progress while it is prepared."""
         if "prepared" not in self.__dict__:
-            self.__dict__["prepared"] = self._opened(progress)
+            self.__dict__["prepared"] = self._open(progress)
         ready: Prepared = self.__dict__["prepared"]
         return ready
 
-    def _opened(self, progress: Progress) -> Prepared:
+    def _open(self, progress: Progress) -> Prepared:
         if self.source is not None and ClickTable.exists(self.source):
             return prepared.load(self.source)
         return prepared.prepare(dataset_of(self.data, self.settings), self.source, progress)
@@ -152,10 +152,10 @@ def dataset(name: str, source: str | Path | None = None, **options: Any) -> Log:
     2000
     """
     settings = [f"{key}={text}" for key, text in config.settings_of(options).items()]
-    return described_log(Given(name), None if source is None else Path(source), settings, "option")
+    return describe_log(Given(name), None if source is None else Path(source), settings, "option")
 
 
-def described_log(name: str, source: Path | None, settings: Sequence[str] = (), flag: str = "--data-set") -> Log:
+def describe_log(name: str, source: Path | None, settings: Sequence[str] = (), flag: str = "--data-set") -> Log:
     """A log by name, source and options as text; a mistake in them is an error now, though nothing is read yet."""
     chosen = dataset_of(name, settings, flag)
     if source is not None and ClickTable.exists(source):
@@ -242,7 +242,7 @@ def read(
     if (ready := _ready(clicks, {**roles, **tables}, labels)) is not None:
         return ready
     with shown.progress(progress) as watch:
-        made = prepared_tables(clicks, **tables, **roles, zone=zone, labels=labels, progress=watch)
+        made = prepare_tables(clicks, **tables, **roles, zone=zone, labels=labels, progress=watch)
     return Log("logs", made.table, (), made.doubts, made.proposal, _holds=made.folder)
 
 
@@ -257,5 +257,5 @@ def _ready(clicks: Table, roles: Mapping[str, Any], labels: Mapping[str, Any]) -
     options = config.settings_of({name: value for name, value in labels.items() if value is not None})
     settings = [f"{key}={text}" for key, text in options.items()]
     if ClickTable.exists(path):
-        return described_log(read_manifest(path)["schema"]["dataset"], path, settings, "option")
-    return described_log("logs", None, [f"schema={path}", *settings], "option")
+        return describe_log(read_manifest(path)["schema"]["dataset"], path, settings, "option")
+    return describe_log("logs", None, [f"schema={path}", *settings], "option")

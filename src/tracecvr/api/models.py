@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr.api.frames import Table, collected
+from tracecvr.api.frames import Table, collect
 from tracecvr.api.logs import Log
 from tracecvr.api.own_tables import Duration, seconds
 from tracecvr.base.config import nearest
@@ -20,6 +20,8 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import evaluate, probability
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.table import NEVER, Ints, atomic_directory
+from tracecvr.forecast.cells import Outcomes, count
+from tracecvr.forecast.forecast import forecast
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.run import save_model
 from tracecvr.stream.reveal import reveal
@@ -74,7 +76,7 @@ class Model:
 
     def log_odds(self, clicks: Table) -> npt.NDArray[np.float32]:
         """The same as log-odds."""
-        return self.engine.score(torch.from_numpy(self._ids(collected(clicks, "clicks"))))
+        return self.engine.score(torch.from_numpy(self._ids(collect(clicks, "clicks"))))
 
     def posterior(
         self,
@@ -102,7 +104,7 @@ class Model:
         actions
             Columns by action; by default each is named like its action. `{}` if nothing has happened to any click yet.
         """
-        rows = collected(clicks, "clicks")
+        rows = collect(clicks, "clicks")
         if (at is None) == (age is None):
             raise UserError("posterior: give either at (a moment) or age (time since the click)")
         columns = self._action_columns(rows, actions)
@@ -129,9 +131,9 @@ class Model:
         (rows of other clicks, 50 are enough), the mean over the values that those have. Effects need not add up to the
         score: features work together.
         """
-        rows = collected(clicks, "clicks")
+        rows = collect(clicks, "clicks")
         ids = self._ids(rows)
-        others = None if background is None else self._ids(collected(background, "background")[:_MOST_OTHERS])
+        others = None if background is None else self._ids(collect(background, "background")[:_MOST_OTHERS])
         if others is None:
             others = self._ids(
                 pl.DataFrame({name: [None] for name in self.features}, rows.select(self.features).schema)
@@ -177,6 +179,56 @@ class Model:
         """Places of the ids of each raw column: a growing one has two."""
         raw = [column.raw for column in self.encoder.columns]
         return {name: [place for place, one in enumerate(raw) if one == name] for name in self.features}
+
+    def forecast(
+        self,
+        clicks: Table,
+        by: str | None = None,
+        at: Any = None,
+        *,
+        click_time: str = "click_time",
+        conversion_time: str | None = None,
+        level: float = 0.9,
+        days: int | None = None,
+    ) -> pl.DataFrame:
+        """How many conversions the clicks of each day will have in the end, as `Result.forecast` has it.
+
+        Parameters
+        ----------
+        clicks
+            Rows with the raw features, the time of the click and that of the conversion: of some weeks more than d_max,
+            since development and rates are counted in them.
+        by
+            A column of `clicks`: a row for each of its values and each day. All clicks together without it.
+        at
+            The moment, like the values of `click_time`; what comes later is not used. The last click by default.
+        click_time, conversion_time
+            The columns of these times; the latter is named like the conversion by default.
+        level
+            The share of intervals, from `low` to `high`, that are to hold the final number.
+        days
+            How many of the last days; all that are open by default.
+        """
+        rows = collect(clicks, "clicks")
+        name = self.actions[0] if conversion_time is None else conversion_time
+        for column in (name, *([] if by is None else [by])):
+            if column not in rows.columns:
+                raise UserError(f"forecast: column {column!r} is missing{nearest(column, rows.columns)}")
+        click = _seconds(_column(rows, click_time))
+        moment = int(click.max(initial=0)) + 1 if at is None else int(_seconds(pl.Series([at]))[0])
+        known = click < moment
+        rows, click, d_max = rows.filter(pl.Series(known)), click[known], self.engine.schema.d_max
+        if rows.is_empty():
+            raise UserError(f"forecast: no click before at = {at}")
+        done = _seconds(rows[name])
+        values = pl.Series("by", ["all"] * len(rows)) if by is None else rows[by].cast(pl.String).fill_null("(missing)")
+        present = values.unique().sort()
+        segment = present.search_sorted(values).to_numpy().astype(np.int64)
+        within = np.where((done >= click) & (done < moment) & (done - click <= d_max), done, NEVER)
+        predicted = self.log_odds(rows) - np.float32(np.log(self.engine.schema.negatives_kept))
+        cells = count(Outcomes(segment, click, click, within, predicted, d_max), len(present), moment)
+        dated = rows.schema[click_time].is_temporal() or rows.schema[click_time] == pl.String
+        return forecast(cells, dict(enumerate(present)), level, origin=0 if dated else None, days=days)
 
     def save(self, path: str | Path) -> Path:
         """Write the model to a new directory, from which `load` and `tracecvr export` read it."""

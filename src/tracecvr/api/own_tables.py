@@ -44,7 +44,7 @@ class OwnTables:
     folder: TemporaryFolder
 
 
-def prepared_tables(
+def prepare_tables(
     clicks: Table,
     conversions: Table,
     actions: Mapping[str, Table] | None,
@@ -85,7 +85,7 @@ def prepared_tables(
     write_text(room / "schema.toml", inspection.toml)
     schema = str(room / "schema.toml")
     chosen = Logs(schema=schema, **_options(inspection, Logs(schema=schema).origin(), labels))
-    prepared.prepare_to(room / "table", config.validated(chosen), None, progress)
+    prepared.prepare_to(room / "table", config.validate(chosen), None, progress)
     for path in room.glob("*.parquet"):
         path.unlink()
     return OwnTables(room / "table", tuple(inspection.doubts), inspection.toml, folder)
@@ -168,7 +168,7 @@ def seconds(given: Duration, name: str) -> int:
     >>> seconds("2h", "d_max"), seconds(timedelta(days=1), "d_max"), seconds(90, "d_max")
     (7200, 86400, 90)
     """
-    return config.parsed_duration(config.text_of(given), name)
+    return config.parse_duration(config.text_of(given), name)
 
 
 def moment(given: Moment, origin: int | None, name: str) -> int:

@@ -14,13 +14,16 @@ import polars as pl
 from tracecvr.api import shown
 from tracecvr.api.authors import name_of
 from tracecvr.api.logs import Log
+from tracecvr.api.own_tables import Moment, moment
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
+from tracecvr.base.progress import no_progress
 from tracecvr.bench.text_tables import Table, Text
+from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
 from tracecvr.runs.run import FORMAT, run
 from tracecvr.runs.spec import spec_of
@@ -39,6 +42,15 @@ WARM_LABELS = {
 }
 """What a result says of `warm_labels`."""
 
+_ALARMS = (
+    dict.fromkeys(("kind", "segment"), pl.String)
+    | dict.fromkeys(("since", "raised", "ended"), pl.Int64)
+    | dict.fromkeys(("arrived", "expected"), pl.Float64)
+    | {"text": pl.String}
+)
+_SHOWN = 10
+"""Alarms that are printed."""
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -55,6 +67,7 @@ class Result:
     folder: Path
     content: dict[str, Any]
     _holds: Any = field(default=None, repr=False)
+    _log: Log | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -79,6 +92,12 @@ class Result:
         return text
 
     @property
+    def alarms(self) -> pl.DataFrame:
+        """What was not as expected: `kind`, `segment`, `since`, `raised`, `ended`, how much `arrived` and was
+        `expected`, and all of it as `text`. A live model would have warned at `raised`."""
+        return pl.DataFrame(self.content["alarms"], _ALARMS)
+
+    @property
     def warm_labels(self) -> str:
         """How warm-up clicks were labelled: `censored`, as known at the split; or `mature`, by their final labels."""
         return str(self.content["plan"]["warm_labels"])
@@ -100,6 +119,47 @@ class Result:
         from tracecvr.api.models import load
 
         return load(self.folder)
+
+    def forecast(
+        self,
+        by: str | None = None,
+        at: Moment | None = None,
+        *,
+        level: float = 0.9,
+        estimator: str = "blend",
+        days: int | None = None,
+    ) -> pl.DataFrame:
+        """How many conversions the clicks of each day will have in the end, as forecast at a past moment. Nothing that
+        became known later is used.
+
+        Parameters
+        ----------
+        by
+            A feature, such as a campaign: a row for each of its values and each day. All clicks together without it.
+        at
+            The moment: a date-time, or a duration since the log's start. The last midnight (UTC) by default. Days are
+            the 24 hours up to it, and those before.
+        level
+            The share of intervals, from `low` to `high`, that are to hold the final number.
+        estimator
+            `blend`, `bf`, `ladder`, `model`, `credibility`, `projected` or `so_far`.
+        days
+            How many of the last days; all that are open by default.
+
+        Examples
+        --------
+        >>> from tracecvr.api.logs import dataset
+        >>> result = replay(dataset("synthetic", clicks=2000), "vanilla", progress=False, hidden=[8], warm_epochs=1)
+        >>> result.forecast(days=1).columns[:6]
+        ['segment', 'day', 'age_days', 'clicks', 'conversions', 'expected']
+        """
+        of = self._forecasts
+        moment_of = None if at is None else moment(at, of.origin, "at")
+        return of.forecast(by, moment_of, level, estimator, days)
+
+    @cached_property
+    def _forecasts(self) -> Forecasts:
+        return open_run(self.folder) if self._log is None else of_run(self.folder, self._log.opened(no_progress))
 
     def plot(self) -> Picture:
         """AUC, NLL and PCOC over time."""
@@ -124,6 +184,9 @@ class Result:
         """What a reader of the figures has to know."""
         data = self.content["data"]
         lines = [f"warning: {self.advice}"] if self.advice else []
+        lines += [f"alarm: {alarm['text']}" for alarm in self.content["alarms"][:_SHOWN]]
+        if (more := len(self.content["alarms"]) - _SHOWN) > 0:
+            lines.append(f"{more} more alarms are in result.json")
         lines += [
             f"{name}: {count:,}"
             for name, count in data["counts"].items()
@@ -208,7 +271,7 @@ def replay(
     folder = holds.path / "run" if holds is not None else Path(out or "")
     with shown.progress(progress, f"{spec.method.name} · ") as watch:
         content = run(spec, folder, resume, watch, checkpoint_every, on_interval=on_interval)
-    return Result(folder, content, holds)
+    return Result(folder, content, holds, log)
 
 
 def load_result(path: str | Path) -> Result:

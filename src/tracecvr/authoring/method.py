@@ -30,7 +30,7 @@ class Method(Part):
     - `warm_loss`, `base_rates`: how the served net is trained on history.
     - `heads`, `build`: what net is served. `log_odds`: what is served of its outputs.
     - `posterior`, `uncertain`: what plugins ask about an open click.
-    - `observe`, `record`, `condensed`: counts, outputs logged at serving, events left out.
+    - `observe`, `record`, `condense`: counts, outputs logged at serving, events left out.
     - `fixed_point`: the rate that it converges to, which is checked.
 
     In a loss, use `self.logit(b.x)` for the served net and `self.call(NAME, b.x)` for any net. Put everything that
@@ -61,7 +61,9 @@ class Method(Part):
     role: ClassVar[str] = "method"
     """What it is in a comparison: a `method`, or the `lower`, `zero` or `upper` reference."""
 
-    backbone: str = option("mlp", "net of the served model, by name")
+    backbone: str = option(
+        "wide_deep", "net of the served model, by name: wide_deep, mlp, dcn_v2, deepfm or one of an entry point"
+    )
     hidden: tuple[int, ...] = option((256, 256, 128), "hidden layer sizes", low=1)
     embedding_dim: int | None = option(None, "embedding size; the dataset's by default", low=1)
     learning_rate: float = option(1e-3, "Adam's step size", above=0)
@@ -117,7 +119,7 @@ class Method(Part):
         """Events whose label the method does not treat as known: where the completer guides it."""
         return b.open
 
-    def condensed(self, events: Reveals) -> Reveals:
+    def condense(self, events: Reveals) -> Reveals:
         """The events of an interval that are learnt from: all by default. A method may drop or merge some."""
         return events
 
@@ -138,9 +140,9 @@ class Method(Part):
         if self.horizons is not None:
             replace(self.schema, horizons=self.horizons)  # refuses horizons that are not in order, or end after d_max
 
-    def resolved_options(self) -> dict[str, Any]:
+    def resolve_options(self) -> dict[str, Any]:
         dim = self.embedding_dim or self.schema.embedding_dim
-        return super().resolved_options() | {"horizons": list(self.ends), "embedding_dim": dim}
+        return super().resolve_options() | {"horizons": list(self.ends), "embedding_dim": dim}
 
     # What an author uses.
 
@@ -184,8 +186,8 @@ class Windowed(Method):
             return self.window
         return self.default_window if self.schema.window is None else self.schema.window
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | {"window": self.wait}
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | {"window": self.wait}
 
 
 @dataclass
@@ -212,8 +214,8 @@ class MultiWindow(Method):
         default = self.schema.windows or self.default_windows
         return tuple(round(window * self.schema.d_max / default[-1]) for window in default)
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | {"windows": list(self.spans)}
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | {"windows": list(self.spans)}
 
     def check_options(self) -> None:
         super().check_options()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.authoring.losses import CERTAIN
-from tracecvr.base.config import validated, values
+from tracecvr.base.config import validate, values
 from tracecvr.base.errors import UserError
 from tracecvr.base.seeds import derive
 from tracecvr.data.table import Schema
@@ -122,7 +122,7 @@ class Part:
     def check_options(self) -> None:
         """Raise a `UserError` if options do not fit each other or the log (`self.schema`)."""
 
-    def resolved_options(self) -> dict[str, Any]:
+    def resolve_options(self) -> dict[str, Any]:
         """The options with defaults resolved, as `result.json` has them."""
         return values(self)
 
@@ -156,7 +156,7 @@ class Part:
 
     def bind(self, schema: Schema, seed: int) -> None:
         """Build all nets for a log. The first weights of a net depend on seed and name alone, so methods share them."""
-        validated(self)
+        validate(self)
         self.schema, self.counts, self.nets = schema, {}, nn.ModuleDict()
         self.caller = partial(call_directly, self.nets)
         self.check_options()

@@ -69,7 +69,7 @@ def values(owner: Any) -> dict[str, Any]:
     return {n: list(v) if isinstance(v := getattr(owner, n), tuple) else v for n in names}
 
 
-def restored(cls: type[T], recorded: Mapping[str, Any]) -> T:
+def restore(cls: type[T], recorded: Mapping[str, Any]) -> T:
     """The instance whose `values` were recorded."""
     return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in recorded.items()})
 
@@ -126,10 +126,10 @@ def distribute(owners: Mapping[str, T], settings: Mapping[str, str], flag: str) 
         field = key.rpartition(".")[2]
         hint = get_type_hints(type(owners[name]), include_extras=True)[field]
         changes[name][field] = _parse(text, hint, f"{flag} {key}={text}")
-    return {n: validated(dataclasses.replace(o, **changes[n])) for n, o in owners.items()}  # type: ignore[type-var]
+    return {n: validate(dataclasses.replace(o, **changes[n])) for n, o in owners.items()}  # type: ignore[type-var]
 
 
-def validated(owner: T) -> T:
+def validate(owner: T) -> T:
     """`owner` itself, once every option is of its type and inside its declared range; lists become tuples."""
     hints = get_type_hints(type(owner), include_extras=True)
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def validated(owner: T) -> T:
     return owner
 
 
-def parsed_duration(text: str, flag: str) -> int:
+def parse_duration(text: str, flag: str) -> int:
     """Seconds, from 900, 15min, 1h or 30d."""
     seconds: int = _parse(text, Seconds, f"{flag} {text}")
     return seconds
@@ -164,7 +164,7 @@ def filled(cls: type[T], table: Mapping[str, Any], where: str) -> T:
         if key not in known:
             raise UserError(f"{where}: unknown key {key!r}{nearest(key, known)}; known keys: {', '.join(known)}")
     try:
-        return validated(cls(**{key: _from_toml(value, hints[key], key) for key, value in table.items()}))
+        return validate(cls(**{key: _from_toml(value, hints[key], key) for key, value in table.items()}))
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 

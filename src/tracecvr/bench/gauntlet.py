@@ -93,13 +93,13 @@ def _request(request: Request, log: Log, source: Path | None) -> Request:
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     """`gauntlet.parquet`, table and report of the logs that are finished by now. Returns what was written."""
     facts = read_json(out / "gauntlet.json")
-    parts = [_measured(out / log["name"], log) for log in facts["logs"]]
+    parts = [_measure(out / log["name"], log) for log in facts["logs"]]
     frame = pl.concat([part for part in parts if part is not None] or [pl.DataFrame(schema=regret.SCHEMA)])
     write_parquet(out / "gauntlet.parquet", frame)
     return [out / "gauntlet.parquet", *gauntlet_report.write(out, frame, facts, kinds)]
 
 
-def _measured(folder: Path, log: dict[str, str]) -> pl.DataFrame | None:
+def _measure(folder: Path, log: dict[str, str]) -> pl.DataFrame | None:
     if not (folder / "results.parquet").is_file():
         return None
     about = log["about"] or next(iter(read_json(folder / "log.json")["notes"]), "")

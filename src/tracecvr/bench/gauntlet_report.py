@@ -90,7 +90,7 @@ def _regrets(field: Field) -> Table:
         ]
         for log in field.logs:
             cell = field.rows.get((one.label, log))
-            row.append(Text("failed") if cell is None else Text(_starred(cell, "regret"), bold=cell["best"]))
+            row.append(Text("failed") if cell is None else Text(_star(cell, "regret"), bold=cell["best"]))
         table.rows.append(row)
         if one.role == "upper":
             table.apart.add(number)
@@ -125,7 +125,7 @@ def _logistic(field: Field) -> Table:
     for one in field.standings:
         cells = [field.rows.get((one.label, log)) for log in field.logs]
         worse = sum(1 for cell in cells if cell is not None and (cell["logistic_low"] or 0.0) > 0)
-        texts = ["failed" if cell is None else _starred(cell, "logistic", sign="+") for cell in cells]
+        texts = ["failed" if cell is None else _star(cell, "logistic", sign="+") for cell in cells]
         table.rows.append([Text(one.label), Text(str(worse)), *map(Text, texts)])
     table.notes.append("Worse: on how many logs the method is clearly worse than it. \\* The interval excludes zero.")
     return table
@@ -140,7 +140,7 @@ def _logs(field: Field) -> Table:
     return table
 
 
-def _starred(cell: Mapping[str, Any], figure: str, sign: str = "") -> str:
+def _star(cell: Mapping[str, Any], figure: str, sign: str = "") -> str:
     value, low, high = (cell[f"{figure}{end}"] for end in ("", "_low", "_high"))
     clear = low is not None and (low > 0 or high < 0)
     return "n/a" if value is None else f"{value:{sign}.4f}{'*' if clear else ''}"

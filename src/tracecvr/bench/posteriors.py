@@ -95,7 +95,7 @@ def differences(outcome: Outcome) -> list[Table]:
         ["method", "against", "metric", *map(duration, judged.ages)],
     )
     over = set()
-    for ours, theirs in _compared(judged):
+    for ours, theirs in _compare(judged):
         for metric in METRICS:
             each = [judged.difference(ours, theirs, age, metric) for age in judged.ages]
             over |= {one.over for one in each if one is not None and one.low is not None}
@@ -108,7 +108,7 @@ def differences(outcome: Outcome) -> list[Table]:
     return [made] if made.rows else []
 
 
-def _compared(judged: Judged) -> list[tuple[Judge, Judge]]:
+def _compare(judged: Judged) -> list[tuple[Judge, Judge]]:
     outcome = judged.outcome
     pairs = [
         (Judge(line, "posterior"), Judge(line, estimate))

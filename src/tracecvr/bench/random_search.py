@@ -18,7 +18,7 @@ def ranges_of(ranges: Mapping[str, Mapping[str, Any]], method: str) -> dict[str,
     return dict(ranges.get("all", {})) | dict(ranges.get(method, {}))
 
 
-def drawn(ranges: Mapping[str, Mapping[str, Any]], method: str, trial: int) -> dict[str, str]:
+def draw(ranges: Mapping[str, Mapping[str, Any]], method: str, trial: int) -> dict[str, str]:
     """The settings of one trial. Trial 0 is the method's defaults, so that a search never ends with less."""
     if trial == 0:
         return {}

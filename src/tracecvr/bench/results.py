@@ -47,7 +47,7 @@ def finished(folder: Path) -> bool:
 
 def gather(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
     """All finished cells as a frame."""
-    rows = [_row(cell, read_json(folder / "result.json")) for cell, folder in _finished(out, cells)]
+    rows = [_row(cell, read_json(folder / "result.json")) for cell, folder in _finish(out, cells)]
     return pl.DataFrame(rows, SCHEMA)
 
 
@@ -55,14 +55,14 @@ def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
     """`results.parquet`, and what single cells wrote of posteriors put together."""
     frame = gather(out, cells)
     write_parquet(out / "results.parquet", frame)
-    write_parquet(out / "reliability.parquet", pl.concat([_bins(c, f) for c, f in _finished(out, cells)] or [_NO_BINS]))
-    posteriors = [_posterior(cell, folder) for cell, folder in _finished(out, cells)]
+    write_parquet(out / "reliability.parquet", pl.concat([_bins(c, f) for c, f in _finish(out, cells)] or [_NO_BINS]))
+    posteriors = [_posterior(cell, folder) for cell, folder in _finish(out, cells)]
     if tables := [part for part in posteriors if part is not None]:
         write_parquet(out / "posterior.parquet", pl.concat(tables))
     return frame
 
 
-def _finished(out: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
+def _finish(out: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
     folders = [(cell, out / "cells" / cell.name) for cell in cells]
     return [(cell, folder) for cell, folder in folders if finished(folder)]
 

@@ -104,7 +104,7 @@ def opened(request: Request, out: Path) -> Iterator[Bench]:
     """Hold a bench directory, with its log prepared and `bench.json` written, or known to be this bench's."""
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        yield _opened(request, out)
+        yield _open(request, out)
 
 
 def carry_out(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) -> State:
@@ -132,15 +132,15 @@ def carry_out(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) 
 # The directory.
 
 
-def _opened(request: Request, out: Path) -> Bench:
+def _open(request: Request, out: Path) -> Bench:
     begun = (out / "bench.json").exists()
     if not begun and any(path.name not in (".lock", "data") and not _is_draft(path) for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no bench: choose another --out")
     if request.tuned.methods and request.suite.layout == "tune":
         raise UserError(f"--tuned: suite {request.suite.name!r} is a search of its own; give its result to others")
-    asked = _asked(request)
+    asked = _ask(request)
     if begun:
-        refuse_if_other(asked, _recorded(out), str(out), "bench")
+        refuse_if_other(asked, _record(out), str(out), "bench")
     for draft in filter(_is_draft, (*out.iterdir(), *(out / "cells").glob("*"))):  # of a process killed while it wrote
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
@@ -165,13 +165,13 @@ def _opened(request: Request, out: Path) -> Bench:
     return Bench(out, cells, request.data, log, schema)
 
 
-def _recorded(out: Path) -> dict[str, Any]:
+def _record(out: Path) -> dict[str, Any]:
     """`bench.json`. Benches of old do not say how the stream is learnt: as the defaults have it."""
     recorded: dict[str, Any] = read_json(out / "bench.json")
     return recorded | {"suite": {"learning": Suite.learning} | recorded["suite"]}
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _ask(request: Request) -> dict[str, Any]:
     return {
         "suite": request.suite.to_json(),
         "data": request.data,

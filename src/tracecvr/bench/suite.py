@@ -2,7 +2,7 @@
 
 ```toml
 about = "one sentence"
-layout = "comparison"            # how table.md looks: comparison, pairs, changes, posterior or tune
+layout = "comparison"            # how table.md looks: comparison, pairs, changes, posterior, forecast or tune
 metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
 learning = "paper"               # how the stream is learnt: ours (the default) or paper; other settings win over it
 [set]                            # settings of every row that knows them; --set wins
@@ -62,12 +62,12 @@ from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.bench import random_search
-from tracecvr.bench.random_search import drawn, ranges_of
+from tracecvr.bench.random_search import draw, ranges_of
 from tracecvr.data.table import Schema
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.runs.spec import owners_of
 
-LAYOUTS = ("comparison", "pairs", "changes", "posterior", "tune")
+LAYOUTS = ("comparison", "pairs", "changes", "posterior", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
 _ROW_KEYS = {
@@ -99,12 +99,13 @@ LEARNING = {
         # Section 4.2.3: Adam at 1e-3 in batches of 4,096, L2 1e-6, hidden sizes 256, 256, 128. These are the methods'
         # defaults for warm-up, so the stream goes on as warm-up does. It knows no average of weights.
         {
+            "backbone": "mlp",
             "stream.learning_rate": "none",
             "stream.batch_size": "none",
             "stream.level_steps": "1",
             "stream.average": "none",
         },
-        "step size and batch size as in warm-up (1e-3 and 4,096 by default), newest weights served",
+        "a plain perceptron, step size and batch size as in warm-up (1e-3 and 4,096 by default), newest weights served",
     ),
 }
 """The learning settings that a suite may ask for by name."""
@@ -184,7 +185,7 @@ class Suite:
 
     def trial(self, method: str, number: int) -> dict[str, str]:
         """The settings of one trial: those listed, or drawn."""
-        return drawn(self.ranges, method, number) if self.given is None else dict(self.given[number])
+        return draw(self.ranges, method, number) if self.given is None else dict(self.given[number])
 
     def to_json(self) -> dict[str, Any]:
         """What a bench of one log keeps."""
@@ -205,7 +206,7 @@ def load(name: str) -> Suite:
     if name not in known and (path.suffix != ".toml" or not path.is_file()):
         hint = config.nearest(name, known)
         raise UserError(f"unknown suite {name!r}{hint}; there are: {', '.join(known)}; or give a TOML file")
-    return _checked(path, read_toml(path, "SUITE"))
+    return _check(path, read_toml(path, "SUITE"))
 
 
 def with_learning(suite: Suite, learning: str | None) -> Suite:
@@ -247,8 +248,8 @@ def rows_of(
 ) -> tuple[Row, ...]:
     """The rows of a suite for one log. `methods` picks among them; `settings` go to every row that knows them. What is
     more special wins: a row's own settings, then `settings`, what was tuned, the suite's, and its learning settings."""
-    rows = [row for raw in suite.rows for row in _expanded(raw, schema, methods)]
-    rows += _added(suite, [name for name in methods if name not in {row.method for row in rows}])
+    rows = [row for raw in suite.rows for row in _expand(raw, schema, methods)]
+    rows += _add(suite, [name for name in methods if name not in {row.method for row in rows}])
     if suite.trials:
         rows = [trial for row in rows for trial in _trials(suite, row)]
     rows = [replace(row, name=_name(row)) for row in rows]
@@ -269,7 +270,7 @@ def rows_of(
     return tuple(full)
 
 
-def _added(suite: Suite, methods: Sequence[str]) -> list[Row]:
+def _add(suite: Suite, methods: Sequence[str]) -> list[Row]:
     """Methods that a comparison does not have but is asked for: a third party's, for example."""
     for name in methods:
         registry.get("method", name)
@@ -278,7 +279,7 @@ def _added(suite: Suite, methods: Sequence[str]) -> list[Row]:
     return [Row(title_of(name), name, role=role_of(name)) for name in methods]
 
 
-def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
+def _expand(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
     """The rows that an entry of a suite stands for: methods by settings."""
     rows = []
     for method in _methods(raw, methods):
@@ -287,15 +288,15 @@ def _expanded(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) ->
             if methods and swept.get("schedule_of", method) not in methods:
                 continue  # the bound of a method that is not asked for
             row = Row(
-                label=_filled(raw.get("label", "{method}"), {"method": title} | _titles(swept)),
+                label=_fill(raw.get("label", "{method}"), {"method": title} | _titles(swept)),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
                 settings=config.settings_of(raw.get("set", {})) | swept,
                 role=raw.get("role", role_of(method)),
                 variant=raw.get("variant", variant),
-                base=_filled(raw.get("base", ""), {"method": title}),
+                base=_fill(raw.get("base", ""), {"method": title}),
             )
-            rows += _equalised(row, raw.get("equal_steps"), schema)
+            rows += _equalise(row, raw.get("equal_steps"), schema)
     return rows
 
 
@@ -313,7 +314,7 @@ def role_of(method: str) -> str:
     return str(vars(registry.get("method", method)).get("role", Method.role))
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def _fill(text: str, values: Mapping[str, str]) -> str:
     """A text with `{key}` replaced by values. Keys may have dots; `{{` and `}}` stand for braces.
 
     >>> _filled("{method} at {stream.learning_rate}", {"method": "TRACE", "stream.learning_rate": "0.001"})
@@ -386,7 +387,7 @@ def _trials(suite: Suite, row: Row) -> list[Row]:
     return list({_name(one): one for one in reversed(made)}.values())[::-1]  # few choices may be drawn twice
 
 
-def _equalised(row: Row, by: str | None, schema: Schema) -> list[Row]:
+def _equalise(row: Row, by: str | None, schema: Schema) -> list[Row]:
     """The row with as many events per click as TRACE has, by passes or by rehearsal; none if it has them already."""
     if by is None:
         return [row]
@@ -418,7 +419,7 @@ def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
         seen[row.name] = row
 
 
-def _checked(path: Path, content: dict[str, Any]) -> Suite:
+def _check(path: Path, content: dict[str, Any]) -> Suite:
     known = {"about", "layout", "metrics", "learning", "set", "data", "row", "log", "short"}
     known |= {"trials", "trial", "first", "score", "range"}
     for key in content:
@@ -472,7 +473,7 @@ def _log(where: str, raw: Mapping[str, Any]) -> Log:
 
 
 def _duration(given: Any, where: str) -> int:
-    return config.parsed_duration(config.text_of(given), where)
+    return config.parse_duration(config.text_of(given), where)
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:

@@ -271,6 +271,13 @@ def posterior(outcome: Outcome) -> list[Table]:
     return [*posteriors.tables(outcome), _figures(outcome, pooled=True), *posteriors.differences(outcome)]
 
 
+def forecast(outcome: Outcome) -> list[Table]:
+    """Forecasts of every estimator at each age, beside the usual figures."""
+    from tracecvr.bench import forecasts
+
+    return [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
+
+
 def tune(outcome: Outcome) -> list[Table]:
     """The best trial of each method."""
     from tracecvr.bench.tune import table
@@ -283,6 +290,7 @@ LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
     "changes": changes,
     "pairs": pairs,
     "posterior": posterior,
+    "forecast": forecast,
     "tune": tune,
 }
 

@@ -31,7 +31,7 @@ class Text:
         return f"<u>{plain}</u>" if self.underline else plain
 
     def latex(self) -> str:
-        plain = escaped(self.whole)
+        plain = escape(self.whole)
         if self.bold:
             return rf"\textbf{{{plain}}}"
         return rf"\underline{{{plain}}}" if self.underline else plain
@@ -74,22 +74,22 @@ class Table:
         return "\n".join([self.title, *("  ".join(line).rstrip() for line in lines), *self.notes])
 
     def latex(self) -> str:
-        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{escaped(self.title)}}}"]
+        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{escape(self.title)}}}"]
         lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.headings) - 1)}}}", r"\toprule"]
-        lines += [" & ".join(map(escaped, self.headings)) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(escape, self.headings)) + r" \\", r"\midrule"]
         for number, row in enumerate(self.rows):
             if number in self.apart and number:
                 lines.append(r"\midrule")
             lines.append(" & ".join(place.latex() for place in row) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
-        lines += [rf"\par\smallskip\footnotesize {escaped(note)}" for note in self.notes]
+        lines += [rf"\par\smallskip\footnotesize {escape(note)}" for note in self.notes]
         return "\n".join([*lines, r"\end{table}"])
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Plain text for LaTeX.
 
-    >>> escaped("es_dfm: 50 % ± 1")
+    >>> escape("es_dfm: 50 % ± 1")
     'es\\\\_dfm: 50 \\\\% $\\\\pm$ 1'
     """
     return "".join(_TEX.get(letter, letter) for letter in text)

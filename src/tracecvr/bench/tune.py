@@ -9,7 +9,7 @@ import polars as pl
 
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import tuned
-from tracecvr.bench.random_search import drawn
+from tracecvr.bench.random_search import draw
 from tracecvr.bench.stats import better
 from tracecvr.bench.suite import title_of
 from tracecvr.bench.tables import NAMES, Line, Outcome, mean_text
@@ -42,7 +42,7 @@ def chosen(outcome: Outcome, line: Line) -> dict[str, str]:
     """The settings of a trial."""
     number = int(line.facts["variant"].removeprefix("trial "))
     listed = outcome.suite.get("given")
-    return drawn(outcome.suite["ranges"], line.facts["method"], number) if listed is None else dict(listed[number])
+    return draw(outcome.suite["ranges"], line.facts["method"], number) if listed is None else dict(listed[number])
 
 
 def where(outcome: Outcome) -> str:

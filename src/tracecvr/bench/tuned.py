@@ -108,12 +108,12 @@ def load(path: Path | None) -> Tuned:
         raise UserError(f"{path}: no such file; give the tuned.toml of a bench of the suite `tune`")
     content = read_toml(path, "--tuned")
     try:
-        return _loaded(content)
+        return _load(content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path}: not a tuned.toml of this version ({type(error).__name__}: {error})") from None
 
 
-def _loaded(content: dict[str, Any]) -> Tuned:
+def _load(content: dict[str, Any]) -> Tuned:
     if content["format"] != FORMAT:
         raise ValueError(f"format is {content['format']!r}, expected {FORMAT}")
     period = dict(content["period"])
@@ -157,11 +157,11 @@ def times(table: ClickTable, settings: Mapping[str, str], first: int | None, tun
     if plan.tuning:
         return {}
     if first is not None and plan.until is None:
-        whole = plan.resolved(table)
+        whole = plan.resolve(table)
         return {"until": str(whole.split + min(first, _half(whole.until - whole.split)))}
     split = table.schema.split if plan.split is None else plan.split
     if tuned.period is not None and plan.judge_from is None and tuned.period.until > split:
-        replace(plan, judge_from=tuned.period.until).resolved(table)  # says at once if nothing is left to judge
+        replace(plan, judge_from=tuned.period.until).resolve(table)  # says at once if nothing is left to judge
         return {"judge_from": str(tuned.period.until)}
     return {}
 
@@ -215,12 +215,12 @@ def _fresh(seeds: Sequence[int]) -> int:
 def judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
     """From when to when clicks are judged; None where rows differ or a plan cannot be carried out."""
     try:
-        resolved = {(plan.judge_from, plan.until) for plan in (plan.resolved(table) for plan in map(_timed, plans))}
+        resolved = {(plan.judge_from, plan.until) for plan in (plan.resolve(table) for plan in map(_keep_times, plans))}
     except UserError:
         return None
     return dict(zip(("from", "until"), resolved.pop(), strict=True)) if len(resolved) == 1 else None
 
 
-def _timed(plan: Plan) -> Plan:
+def _keep_times(plan: Plan) -> Plan:
     """Without what has nothing to do with times, so that few plans are resolved."""
     return replace(plan, posterior_every=0, publish_lag=0)

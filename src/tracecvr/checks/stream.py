@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from tracecvr.base.config import DAY
 from tracecvr.checks.reference import EventByEvent
 from tracecvr.checks.subject import NotApplicable, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER, ClickTable
+from tracecvr.forecast.cells import count, outcomes_of
+from tracecvr.forecast.forecast import forecast
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.replay import FullPlan, Scored, replay
 from tracecvr.stream.source import TableSource
@@ -25,9 +28,11 @@ def check_no_future(subject: Subject) -> None:
     for until in (table.schema.split, table.schema.split + DAY):
         plan = replace(plan_for(table), until=until)
         first, its_scores = _run(subject, table, plan)
-        second, other_scores = _run(subject, scrambled(table, until), plan)
+        second, other_scores = _run(subject, scramble(table, until), plan)
         assert _scores(its_scores) == _scores(other_scores), "scores up to T depend on what happens after T"
         assert first.fingerprint() == second.fingerprint(), "weights at T depend on what happens after T"
+        ours, theirs = _forecast(table, its_scores, until), _forecast(scramble(table, until), other_scores, until)
+        assert ours.equals(theirs), "forecasts at T depend on what happens after T"
 
 
 def check_resume(subject: Subject) -> None:
@@ -104,7 +109,7 @@ def check_helpers_stay_frozen(subject: Subject) -> None:
         assert all(p.grad is None for p in net.parameters()), f"helper {key[1]!r} was given a gradient"
 
 
-def scrambled(table: ClickTable, after: int) -> ClickTable:
+def scramble(table: ClickTable, after: int) -> ClickTable:
     """The same log up to a moment, another one from then on: other features, times, labels and actions."""
     rng = np.random.default_rng(7)
     action_ts = np.array(table.action_ts)
@@ -124,6 +129,14 @@ def scrambled(table: ClickTable, after: int) -> ClickTable:
 def _run(subject: Subject, table: ClickTable, plan: FullPlan) -> tuple[Engine, list[Scored]]:
     engine, source = subject.warmed(table, plan)
     return engine, list(replay(engine, source, plan))
+
+
+def _forecast(table: ClickTable, scored: list[Scored], at: int) -> pl.DataFrame:
+    served = np.full(len(table), np.nan, np.float32)
+    for interval in scored:
+        served[interval.row] = interval.log_odds
+    segment = np.asarray(table.x[:, 0]).astype(np.int64)
+    return forecast(count(outcomes_of(table, segment, served), table.schema.features[0].size, at), {})
 
 
 def _through_a_file(engine: Engine, fresh: Engine) -> Engine:

@@ -71,7 +71,7 @@ def small_log(clicks: int = 3000) -> ClickTable:
 
 def plan_for(table: ClickTable, warm_labels: str = "censored") -> FullPlan:
     """The whole stream of a small log; warm-up labels as known at the split unless told otherwise."""
-    return Plan(warm_labels=warm_labels).resolved(table)
+    return Plan(warm_labels=warm_labels).resolve(table)
 
 
 @dataclass(frozen=True)

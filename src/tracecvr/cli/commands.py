@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli import live
+from tracecvr.cli import forecasting, live
 from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, dataset_named, with_schema
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ def prepare(
 ) -> None:
     """Turn a raw log into a table that `run` reads at once."""
     from tracecvr.api import shown
-    from tracecvr.api.logs import described_log
+    from tracecvr.api.logs import describe_log
     from tracecvr.base.registry import Given
 
-    log = described_log(Given(data), source, with_schema(data_set, schema))
+    log = describe_log(Given(data), source, with_schema(data_set, schema))
     with shown.progress(True) as progress:
         table = log.save(out, progress).table
     for name, count in table.counts.items():
@@ -149,7 +149,7 @@ def run(
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
-    from tracecvr.api.logs import described_log
+    from tracecvr.api.logs import describe_log
     from tracecvr.api.replays import replay
     from tracecvr.base import config
     from tracecvr.cli import tables
@@ -157,7 +157,7 @@ def run(
     data = dataset_named(data, source, schema)
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
     result = replay(
-        described_log(data, source, with_schema(data_set, schema)),
+        describe_log(data, source, with_schema(data_set, schema)),
         method,
         plugins=plugin or [],
         seed=seed,
@@ -225,7 +225,7 @@ def bench(
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
     table1, table2, ablation, calibration, sensitivity. Over many logs: gauntlet. Others: quick, posterior, readings,
     telescoped, warm_labels, budget, tune."""
-    from tracecvr.api.comparisons import carried_out, run_gauntlet
+    from tracecvr.api.comparisons import carry_out, run_gauntlet
     from tracecvr.base import config
     from tracecvr.base.registry import Given
     from tracecvr.bench import engines
@@ -252,7 +252,7 @@ def bench(
         tables.gauntlet(out, ran)
         failed = ran.failed
     else:
-        failed = carried_out(request, out, chosen, by, reuse or ()).failed
+        failed = carry_out(request, out, chosen, by, reuse or ()).failed
         tables.bench(out, failed)
     if failed:
         raise typer.Exit(1)
@@ -355,6 +355,7 @@ def new_method(
     typer.echo(f"fill in schedule() and loss(), then: tracecvr check {path}")
 
 
+app.command()(forecasting.forecast)
 live.add_to(app)
 
 

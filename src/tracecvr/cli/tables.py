@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tracecvr import checks
 from tracecvr.base import config, registry
-from tracecvr.base.durations import exact_duration, rounded_duration
+from tracecvr.base.durations import exact_duration, round_duration
 from tracecvr.checks import CheckOutcome
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def inspected(inspection: Inspection) -> None:
         table.add_row(*(text.replace("[", "\\[") for text in row))
     out.print(table)
     for action, curve in inspection.measured.to_json().items():
-        marks = ", ".join(f"{float(q):.0%} by {rounded_duration(s)}" for q, s in curve["quantiles_s"].items())
+        marks = ", ".join(f"{float(q):.0%} by {round_duration(s)}" for q, s in curve["quantiles_s"].items())
         out.print(
             f"delay of {action}: {curve['count']:,} came after a click{'; ' if marks else ''}{marks}", markup=False
         )

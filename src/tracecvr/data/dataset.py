@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from tracecvr.base.config import Seconds, option, restored
+from tracecvr.base.config import Seconds, option, restore
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.data.column_files import Array, Columns, InFiles, InMemory
@@ -117,7 +117,7 @@ class Dataset:
     @classmethod
     def reopened(cls, options: Mapping[str, Any], folder: Path) -> Dataset:  # noqa: ARG003
         """The dataset with recorded options, and with the copies that `folder` keeps."""
-        return restored(cls, options)
+        return restore(cls, options)
 
     def origin(self) -> int | None:
         """The Unix time of the log's second 0; None if its times are not those of a calendar."""
@@ -175,7 +175,7 @@ class _Preparation:
             kept += [name for name in ("digest", *TURNS) if name in frame.columns]
             self.sorter.add(clicks.select(*kept, *self.encoder.kept()))
         log.rows += part.rows
-        log.dropped, log.counts = _added(log.dropped, part.dropped), _added(log.counts, part.counts)
+        log.dropped, log.counts = _add(log.dropped, part.dropped), _add(log.counts, part.counts)
         log.notes, log.truth = part.notes, part.truth
 
     def table(self, folder: Path | None) -> ClickTable:
@@ -185,14 +185,14 @@ class _Preparation:
         in_memory = folder is None and self.scratch.fits(total)
         columns: Columns = InMemory(total) if in_memory else InFiles(self.scratch, folder)
         for rows in self.sorter.slices():
-            sound = self._cleaned(rows)
+            sound = self._clean(rows)
             columns.append(self._block(sound))
             done, clicks = done + len(rows), clicks + len(sound)
             self.scratch.progress("write", done, total)
         self._check_bad()
-        dropped = {f"dropped_{reason}": n for reason, n in self._dropped().items()}
+        dropped = {f"dropped_{reason}": n for reason, n in self._drop().items()}
         counts = {"rows": self.log.rows, "clicks": clicks} | self.log.counts | dropped
-        return ClickTable.assembled(columns, self.dataset.table_schema(self.encoder, self.log.notes), counts)
+        return ClickTable.assemble(columns, self.dataset.table_schema(self.encoder, self.log.notes), counts)
 
     def _learn(self, sound: pl.DataFrame) -> None:
         if len(sound):
@@ -201,7 +201,7 @@ class _Preparation:
         if self.encoder.learns and self.first < self.dataset.split:
             self.encoder = self.encoder.fit(sound.filter(pl.col("click_ts") < self.dataset.split))
 
-    def _cleaned(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _clean(self, rows: pl.DataFrame) -> pl.DataFrame:
         """A slice without clicks that are there twice and those whose conversion comes before them."""
         if "digest" in rows.columns:
             rows = self._without(rows, "duplicates", ~pl.struct("click_ts", "digest").is_first_distinct())
@@ -240,7 +240,7 @@ class _Preparation:
         if self.sorter.rows:
             self._check_bad()
         if self.last < 0:
-            left_out = "".join(f", {n} {reason}" for reason, n in (log.counts | self._dropped()).items() if n)
+            left_out = "".join(f", {n} {reason}" for reason, n in (log.counts | self._drop()).items() if n)
             raise UserError(f"{self.where}: the log has no clicks ({log.rows} rows read{left_out})")
         d_max, until = self.dataset.d_max, self.dataset.observed_until
         if until - d_max < self.first:
@@ -256,7 +256,7 @@ class _Preparation:
             )
 
     def _check_bad(self) -> None:
-        rows, dropped = self.log.rows, self._dropped()
+        rows, dropped = self.log.rows, self._drop()
         bad = sum(dropped.values())
         if bad > self.dataset.max_bad * rows:
             counts = ", ".join(f"{n} {reason}" for reason, n in dropped.items() if n)
@@ -265,11 +265,11 @@ class _Preparation:
                 f"clean the log, or allow it with --data-set max_bad={bad / rows + 0.005:.2f}"
             )
 
-    def _dropped(self) -> dict[str, int]:
+    def _drop(self) -> dict[str, int]:
         return self.bad | self.log.dropped
 
 
-def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+def _add(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
 
 

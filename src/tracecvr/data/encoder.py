@@ -149,7 +149,7 @@ class Growing(Hashed):
     has two features, since an id has 31. `size` is the largest number of rows."""
 
     kind = "growing"
-    size: int = 1 << 31
+    size: int = 1 << 20
     after: int = 5
     forget: int = 60 * DAY
     high: bool = False

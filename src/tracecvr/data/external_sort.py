@@ -82,7 +82,7 @@ def _close(file: BinaryIO) -> None:
         file.close()
 
 
-def partitioned(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scratch) -> Iterator[pl.DataFrame]:
+def partition(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scratch) -> Iterator[pl.DataFrame]:
     """The same rows in other frames: those of equal `key` lie in one frame, in the order in which they came. There are
     as many frames as there are budgets in `size`, the bytes of all rows, if that is not too many files."""
     parts = min(-(-size // scratch.budget), _MOST_PARTS)
@@ -130,18 +130,18 @@ class ClickSorter:
             self._write_run()
             runs += self.runs
         elif self.pending:
-            runs.append(self._sorted_batches())
+            runs.append(self._sort_batches())
         cuts = [end + 1 for end in sorted(self.ends)[_BATCHES - 1 :: _BATCHES]]
-        yield from _merged(runs, list(dict.fromkeys(cuts)))
+        yield from _merge(runs, list(dict.fromkeys(cuts)))
 
     def _write_run(self) -> None:
         if self.pending:
             run = _Batches(self.scratch)
-            for batch in self._sorted_batches():
+            for batch in self._sort_batches():
                 run.append(batch)
             self.runs.append(run)
 
-    def _sorted_batches(self) -> list[pl.DataFrame]:
+    def _sort_batches(self) -> list[pl.DataFrame]:
         """What is pending, in order."""
         order = pl.concat(self.pending).select(pl.arg_sort_by("click_ts", "click_id")).to_series()
         frames = [frame.get_columns() for frame in self.pending]
@@ -182,7 +182,7 @@ class _Batches:
         self.file.close()
 
 
-def _merged(runs: Iterable[Iterable[pl.DataFrame]], cuts: list[int]) -> Iterator[pl.DataFrame]:
+def _merge(runs: Iterable[Iterable[pl.DataFrame]], cuts: list[int]) -> Iterator[pl.DataFrame]:
     """Sorted runs of batches as sorted slices, of which each ends before the next cut of the time."""
     batches = [iter(run) for run in runs]
     rest = [next(run, None) for run in batches]

@@ -63,16 +63,16 @@ def prepare_to(path: Path, dataset: Dataset, source: Path | None, progress: Prog
         origin = dataset.origin()
         table.describe(folder, {"options": values(dataset)} | ({} if origin is None else {"origin": origin}))
         raw_log.record(dataset, source, folder)
-    return Prepared(table, encoder, origin, _given_ids(path))
+    return Prepared(table, encoder, origin, _read_ids(path))
 
 
 def load(path: Path) -> Prepared:
     """Memory-map a prepared log."""
     table, encoder = ClickTable.load(path), Encoder.load(path / "encoder.json")
-    return Prepared(table, encoder, read_manifest(path).get("origin"), _given_ids(path))
+    return Prepared(table, encoder, read_manifest(path).get("origin"), _read_ids(path))
 
 
-def _given_ids(path: Path) -> pl.LazyFrame | None:
+def _read_ids(path: Path) -> pl.LazyFrame | None:
     ids = path / _GIVEN_IDS
     return pl.scan_parquet(ids, glob=False) if ids.is_file() else None
 

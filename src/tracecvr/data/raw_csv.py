@@ -99,7 +99,7 @@ def read_blocks(
         text = _Text(path, _by_header(path, fields, separator), separator, 2)
     size, done, rows = path.stat().st_size, 0, 0
     for number, block in text.blocks():
-        frame = text.parsed(number, block).select(f.name for f in fields)
+        frame = text.parse(number, block).select(f.name for f in fields)
         check_rows(path, frame, fields, "line", number)
         done, rows = done + len(block), rows + len(frame)
         # As many rows as lines of this length would make; the mark of the byte order and the header do not matter.
@@ -215,7 +215,7 @@ class _Text:
         lines = np.count_nonzero(codes == ord("\n")) + (not block.endswith(b"\n"))
         return bool(separators != lines * (len(self.columns) - 1))
 
-    def parsed(self, number: int, block: bytes) -> pl.DataFrame:
+    def parse(self, number: int, block: bytes) -> pl.DataFrame:
         """A block as a frame of all its columns; if it has a fault, the first line that has one is named."""
         reason = "lines differ in length"
         if not self.is_ragged(block):

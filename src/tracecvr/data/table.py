@@ -21,8 +21,10 @@ import numpy.typing as npt
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sync, write_json
+from tracecvr.base.metrics import population_weight
 from tracecvr.data import column_files
 from tracecvr.data.external_sort import Scratch
+from tracecvr.data.outages import Outages, hides
 
 Ints = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
@@ -109,6 +111,9 @@ class Schema:
         The share of clicks without a conversion that are in the log. Scores and metrics are corrected for the others.
     conversions_at_click
         Whether conversions in the second of the click are common, so that a window of length 0 is useful.
+    outages
+        Times in which what follows clicks was not recorded, each with start and end. Clicks whose outcome one hides are
+        neither learnt from nor judged.
     """
 
     dataset: str
@@ -126,6 +131,7 @@ class Schema:
     negatives_kept: float = 1.0
     windows: tuple[int, ...] | None = None
     conversions_at_click: bool = False
+    outages: Outages = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.negatives_kept <= 1:
@@ -161,6 +167,8 @@ class Schema:
         content = asdict(self)
         if self.negatives_kept == 1:  # said only where it matters: other tables keep their fingerprints
             del content["negatives_kept"]
+        if not self.outages:
+            del content["outages"]
         for feature in content["features"]:
             if feature["growth"] is None:
                 del feature["growth"], feature["high"]
@@ -170,6 +178,7 @@ class Schema:
     def from_json(cls, content: dict[str, Any]) -> Schema:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
         fields["features"] = tuple(_feature(f) for f in content["features"])
+        fields["outages"] = tuple((start, end) for start, end in content.get("outages", ()))
         return cls(**fields)
 
 
@@ -233,6 +242,14 @@ class ClickTable:
             converted &= ~taken_back(self.refund_ts, self.click_ts + self.schema.d_max)
         return converted
 
+    def weight(self, row: Ints, outages: Outages = ()) -> npt.NDArray[np.float64] | None:
+        """How many clicks each stands for when predictions are judged: more than 1 if negatives were left out, 0 if its
+        outcome is hidden by an outage; None if all count once."""
+        weight = population_weight(self.label[row], self.schema.negatives_kept)
+        click_ts = self.click_ts[row]
+        hidden = hides(outages, click_ts, click_ts + self.schema.d_max)
+        return np.where(hidden, 0.0, 1.0 if weight is None else weight) if hidden.any() else weight
+
     @property
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """Every column that a learner can see, by the name of its file."""
@@ -245,7 +262,7 @@ class ClickTable:
         return column_files.fingerprint(self.schema.text, map(column_files.contents, self.columns.values()))
 
     @classmethod
-    def assembled(cls, columns: column_files.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
+    def assemble(cls, columns: column_files.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
         """The table of columns that were appended block by block."""
         whole = columns.finished()
         truth = {

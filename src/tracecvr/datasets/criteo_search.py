@@ -87,7 +87,7 @@ class CriteoSearch(Dataset):
         raw = _read_parquet(source) if parquet else read_csv(source, FIELDS, header=True)
         _check_sales(source, raw, "row" if parquet else "line", 1 if parquet else 2)
         # Times first: a row that is dropped below must not move the others.
-        timed = raw.with_row_index("click_id").with_columns(imputed(self.cut).alias("click_ts"))
+        timed = raw.with_row_index("click_id").with_columns(impute(self.cut).alias("click_ts"))
         timed = timed.gather_every(self.every)
         frame = timed.filter((pl.col("sale") == 0) | (pl.col("delay_s") >= 0)).with_columns(
             pl.when(pl.col("sale") == 1).then(pl.col("click_ts") + pl.col("delay_s")).alias("conversion")
@@ -99,7 +99,7 @@ class CriteoSearch(Dataset):
         return RawLog(frame, len(timed), dropped={"missing_delay": len(timed) - len(frame)}, notes=(note,))
 
 
-def imputed(cut: float) -> pl.Expr:
+def impute(cut: float) -> pl.Expr:
     """Click times in whole seconds from `day`, `part` and the order of rows: evenly spread over the part of the day."""
     end = round(cut * DAY)
     start = pl.when(pl.col("part") == 0).then(0).otherwise(end)

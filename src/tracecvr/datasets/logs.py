@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from tracecvr.base.config import Seconds, option, restored
+from tracecvr.base.config import Seconds, option, restore
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog
 from tracecvr.data.encoder import Column, Encoder
@@ -77,7 +77,7 @@ class Logs(Dataset):
 
     @classmethod
     def reopened(cls, options: Mapping[str, Any], folder: Path) -> Dataset:
-        return restored(cls, {**options, "schema": str(folder / _CARRIED)})
+        return restore(cls, {**options, "schema": str(folder / _CARRIED)})
 
     def columns(self) -> tuple[Column, ...]:
         return self.described.features

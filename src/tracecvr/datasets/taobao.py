@@ -12,7 +12,7 @@ from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.files import existing
 from tracecvr.data.dataset import Dataset, RawLog, first_of_each
 from tracecvr.data.encoder import Column, Modulo
-from tracecvr.data.external_sort import Scratch, partitioned
+from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.raw_csv import Field, numbered, read_blocks
 
 START, END = 1_511_539_200, 1_512_316_800
@@ -88,7 +88,7 @@ class Taobao(Dataset):
         assert source is not None
         rows = numbered(read_blocks(source, FIELDS, scratch))
         # Every step of the recipe stays with one user, so that any number of users can be taken at a time.
-        for raw in partitioned(rows, "user", existing(source).stat().st_size, scratch):
+        for raw in partition(rows, "user", existing(source).stat().st_size, scratch):
             yield self._clicks(raw)
 
     def _clicks(self, raw: pl.DataFrame) -> RawLog:

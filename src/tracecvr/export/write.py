@@ -14,10 +14,10 @@ import torch
 from tracecvr.base.config import chosen
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
+from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Growing, Hashed, Vocabulary
 from tracecvr.data.table import NEVER, atomic_directory
 from tracecvr.export import scorer
-from tracecvr.export.bin_edges import edges
 from tracecvr.export.formats import FORMATS, Format, quiet, traced
 from tracecvr.export.model import Model
 from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs
@@ -51,7 +51,7 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
     kind = FORMATS[chosen(name, tuple(FORMATS), "--format")]
     kind.check()
     with atomic_directory(out) as folder:
-        models = {q.name: _written(q, model, kind, folder / f"{q.name}.{name}") for q in model_outputs(model.engine)}
+        models = {q.name: _write(q, model, kind, folder / f"{q.name}.{name}") for q in model_outputs(model.engine)}
         features = [described(column) | _rows(model, column, folder) for column in model.encoder.columns]
         write_text(folder / "scorer.py", _scorer(kind))
         write_text(folder / "README.txt", _readme(model, name, "posterior" in models))
@@ -61,7 +61,7 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
         return manifest
 
 
-def _written(question: ModelOutput, model: Model, kind: Format, path: Path) -> dict[str, Any]:
+def _write(question: ModelOutput, model: Model, kind: Format, path: Path) -> dict[str, Any]:
     """Write what answers a question, and hold its answers against the engine's."""
     engine = model.engine
     given = [as_exported(engine, batch) for batch in question.batches]
@@ -131,7 +131,7 @@ def _manifest(model: Model, kind: Format, name: str, features: list[dict[str, An
         "kind": name,
         "model": model.source | {"state_sha256": engine.fingerprint()},
         "method": engine.method.name,
-        "options": engine.resolved_options(),
+        "options": engine.resolve_options(),
         "dataset": schema.dataset,
         "features": features,
         "hashing": _HASHING,

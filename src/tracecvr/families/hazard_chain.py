@@ -72,10 +72,10 @@ def _hazard_logits(outputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return outputs.new_zeros(state.shape[0], horizons, 0), with_it[..., 0]
     before = F.pad(state, (0, 0, 1, 0))[:, :-1, None, 1:]  # (B, H, 1, K - 1)
     without = outputs[:, cells:].unflatten(1, (horizons, actions - 1, actions))
-    return _shifted(without, before), _shifted(with_it, before)
+    return _shift(without, before), _shift(with_it, before)
 
 
-def _shifted(hazards: Tensor, before: Tensor) -> Tensor:
+def _shift(hazards: Tensor, before: Tensor) -> Tensor:
     return hazards[..., 0] + (hazards[..., 1:] * before).sum(3)
 
 

@@ -16,6 +16,11 @@ from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 _MOST_AGES = 12
 """How many ages there are by default at most."""
 
+_LOOKS_PER_INTERVAL = 4
+"""The first age is at least an interval divided by this, so that most clicks are shown when the interval in which they
+came ends. Ages that fall in one interval are merged, so they cost little. NLL with 1, 4 and 8, one seed: updates once a
+day .447, .437, .435; a jump of all rates .503, .500, .500; 60,000 stationary clicks .4248, .4246, .4247."""
+
 _SAMPLED_FROM, _USUAL_SHARE = 300_000, 0.25
 """Clicks of warm-up from which on late looks are sampled, and the share then. A sample saves time but adds noise, which
 matters where there are few clicks. Known truth, 48,000 warm-up clicks: the gap is .0251 with a quarter, .0208 with all.
@@ -34,7 +39,7 @@ class RepeatedLooks(Method):
     ages: tuple[Seconds, ...] | None = option(
         None,
         "ages at which a click is shown, the last of which is d_max whatever is given; by default d_max, a half, a "
-        "quarter of it and so on, down to an interval",
+        "quarter of it and so on, down to a quarter of an interval",
         low=0,
     )
     at_once: bool = option(False, "show a conversion when it becomes known instead of at the next age")
@@ -51,10 +56,10 @@ class RepeatedLooks(Method):
     @property
     def looks(self) -> tuple[int, ...]:
         """The ages in force."""
-        d_max, interval = self.schema.d_max, self.schema.interval
+        d_max, shortest = self.schema.d_max, self.schema.interval / _LOOKS_PER_INTERVAL
         ages = self.ages
         if ages is None:
-            ages = tuple(d_max >> half for half in range(1, _MOST_AGES) if d_max >> half >= interval)
+            ages = tuple(d_max >> half for half in range(1, _MOST_AGES) if d_max >> half >= shortest)
         return (*sorted({age for age in ages if age < d_max}), d_max)
 
     @property
@@ -63,8 +68,8 @@ class RepeatedLooks(Method):
         asked for."""
         return tuple(sorted({*self.looks, *(end for end in self.ends if end < self.schema.d_max)}))
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | {"ages": list(self.looks), "late_share": self.share}
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | {"ages": list(self.looks), "late_share": self.share}
 
     @property
     def share(self) -> float:
@@ -109,12 +114,12 @@ class RepeatedLooks(Method):
         converted, refunded = len(self.looks) + 1, len(self.looks) + 2
         return torch.where(b.refund <= age, refunded, torch.where(b.known <= age, converted, looks))
 
-    def condensed(self, events: Reveals) -> Reveals:
+    def condense(self, events: Reveals) -> Reveals:
         """The events that say something new, a sample of those at late ages, consecutive ones of a click in one."""
         before, after = self.states(events)
         kept, late = before != after, self._late(events, after)
         if self.share < 1:
-            kept &= ~late | self._sampled(events)
+            kept &= ~late | self._sample(events)
         index = kept.nonzero()[:, 0]
         if self.merge:  # what has the same weight
             index, before = _last_of_chains(events.row * 2 + late, before, after, index)
@@ -122,7 +127,7 @@ class RepeatedLooks(Method):
             before = before[index]
         return replace(events.take(index), previous_state=before)
 
-    def _sampled(self, b: Reveals) -> Tensor:
+    def _sample(self, b: Reveals) -> Tensor:
         """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
         size = round(1 / self.share)
         block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger

@@ -50,8 +50,8 @@ class Survival(Windowed):
         """Where to look unless `looks` is given; ages outside (window, d_max) do not count."""
         return self.ends
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | {"looks": [age for age in self.ages[1:] if age < self.schema.d_max]}
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | {"looks": [age for age in self.ages[1:] if age < self.schema.d_max]}
 
     def log_density(self, law: Tensor, delay: Tensor) -> Tensor:
         """log P(delay | converts), up to a term without parameters; `delay` in seconds."""
@@ -61,7 +61,7 @@ class Survival(Windowed):
         """log S(elapsed); at most 0 and finite."""
         raise NotImplementedError
 
-    def resolved(self, elapsed: Tensor) -> Tensor:
+    def resolve(self, elapsed: Tensor) -> Tensor:
         """The latest age, up to `elapsed`, at which the law tells converted from not: any, if it is continuous."""
         return elapsed
 
@@ -87,7 +87,7 @@ class Survival(Windowed):
         return torch.maximum(look, b.lateness)
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
-        elapsed, age = self.resolved(b.elapsed), b.age[:, 0]
+        elapsed, age = self.resolve(b.elapsed), b.age[:, 0]
         return self._nll(b.x, b.converted & (age <= elapsed), age, elapsed).mean()
 
     def level(self, name: str, b: LabelledReveals) -> tuple[Tensor, Tensor] | None:

@@ -7,9 +7,9 @@ into batches. Nothing random lives longer, so a restored engine goes on as if it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,59 +22,28 @@ from torch import Tensor, nn
 
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.authoring.part import Part
-from tracecvr.base.config import validated, values
+from tracecvr.base.config import validate, values
 from tracecvr.base.errors import DivergedError, UserError
 from tracecvr.base.files import write_atomically
 from tracecvr.base.metrics import probability
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.base.seeds import generator
 from tracecvr.data.table import Schema
-from tracecvr.learn import warm_up_passes
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
-from tracecvr.learn.level import StartingRates, fit_level, larger_steps
+from tracecvr.learn.level import larger_steps
 from tracecvr.learn.named_tensors import digest, under
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
+from tracecvr.learn.optimisers import take_step
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
-from tracecvr.nets.backbones import freeze, thaw
-from tracecvr.stream.reveal import Again, LabelledReveals, Reveals, repeated
+from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
+from tracecvr.nets.backbones import freeze
+from tracecvr.stream.reveal import Again, Reveals, repeated
 from tracecvr.stream.source import History, Source
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The result of training a net: the number of passes and, if the stream continues them, Adam's last moments."""
-
-    passes: int
-    moments: dict[str, Tensor]
-
-
-_WARM = "warm_up."
-"""Before a net's name: where `counts` has the passes and the batch size of its warm-up."""
 
 _HISTORY_BLOCK = 1 << 18
 """Clicks of history whose values are counted at once."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A net to be trained on history. Without `epochs`, `usual` is for large histories."""
-
-    title: str
-    part: Part
-    name: str
-    loss: Callable[[LabelledReveals], Tensor]
-    epochs: int | None
-    usual: int = 1
-
-    @property
-    def net(self) -> nn.Module:
-        return self.part.nets[self.name]
-
-
-Share = Callable[[Fit, dict[str, Any], Callable[[Fit], Fitted]], Fitted]
-"""Called with a net to be trained, what its training depends on beside that, and the training."""
 
 
 class Engine:
@@ -119,7 +88,7 @@ class Engine:
         stream: StreamLearning = AS_WARM_UP,
     ) -> None:
         self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
-        self.stream = validated(stream).fitted_to(schema.interval)
+        self.stream = validate(stream).fit_to(schema.interval, sum(schema.tables.values()))
         method.bind(schema, seed)
         self.plugins = method.plugins() + plugins
         self._refuse_doubles(plugins)
@@ -159,29 +128,7 @@ class Engine:
         `share` may take a net over from another run instead of training it.
         """
         self._admit(history)
-        self._look_through(history)
-        size = self._batch_size(history)
-        large = warm_up_passes.is_large(len(history), self.method.batch_size)
-        fixed = large or self.method.warm_epochs is not None  # then helpers have their usual epochs, too
-        adam = {name: getattr(self.method, name) for name in ("learning_rate", "weight_decay")}
-        outcomes: list[tuple[Fit, Fitted]] = []
-        for fit in self._fits():
-            if fit.epochs is None and fixed:
-                fit = replace(fit, epochs=fit.usual)
-            facts = adam | {"title": fit.title, "epochs": fit.epochs, "usual": fit.usual}
-            facts |= {"batch_size": size, "seed": self.seed, "moments": self._carries(fit)}
-            facts |= self.stream.warm_up_facts
-            self._warm_up_optimisers(fit.net)  # the kind of gradient that its tables give is part of a net's form
-            train = partial(self._fit, history=history, size=size, progress=progress)
-            outcomes.append((fit, share(fit, facts, train)))
-            self._fit_level(fit, history)
-            if fit.net is not self._main:
-                freeze(fit.net)
-        for fit, fitted in outcomes:  # not before: what others share depends on counts
-            fit.part.counts[f"{_WARM}{fit.name}"] = torch.tensor([fitted.passes, size])
-        for part in self._parts.values():
-            part.after_warm_up()
-        self._start_stream(next(fitted.moments for fit, fitted in outcomes if fit.net is self._main))
+        self._start_stream(self._warm_up.run(history, progress, share))
 
     def tick(self, source: Source, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
@@ -199,7 +146,7 @@ class Engine:
                 rng = generator(self.seed, "tick", start, turn)
                 order = torch.from_numpy(rng.permutation(len(events)))
                 shuffled = events.take(order)
-                for batch in self.stream.batches(len(events), self._warm_batch_size):
+                for batch in self.stream.batches(len(events), batch_size_of(self.method)):
                     self._learn(shown.batch(shuffled.take(batch, rng), order[batch]), start)
         self._train(False)
         if self._average is not None:
@@ -215,7 +162,7 @@ class Engine:
     def events(self, source: Source, start: int, end: int) -> Reveals:
         """What an interval has to show: the method's schedule and what plugins repeat of it."""
         events = source.reveals(self.schedule, start, end, truth=self.method.privileged)
-        return self.method.condensed(replace(events, trigger=self._first[events.trigger]))
+        return self.method.condense(replace(events, trigger=self._first[events.trigger]))
 
     def keep_answers_in(self, folder: Path) -> None:
         """Keep what frozen nets say of each click in files: of many open clicks it takes much memory."""
@@ -313,13 +260,13 @@ class Engine:
         """Read a snapshot of an engine of the same configuration."""
         self.load_state(load_file(path))
 
-    def resolved_options(self) -> dict[str, Any]:
+    def resolve_options(self) -> dict[str, Any]:
         """The options of the method and of all its plugins, with defaults resolved."""
         stream = values(self.stream) | {
             "learning_rate": self.stream.learning_rate or self.method.learning_rate,
-            "batch_size": self._warm_batch_size if self.stream.batch_size is None else self.stream.batch_size,
+            "batch_size": batch_size_of(self.method) if self.stream.batch_size is None else self.stream.batch_size,
         }
-        return {name: _resolved_options(part) for name, part in self._parts.items()} | {"stream": stream}
+        return {name: resolve_options(part) for name, part in self._parts.items()} | {"stream": stream}
 
     def report(self) -> dict[str, Any]:
         """What the method and its plugins have to show of themselves; parts without a word left out."""
@@ -346,12 +293,9 @@ class Engine:
 
     # Inside.
 
-    def _fits(self) -> Iterator[Fit]:
-        """What warm-up trains, in order."""
-        yield Fit("model", self.method, "main", self.method.warm_loss, self.method.warm_epochs)
-        for part in self._parts.values():
-            for name, helper in part.helpers().items():
-                yield Fit(name, part, name, partial(part.helper_loss, name), helper.epochs, helper.usual)
+    @property
+    def _warm_up(self) -> WarmUp:
+        return WarmUp(self.method, self._parts, self.seed, self.stream, self.forget)
 
     @property
     def _main(self) -> nn.Module:
@@ -384,9 +328,6 @@ class Engine:
             if names.count(name) > 1:
                 raise UserError(f"plugin {name!r} is given twice: keep one")
 
-    def _warm_up_optimisers(self, net: nn.Module) -> dict[str, torch.optim.Optimizer]:
-        return self.stream.warm_up_optimisers(net, self.method.learning_rate, self.method.weight_decay)
-
     def _stream_optimisers(self) -> dict[str, torch.optim.Optimizer]:
         return self.stream.optimisers(self._main, self.method.learning_rate, self.method.weight_decay)
 
@@ -397,11 +338,7 @@ class Engine:
         """
         for part, name in self._refreshed(start, end):
             history = source.history(start, "censored", max(0, start - self._back))
-            fit = Fit(f"{name} at {start}", part, name, partial(part.helper_loss, name), epochs=1)
-            thaw(fit.net)
-            self._fit(fit, history, self._batch_size(history))
-            self._fit_level(fit, history)
-            freeze(fit.net)
+            self._warm_up.repeat(part, name, history, start)
             self._calls.forget_clicks()
 
     def _refreshed(self, start: int, end: int) -> list[tuple[Part, str]]:
@@ -439,87 +376,6 @@ class Engine:
         for published in self._published:
             start_published(published, self._main, settled)
 
-    def _look_through(self, history: History) -> None:
-        """Let all parts observe history once, and start the outputs of nets at the rates that it has."""
-        rates = StartingRates()
-        for b in history.batches(BLOCK, None):
-            for owner, part in self._parts.items():
-                part.observe(b)
-                rates.add(owner, part, b)
-        rates.start(1.0 if warm_up_passes.is_large(len(history), self.method.batch_size) else warm_up_passes.SPREAD)
-
-    def _fit_level(self, fit: Fit, history: History) -> None:
-        """Of a small history. A large one has steps enough, and its mature clicks are old (criteo_search, mean
-        prediction of warm-up clicks over their final rate: .98 without a fit, 1.05 with one)."""
-        if not warm_up_passes.is_large(len(history), self.method.batch_size):
-            self.forget()
-            fit_level(fit.part, fit.name, history)
-            self.forget()
-
-    @property
-    def _warm_batch_size(self) -> int:
-        """Of the served net's warm-up; as configured, before that."""
-        passes_and_size = self.method.counts.get(f"{_WARM}main")
-        return self.method.batch_size if passes_and_size is None else int(passes_and_size[1])
-
-    def _batch_size(self, history: History) -> int:
-        """Of a pass over history."""
-        return self.method.warm_batch_size or warm_up_passes.batch_that_fits(len(history), self.method.batch_size)
-
-    def _carries(self, fit: Fit) -> bool:
-        """Whether the stream goes on from the moments of this training."""
-        return self.stream.carry_moments and fit.net is self._main
-
-    def _fit(self, fit: Fit, history: History, size: int, progress: Progress = no_progress) -> Fitted:
-        """Train a net on history. The number of passes is chosen on held-back clicks unless it is set."""
-        epochs = self._passes(fit, history, size) if fit.epochs is None else fit.epochs
-        optimisers, total = self._warm_up_optimisers(fit.net), epochs * len(history)
-        for epoch in range(epochs):
-            done = epoch * len(history)
-            for learnt in self._pass(fit, epoch, optimisers.values(), history, size):
-                progress(f"warm-up: {fit.title}", done + learnt, total)
-        fit.net.eval()
-        return Fitted(epochs, moments(optimisers, fit.net) if self._carries(fit) else {})
-
-    def _pass(
-        self, fit: Fit, epoch: int, optimisers: Collection[torch.optim.Optimizer], history: History, size: int
-    ) -> Iterator[int]:
-        """Learn from every click of history once, and say after each step how many are done."""
-        fit.net.train()
-        learnt = 0
-        for b in history.batches(size, generator(self.seed, "warm up", fit.title, epoch)):
-            if len(b) > 1:
-                self._step(optimisers, fit.loss(b), f"warm-up of {fit.title}")
-            learnt += len(b)
-            yield learnt
-
-    def _passes(self, fit: Fit, history: History, size: int) -> int:
-        """How many passes over the earlier clicks of history are best for its last ones; the net stays as it was."""
-        earlier, held_back = history.parted(warm_up_passes.HELD_BACK)
-        if not len(earlier) or not len(held_back):
-            return fit.usual
-        start, counts = {key: value.clone() for key, value in fit.net.state_dict().items()}, dict(fit.part.counts)
-        optimisers = self._warm_up_optimisers(fit.net).values()
-
-        def one_pass(epoch: int) -> None:
-            for _ in self._pass(fit, epoch, optimisers, earlier, size):
-                pass
-
-        best = warm_up_passes.best(one_pass, lambda: self._held_back_loss(fit, held_back), fit.usual)
-        fit.net.load_state_dict(start)
-        fit.part.counts = counts
-        return best
-
-    def _held_back_loss(self, fit: Fit, history: History) -> float:
-        """The mean loss of clicks that are not learnt from: with the same random draws each time."""
-        fit.net.eval()
-        total = 0.0
-        with torch.no_grad():
-            for b in history.batches(BLOCK, generator(self.seed, "held back", fit.title)):
-                total += fit.loss(b).item() * len(b)
-                self.forget()
-        return total / len(history)
-
     def _learn(self, b: Reveals, start: int) -> None:
         if len(b) < 2:  # batch normalisation has no statistics of one
             self.skipped += len(b)
@@ -530,20 +386,9 @@ class Engine:
         for plugin in self.plugins:
             loss = loss + plugin.weight * plugin.loss(self.method, b)
         with larger_steps(self._main, self.stream.level_steps, self.method.rates):
-            self._step(self._optimisers.values(), loss, f"interval starting at {start} s")
-        self.steps += 1
-
-    def _step(self, optimisers: Collection[torch.optim.Optimizer], loss: Tensor, where: str) -> None:
-        if not torch.isfinite(loss):
-            raise DivergedError(
-                f"{self.method.name}: the loss is {loss.item()} in the {where}; try a lower learning_rate"
-            )
-        for optimiser in optimisers:
-            optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        for optimiser in optimisers:
-            optimiser.step()
+            take_step(self._optimisers.values(), loss, f"{self.method.name}, interval starting at {start} s")
         self.forget()
+        self.steps += 1
 
     def _start_stream(self, carried: dict[str, Tensor]) -> None:
         """Freeze helpers, and make the stream's optimisers and the averaged net; the former go on from `carried`."""
@@ -571,13 +416,3 @@ class Engine:
         if not np.isfinite(answers).all():
             raise DivergedError(f"{self.method.name}: the model's scores are not finite; try a lower learning_rate")
         return answers
-
-
-def _resolved_options(part: Part) -> dict[str, Any]:
-    """The options of a part with defaults resolved; `warm_up` is how each of its nets was warmed up."""
-    used = {name: part.counts[f"{_WARM}{name}"].tolist() for name in part.nets if f"{_WARM}{name}" in part.counts}
-    known = {name: {"passes": passes, "batch_size": size} for name, (passes, size) in used.items()}
-    resolved = part.resolved_options() | ({"warm_up": known} if known else {})
-    if "main" in known:
-        resolved |= {"warm_epochs": known["main"]["passes"], "warm_batch_size": known["main"]["batch_size"]}
-    return resolved

@@ -12,7 +12,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
 from tracecvr.nets.backbones import Embedding
 from tracecvr.nets.growing import GrowingMap, keys
-from tracecvr.nets.rows import resized
+from tracecvr.nets.rows import resize
 
 
 class GrowingColumns:
@@ -99,7 +99,7 @@ def start_moments(
                 state = optimiser.state.get(rows.weight, {})
                 for name, value in list(state.items()):
                     if value.dim():
-                        state[name] = resized(value, capacity)
+                        state[name] = resize(value, capacity)
                         state[name][fresh] = state["step"] if name == "last" else 0
 
 
@@ -108,6 +108,6 @@ def start_published(state: dict[str, Tensor], net: nn.Module, settled: list[tupl
     for name, embedding in net.named_modules():
         for number, (fresh, capacity) in enumerate(settled) if isinstance(embedding, Embedding) else ():
             key = f"{name}.growing.{number}.weight"
-            weight = resized(state[key], capacity)
+            weight = resize(state[key], capacity)
             weight[fresh] = weight[0].clone()
             state[key] = weight

@@ -65,7 +65,7 @@ class NetCalls:
         """The outputs of one of a part's nets, or of a function."""
         key = id(nets), net, torch.is_grad_enabled()
         if key not in self._results or not _same(self._results[key][0], inputs):
-            self._results[key] = inputs, self._computed(nets, net, inputs)
+            self._results[key] = inputs, self._compute(nets, net, inputs)
         return self._results[key][1]
 
     def forget(self) -> None:
@@ -101,7 +101,7 @@ class NetCalls:
             self._shown = None
             self._of_events.clear()
 
-    def _computed(self, nets: nn.ModuleDict, net: Net, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _compute(self, nets: nn.ModuleDict, net: Net, inputs: tuple[Tensor, ...]) -> Tensor:
         shown = self._shown if self._keeps_clicks else None
         if shown is not None and isinstance(net, str) and _same(inputs, (shown.x,)) and is_frozen(nets[net]):
             return self._per_click((id(nets), net), nets[net], shown)

@@ -7,6 +7,7 @@ gradient of only the rows of a batch: it is set for optimisers that can take it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from tracecvr.base import registry
+from tracecvr.base.errors import DivergedError
 from tracecvr.learn.row_optimisers import LazyAdamRows
 
 
@@ -67,6 +69,17 @@ def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optim
     _set_sparse(net, False)
     optimisers: dict[str, torch.optim.Optimizer] = registry.get("optimiser", name).make(net, rates)  # type: ignore[attr-defined]
     return optimisers
+
+
+def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor, where: str) -> None:
+    """One step of the optimisers against the gradient of a loss. `where` is for the message if it has diverged."""
+    if not torch.isfinite(loss):
+        raise DivergedError(f"{where}: the loss is {loss.item()}; try a lower learning_rate")
+    for optimiser in optimisers:
+        optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    for optimiser in optimisers:
+        optimiser.step()
 
 
 def _set_sparse(net: nn.Module, on: bool) -> None:

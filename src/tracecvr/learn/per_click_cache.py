@@ -75,10 +75,10 @@ class PerClickCache:
 
     def _block(self, source: Source, start: int, width: int, compute: Compute) -> Block:
         if start not in self._blocks:
-            self._blocks[start] = self._kept(start) or self._asked(source, start, width, compute)
+            self._blocks[start] = self._kept(start) or self._ask(source, start, width, compute)
         return self._blocks[start]
 
-    def _asked(self, source: Source, start: int, width: int, compute: Compute) -> Block:
+    def _ask(self, source: Source, start: int, width: int, compute: Compute) -> Block:
         clicks = source.clicks(start, start + width)
         block = Block(int(clicks.row[0]), compute(clicks.x).numpy())
         if self.folder is None:

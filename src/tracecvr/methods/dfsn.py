@@ -62,8 +62,8 @@ class DFSN(Method):
         short, long = (max(round(w * self.schema.d_max / windows[-1]), MINUTE) for w in (short, long))
         return self.satellite_window or short, self.window or long
 
-    def resolved_options(self) -> dict[str, Any]:
-        return super().resolved_options() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
+    def resolve_options(self) -> dict[str, Any]:
+        return super().resolve_options() | dict(zip(("satellite_window", "window"), self.spans, strict=True))
 
     def check_options(self) -> None:
         super().check_options()
@@ -142,7 +142,8 @@ class SatelliteNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         feature, unbiased = self.feature.embedding(x), self.unbiased.embedding(x)
         joined = self._join(self.main.embedding(x), self.stop(feature), self.stop(unbiased))
-        return torch.cat([self.main.top(joined), self.feature.out(feature), self.unbiased.out(unbiased)], dim=1)
+        main = self.main.of_embedded(x, joined)
+        return torch.cat([main, self.feature.out(feature), self.unbiased.out(unbiased)], dim=1)
 
     def _join(self, own: Tensor, *lent: Tensor) -> Tensor:
         """Each feature's embeddings, weighted; one-hot features are the same for all and stay as they are."""

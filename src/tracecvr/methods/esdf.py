@@ -74,7 +74,7 @@ class ESDF(Survival):
         over = torch.tensor(self.edges) <= elapsed[:, None]  # (B, slots)
         return torch.logsumexp(F.log_softmax(law, dim=1).masked_fill(over, NOTHING), dim=1)
 
-    def resolved(self, elapsed: Tensor) -> Tensor:
+    def resolve(self, elapsed: Tensor) -> Tensor:
         ended = torch.bucketize(elapsed, torch.tensor(self.edges), right=True)
         return torch.tensor((-1, *self.edges))[ended]  # before the first slot ends, nothing
 

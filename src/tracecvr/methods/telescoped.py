@@ -84,11 +84,11 @@ class Telescoped(RepeatedLooks):
             if ahead.any():  # history is in the order of arrival
                 self.counts["learnt_until"] = b.arrival[ahead].max()
 
-    def condensed(self, events: Reveals) -> Reveals:
+    def condense(self, events: Reveals) -> Reveals:
         """Without clicks that warm-up has learnt with their final labels."""
         if (last := self.counts.get("learnt_until")) is not None:
             events = events.take((events.arrival > last).nonzero()[:, 0])
-        return super().condensed(events)
+        return super().condense(events)
 
     def warm_loss(self, b: LabelledReveals) -> Tensor:
         """The likelihood of what has been seen of a click by its last look: the stream goes on from there."""

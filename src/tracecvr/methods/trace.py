@@ -146,9 +146,9 @@ class Trace(TrajectoryAware):
     def _revealed(self, b: Reveals) -> Tensor:
         return b.mature if self._revealed_when_mature else b.mature | b.converted
 
-    def resolved_options(self) -> dict[str, Any]:
+    def resolve_options(self) -> dict[str, Any]:
         revealed = "mature" if self._revealed_when_mature else "known"
-        return super().resolved_options() | {"revealed": revealed, "entropy": self._entropy}
+        return super().resolve_options() | {"revealed": revealed, "entropy": self._entropy}
 
     @property
     def _revealed_when_mature(self) -> bool:

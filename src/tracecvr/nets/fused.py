@@ -135,12 +135,12 @@ def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
     """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves. `h` is
     overwritten: half of what a ReLU costs is memory for its result."""
     if exporting() or len(h) < norm.num_features:
-        return F.linear(_normed(F.relu(h, inplace=True), norm), linear.weight, linear.bias)
+        return F.linear(_normalise(F.relu(h, inplace=True), norm), linear.weight, linear.bias)
     out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
     return out
 
 
-def _normed(r: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+def _normalise(r: Tensor, norm: nn.BatchNorm1d) -> Tensor:
     """`norm(r)` without the calls around it: for a handful of rows they take longer than the arithmetic."""
     assert norm.momentum is not None
     assert norm.num_batches_tracked is not None

@@ -17,9 +17,13 @@ class Rows(nn.Embedding):
         self.lag: Lag | None = None
 
     def of(self, ids: Tensor) -> Tensor:  # (n,) -> (n, dim)
+        return self.sums(ids[:, None])
+
+    def sums(self, ids: Tensor) -> Tensor:  # (B, n) -> (B, dim)
+        """The sum of several rows for each click."""
         if self.lag is not None:
-            return self.lag.rows(ids)
-        return lookup(self.weight, ids[:, None], self.sparse)
+            return self.lag.rows(ids.reshape(-1)).view(*ids.shape, self.embedding_dim).sum(1)
+        return lookup(self.weight, ids, self.sparse)
 
     @torch.no_grad()
     def start(self, fresh: Tensor, capacity: int) -> None:
@@ -33,7 +37,7 @@ class Rows(nn.Embedding):
 
     def resize(self, capacity: int) -> None:
         """Keep so many rows, or add some that nobody has been given yet."""
-        self.weight.data = resized(self.weight.data, capacity)
+        self.weight.data = resize(self.weight.data, capacity)
         self.num_embeddings = capacity
 
 
@@ -53,19 +57,19 @@ class Lag:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Averaged rows as of now: (n,) to (n, dim)."""
-        return self._moved(ids, read_rows(self.newest, ids))
+        return self._move(ids, read_rows(self.newest, ids))
 
     def catch_up(self, ids: Tensor, newest: Tensor) -> None:
         """Write rows as of now, because the newest ones, which are given, are about to change."""
-        write_rows(self.average, ids, self._moved(ids, newest))
+        write_rows(self.average, ids, self._move(ids, newest))
         self.since.index_fill_(0, ids, self.clock)
 
     def start(self, ids: Tensor) -> None:
         """Rows that were written now."""
-        self.since = resized(self.since, len(self.average))
+        self.since = resize(self.since, len(self.average))
         self.since[ids] = self.clock
 
-    def _moved(self, ids: Tensor, newest: Tensor) -> Tensor:
+    def _move(self, ids: Tensor, newest: Tensor) -> Tensor:
         share = torch.exp(self.clock - read_rows(self.since, ids)).to(self.average.dtype)[:, None]
         return torch.lerp(newest, read_rows(self.average, ids), share)
 
@@ -74,7 +78,7 @@ class Lag:
         return self.rows(torch.arange(len(self.average)))
 
 
-def resized(rows: Tensor, count: int) -> Tensor:
+def resize(rows: Tensor, count: int) -> Tensor:
     """The first so many rows; missing ones are 0."""
     more = rows.new_zeros(max(count - len(rows), 0), *rows.shape[1:])
     return torch.cat([rows[:count], more])

@@ -66,7 +66,7 @@ class OpenClicks:
         events = self.events(number)
         return np.stack([engine.posterior_log_odds(events), engine.score(events.x)], axis=1)
 
-    def evaluated(
+    def evaluate(
         self, judged: npt.NDArray[np.float32], intervals: int, history: TableHistory
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Metrics of each estimate at each age, from what was judged in all intervals: of the whole stream, and of each
@@ -81,14 +81,14 @@ class OpenClicks:
             survival = static + np.log(survives(history, seconds))
             for estimate, log_odds in zip(ESTIMATES, (posterior, static, survival), strict=True):
                 facts = {"age_s": seconds, "estimate": estimate}
-                whole += [facts | self._measured(log_odds, label[mine])] if len(mine) else []
+                whole += [facts | self._measure(log_odds, label[mine])] if len(mine) else []
                 for one in np.unique(day[mine]):
                     then = day[mine] == one
                     start = {"start": self.split + int(one) * DAY}
-                    days.append(start | facts | self._measured(log_odds[then], label[mine][then]))
+                    days.append(start | facts | self._measure(log_odds[then], label[mine][then]))
         return pl.DataFrame(whole, _COLUMNS), pl.DataFrame(days, {"start": pl.Int64, **_COLUMNS})
 
-    def _measured(self, log_odds: npt.NDArray[np.float64], label: npt.NDArray[np.bool_]) -> dict[str, float | None]:
+    def _measure(self, log_odds: npt.NDArray[np.float64], label: npt.NDArray[np.bool_]) -> dict[str, float | None]:
         weight = metrics.population_weight(label, self.source.schema.negatives_kept)
         measured = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
         return {"clicks": len(label), "conversions": int(label.sum())} | measured

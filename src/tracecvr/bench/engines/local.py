@@ -28,7 +28,7 @@ class Local:
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
         """Hand cells out until none is left, and take in what workers say."""
         queue = list(waiting)
-        crew = [_started(bench) for _ in range(min(self.workers, len(queue)))]
+        crew = [_start(bench) for _ in range(min(self.workers, len(queue)))]
         try:
             for worker in crew:
                 _hand_out(worker, queue, state)
@@ -36,8 +36,8 @@ class Local:
                 watch(state)
                 ready = wait([worker.pipe for worker in crew if worker.cell], timeout=1.0)
                 for number, worker in enumerate(crew):
-                    if worker.pipe in ready and not _listened(worker, state) and queue:
-                        crew[number] = worker = _started(bench)
+                    if worker.pipe in ready and not _listen(worker, state) and queue:
+                        crew[number] = worker = _start(bench)
                     if worker.cell is None and worker.process.is_alive():
                         _hand_out(worker, queue, state)
             watch(state)
@@ -54,7 +54,7 @@ class _Worker:
     cell: Cell | None = None
 
 
-def _started(bench: Bench) -> _Worker:
+def _start(bench: Bench) -> _Worker:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = start_process(_worker, (theirs, bench.out, bench.data, bench.log), thread_settings(1))
     theirs.close()
@@ -69,7 +69,7 @@ def _hand_out(worker: _Worker, queue: list[Cell], state: State) -> None:
             worker.pipe.send(worker.cell)
 
 
-def _listened(worker: _Worker, state: State) -> bool:
+def _listen(worker: _Worker, state: State) -> bool:
     """Take in what a worker says; False if it is dead."""
     assert worker.cell is not None
     name = worker.cell.name

@@ -115,7 +115,7 @@ def render_page(content: Mapping[str, Any], made: list[Figure], tables: list[Tab
             js=Markup((room / "page.js").read_text(encoding="utf-8")),
             tables=tables,
             legend=legend,
-            drawn=[_drawn(figure, keys, {name for _, name, _ in legend}) for figure in made],
+            drawn=[_draw(figure, keys, {name for _, name, _ in legend}) for figure in made],
             glossary=_glossary(made, tables),
         )
         + "\n"
@@ -133,7 +133,7 @@ def _common_legend(made: list[Figure], keys: Mapping[str, int]) -> list[tuple[in
     return [(keys[name], name, svg.swatch(style)) for name, style in sorted(shared.items(), key=lambda one: one[1])]
 
 
-def _drawn(figure: Figure, keys: dict[str, int], common: set[str]) -> _Drawn:
+def _draw(figure: Figure, keys: dict[str, int], common: set[str]) -> _Drawn:
     """A figure with a legend of its own for what the page's legend does not have."""
     wide = svg.panels(figure, svg.WIDE, min(figure.columns, len(figure.panels)), keys)
     narrow = svg.panels(figure, svg.NARROW, figure.narrow_columns, keys)

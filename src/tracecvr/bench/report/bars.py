@@ -12,7 +12,7 @@ _TOP, _BELOW = 22.0, 36.0
 """Pixels that the title takes, and the texts of the axis."""
 
 
-def drawn(panel: Bars, width: float) -> Drawing:
+def draw(panel: Bars, width: float) -> Drawing:
     """Names stand left of their bars, or above them where that would leave too little room."""
     longest = max((width_of(bar.name) for bar in panel.bars), default=0.0)
     above = longest > 0.38 * width

@@ -38,7 +38,7 @@ _BESIDE = 40.0
 Box = tuple[float, float, float, float]
 
 
-def drawn(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
+def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
     """A chart of that width; `keys` number the series of its figure, for the page's script."""
     shown = [one for one in chart.series if one.x]
     room = min(max((width_of(one.name) for one in shown), default=0.0), 0.3 * width)

@@ -14,6 +14,7 @@ from tracecvr.bench import tune
 from tracecvr.bench.posteriors import WORDS, Judge, Judged
 from tracecvr.bench.report.comparisons import against_best, differences, distances, pcoc_bars
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
+from tracecvr.bench.report.forecast_figures import forecasts
 from tracecvr.bench.report.log_figures import log_figures
 from tracecvr.bench.report.over_time import calibration_over_time, over_time
 from tracecvr.bench.report.scene import Scene
@@ -26,7 +27,7 @@ def figures(outcome: Outcome) -> list[Figure]:
     if not outcome.lines:
         return log_figures(scene)
     if outcome.suite["layout"] == "tune":  # hundreds of trials: nobody looks at each
-        return [_tuned(scene), *log_figures(scene)]
+        return [_gain_of_tuning(scene), *log_figures(scene)]
     makers: tuple[Callable[[Scene], Figure | None], ...] = (
         distances,
         differences,
@@ -36,13 +37,14 @@ def figures(outcome: Outcome) -> list[Figure]:
         _calibration,
         _reliability,
         _posterior,
+        forecasts,
         _inside,
         _price,
         _cost,
     )
     made = [figure for maker in makers if (figure := maker(scene)) is not None]
-    if outcome.suite["layout"] == "posterior":
-        made.sort(key=lambda figure: figure.key != "posterior")
+    if (layout := outcome.suite["layout"]) in ("posterior", "forecast"):
+        made.sort(key=lambda figure: figure.key != layout)
     return made + log_figures(scene)
 
 
@@ -241,7 +243,7 @@ def _cost(scene: Scene) -> Figure | None:
 # Tuning.
 
 
-def _tuned(scene: Scene) -> Figure:
+def _gain_of_tuning(scene: Scene) -> Figure:
     """What the best trial of each method gained on its defaults."""
     metric, lines, bars = scene.outcome.suite["score"], tune.best(scene.outcome), []
     for method, choice in tune.choices(scene.outcome).items():

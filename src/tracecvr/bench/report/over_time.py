@@ -140,7 +140,7 @@ def by_day(frame: pl.DataFrame, metric: str, width: int) -> Curve:
     out, and so is a day with hardly any clicks."""
     clicks, conversions = pl.col("clicks").sum(), pl.col("conversions").sum()
     if metric == "pcoc":
-        value: pl.Expr = pl.when(conversions > 0).then(_predicted().sum() / conversions)
+        value: pl.Expr = pl.when(conversions > 0).then(_predict().sum() / conversions)
     else:
         frame = frame.drop_nulls(metric)
         value = (pl.col(metric) * pl.col("clicks")).sum() / clicks
@@ -152,7 +152,7 @@ def by_day(frame: pl.DataFrame, metric: str, width: int) -> Curve:
     return {float(day): float(mean) for day, mean in whole.select("at", "value").iter_rows()}
 
 
-def _predicted() -> pl.Expr:
+def _predict() -> pl.Expr:
     """The sum of predictions of an interval. If nothing converted, PCOC is undefined and ECE is the mean prediction."""
     none = pl.col("ece") * pl.col("clicks")
     return pl.when(pl.col("conversions") > 0).then(pl.col("pcoc") * pl.col("conversions")).otherwise(none)

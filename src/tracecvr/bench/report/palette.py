@@ -63,7 +63,7 @@ def variables() -> str:
     )
 
 
-def filled_in(css: str, theme: str) -> str:
+def fill_in(css: str, theme: str) -> str:
     """A style sheet with the colours of a theme in place of variables.
 
     >>> filled_in("text { fill: var(--soft) }", "light")

@@ -27,7 +27,7 @@ class Scene:
         """Row to style. The first eight stand out: the row of the suite, the bounds, then the best of the others."""
         by_style = {style: line for role, style in _BY_ROLE.items() if (line := self.outcome.of_role(role)) is not None}
         chosen = {line.facts["name"] for line in by_style.values()}
-        others = self._ranked([line for line in self.outcome.lines if line.facts["name"] not in chosen])
+        others = self._rank([line for line in self.outcome.lines if line.facts["name"] not in chosen])
         free = (
             style for style in range(1, len(self.outcome.lines) + SERIES) if style not in by_style
         )  # 0 is ours only
@@ -46,9 +46,9 @@ class Scene:
     @cached_property
     def best(self) -> list[Line]:
         """Rows that are no upper bound, the best first."""
-        return self._ranked(self.outcome.fair)
+        return self._rank(self.outcome.fair)
 
-    def _ranked(self, lines: Sequence[Line]) -> list[Line]:
+    def _rank(self, lines: Sequence[Line]) -> list[Line]:
         """The best first; those without the metric last."""
         metric = next((m for m in self.outcome.metrics if m in ARROWS), "auc")
         sign = -1 if metric in stats.HIGHER_IS_BETTER else 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
@@ -37,7 +39,8 @@ def summary(outcome: Outcome) -> list[Sentence]:
         "changes": _changes,
         "pairs": _changes,
         "posterior": _posterior,
-        "tune": _tuned,
+        "forecast": _forecast,
+        "tune": _say_tuning,
     }[outcome.suite["layout"]](outcome)
     return sentences + _caveats(outcome)
 
@@ -53,7 +56,7 @@ def headline(outcome: Outcome) -> list[str]:
 
 def _deciding(outcome: Outcome) -> str | None:
     """The metric that decides which method is taken."""
-    return next((metric for metric in ("nll", *_directed(outcome)) if metric in outcome.metrics), None)
+    return next((metric for metric in ("nll", *_metrics_with_direction(outcome)) if metric in outcome.metrics), None)
 
 
 def _leader(outcome: Outcome) -> Line | None:
@@ -148,12 +151,16 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
     best, made = _leader(outcome), _verdict(outcome)
     if best is None:
         return made
-    rest = [_against_best(outcome, best, metric) for metric in _directed(outcome) if metric != _deciding(outcome)]
+    rest = [
+        _against_best(outcome, best, metric)
+        for metric in _metrics_with_direction(outcome)
+        if metric != _deciding(outcome)
+    ]
     rest += [*_forms(outcome, best), *_bounds(outcome), _gap_closed(outcome, best), _elsewhere(outcome)]
     return made + [one for one in rest if one is not None]
 
 
-def _directed(outcome: Outcome) -> list[str]:
+def _metrics_with_direction(outcome: Outcome) -> list[str]:
     return [metric for metric in outcome.metrics if metric in ARROWS]
 
 
@@ -213,7 +220,7 @@ def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
     if zero is None or upper is None:
         return None
     parts = []
-    for metric in _directed(outcome):
+    for metric in _metrics_with_direction(outcome):
         column = column_of(metric, pooled=False)
         value, low, high = (line.mean(column) for line in (ours, zero, upper))
         if metric not in BY_INTERVAL or value is None or low is None or high is None:
@@ -223,7 +230,7 @@ def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
             parts.append(f"{closed:.0%} in {NAMES[metric]}")
     if not parts:
         return None
-    return Sentence("fact", f"Of the gap from {zero.name} to {upper.name}, {ours.name} closes {_listed(parts)}.")
+    return Sentence("fact", f"Of the gap from {zero.name} to {upper.name}, {ours.name} closes {_list(parts)}.")
 
 
 def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
@@ -271,9 +278,9 @@ def _seconds(line: Line) -> float:
 def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
     """The best method against the best of each form, and whom the form helps."""
     forms = dict.fromkeys(line.facts["variant"] for line in outcome.fair if outcome.base_of(line) is not None)
-    shown = [m for m in _directed(outcome) if m in BY_INTERVAL]
+    shown = [m for m in _metrics_with_direction(outcome) if m in BY_INTERVAL]
     sentences = [_against_form(outcome, ours, form, metric) for form in forms for metric in shown]
-    return sentences + [_helped(outcome, form, metric) for form in forms for metric in shown]
+    return sentences + [_say_help(outcome, form, metric) for form in forms for metric in shown]
 
 
 def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sentence | None:
@@ -289,7 +296,7 @@ def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sente
     )
 
 
-def _helped(outcome: Outcome, form: str, metric: str) -> Sentence:
+def _say_help(outcome: Outcome, form: str, metric: str) -> Sentence:
     by: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
     for line in outcome.lines:
         base = outcome.base_of(line)
@@ -297,7 +304,7 @@ def _helped(outcome: Outcome, form: str, metric: str) -> Sentence:
             difference = outcome.difference(line, base, metric, pooled=False)
             by[verdict_of(metric, difference, len(outcome.bench["seeds"]))[0]].append(line.facts["label"])
     words = {"better": "better for", "worse": "worse for", "open": "not statistically significant for"}
-    parts = [f"{words[verdict]} {_listed(names)}" for verdict, names in by.items() if names]
+    parts = [f"{words[verdict]} {_list(names)}" for verdict, names in by.items() if names]
     return Sentence(_overall(len(by["better"]), len(by["worse"])), f"{NAMES[metric]} with {form}: {'; '.join(parts)}.")
 
 
@@ -306,7 +313,11 @@ def _bounds(outcome: Outcome) -> list[Sentence | None]:
     plain = {line.facts["method"]: line for line in outcome.lines if outcome.base_of(line) is None}
     at = {line.facts["settings"].get("schedule_of"): line for line in outcome.lines if line.facts["role"] == "upper"}
     pairs = [(plain[method], oracle) for method, oracle in at.items() if method in plain]
-    return [_above(outcome, pairs, metric) for metric in _directed(outcome) if metric in BY_INTERVAL] if pairs else []
+    return (
+        [_above(outcome, pairs, metric) for metric in _metrics_with_direction(outcome) if metric in BY_INTERVAL]
+        if pairs
+        else []
+    )
 
 
 def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
@@ -315,7 +326,7 @@ def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) ->
         difference = outcome.difference(line, oracle, metric, pooled=False)
         if difference is not None and difference.clear and stats.better(metric, difference.mean, 0.0):
             above.append(line.name)
-    who = f"{_listed(above)} significantly better: there it is no bound" if above else "none significantly better"
+    who = f"{_list(above)} significantly better: there it is no bound" if above else "none significantly better"
     return Sentence("fact", f"{NAMES[metric]} against Oracle at a method's own moments ({len(pairs)} methods): {who}.")
 
 
@@ -327,14 +338,14 @@ def _changes(outcome: Outcome) -> list[Sentence]:
     if not pairs:
         return [Sentence("fact", "No row is finished together with the row that it is compared with.")]
     if len(pairs) > _MOST_ROWS:
-        return [_counted(outcome, pairs, metric) for metric in _directed(outcome)]
+        return [_counted(outcome, pairs, metric) for metric in _metrics_with_direction(outcome)]
     return [_change(outcome, line, base) for line, base in pairs]
 
 
 def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
     """One row in all metrics; the mark goes by the first of them that is clear."""
     parts, verdicts = [], []
-    for metric in _directed(outcome):
+    for metric in _metrics_with_direction(outcome):
         difference = outcome.difference(line, base, metric, pooled=False)
         if difference is None:
             continue
@@ -345,7 +356,7 @@ def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
     mark = next((verdict for verdict in verdicts if verdict != "open"), "open")
     if {"better", "worse"} <= set(verdicts):
         mark = "open"
-    return Sentence(mark, f"{line.name} against {base.name}: {_listed(parts) or 'no seed in common'}.")
+    return Sentence(mark, f"{line.name} against {base.name}: {_list(parts) or 'no seed in common'}.")
 
 
 def _counted(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
@@ -369,6 +380,33 @@ def _overall(good: int, bad: int) -> str:
 # Open clicks, and tuning.
 
 
+def _forecast(outcome: Outcome) -> list[Sentence]:
+    from tracecvr.bench.forecasts import frame_of
+    from tracecvr.forecast.backtest import SIZES
+    from tracecvr.forecast.estimators import DEFAULT
+
+    line = outcome.of_role("ours") or outcome.lines[0]
+    frame = frame_of(outcome, line)
+    if frame is None:
+        return [Sentence("fact", "No forecast is finished.")]
+    means = (
+        frame.filter(age_days=0)
+        .drop_nulls("error")
+        .group_by("estimator", "size")
+        .agg(pl.col("error", "coverage").mean())
+    )
+    found = {(row["estimator"], row["size"]): row for row in means.iter_rows(named=True)}
+    said = []
+    for size in (size for size in SIZES if (DEFAULT, size) in found):
+        ours, so_far, old = (found[name, size] for name in (DEFAULT, "so_far", "projected"))
+        said.append(
+            f"At the end of a day, final conversions of segments with {size} are forecast with an error of "
+            f"{ours['error']:.1%}; conversions so far are {so_far['error']:.1%} off, projected by one curve "
+            f"{old['error']:.1%}. {ours['coverage']:.0%} of the 90% intervals held."
+        )
+    return [Sentence("fact", one) for one in said] or [Sentence("fact", "No cell has 20 clicks or more.")]
+
+
 def _posterior(outcome: Outcome) -> list[Sentence]:
     judged, ours = Judged(outcome), outcome.of_role("ours")
     if ours is None or not judged.ages:
@@ -386,7 +424,7 @@ def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
     won = [duration(age) for age, difference in each.items() if stats.better(metric, difference.mean, 0.0)]
     verdicts = [verdict_of(metric, difference, len(judged.outcome.bench["seeds"]))[0] for difference in each.values()]
     good, bad = verdicts.count("better"), verdicts.count("worse")
-    which = f" ({_listed(won)})" if won and len(won) < len(each) else ""
+    which = f" ({_list(won)})" if won and len(won) < len(each) else ""
     text = (
         f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {_OTHERS[other]} at {len(won)} of "
         f"{len(each)} ages{which}, by the mean; statistically significant: better at {good}, worse at {bad}."
@@ -394,7 +432,7 @@ def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
     return Sentence(_overall(good, bad), text)
 
 
-def _tuned(outcome: Outcome) -> list[Sentence]:
+def _say_tuning(outcome: Outcome) -> list[Sentence]:
     metric, best = outcome.suite["score"], tune.best(outcome)
     gained = [line for line in best.values() if tune.chosen(outcome, line)]
     return [
@@ -407,10 +445,10 @@ def _tuned(outcome: Outcome) -> list[Sentence]:
     ]
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _list(parts: Sequence[str]) -> str:
     """With commas and an and; a name with a comma of its own in quotes.
 
-    >>> _listed(["a", "b, too", "c"])
+    >>> _list(["a", "b, too", "c"])
     'a, "b, too" and c'
     """
     quoted = [f'"{part}"' if "," in part else part for part in parts]

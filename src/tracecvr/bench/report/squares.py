@@ -18,7 +18,7 @@ _ROOM = 33.0
 """Pixels between columns of texts, and those that a number takes; in smaller squares, only the tooltip has it."""
 
 
-def drawn(panel: Heat, width: float) -> Drawing:
+def draw(panel: Heat, width: float) -> Drawing:
     """Headings of columns are turned, so that squares can be small. Where even so there is no room for numbers, names
     are cut and what stands beside them is left out."""
     beside, names, longest = panel.beside, _widest(panel.names), _widest(panel.columns)

@@ -21,11 +21,11 @@ _MARGIN, _TITLE, _LEGEND = 16.0, 30.0, 20.0
 _FONT = '"Liberation Sans", Arial, Helvetica, sans-serif'
 
 
-def drawn(panel: Panel, width: float, keys: dict[str, int]) -> Drawing:
+def draw(panel: Panel, width: float, keys: dict[str, int]) -> Drawing:
     """A panel of that width; `keys` number the series of its figure, for the page's script."""
     if isinstance(panel, Heat):
-        return squares.drawn(panel, width)
-    return bars.drawn(panel, width) if isinstance(panel, Bars) else charts.drawn(panel, width, keys)
+        return squares.draw(panel, width)
+    return bars.draw(panel, width) if isinstance(panel, Bars) else charts.draw(panel, width, keys)
 
 
 def swatch(style: int) -> Markup:
@@ -36,7 +36,7 @@ def swatch(style: int) -> Markup:
 def panels(figure: Figure, width: float, columns: int, keys: dict[str, int] | None = None) -> list[Drawing]:
     """All panels of a figure, for so many side by side; `keys` number the series of its page."""
     keys = numbered(figure) if keys is None else keys
-    return [drawn(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
+    return [draw(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
 
 
 def numbered(figure: Figure) -> dict[str, int]:
@@ -58,10 +58,10 @@ def document(figure: Figure, theme: str = "light", width: float = WIDE) -> str:
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
         for number, drawing in enumerate(row):
-            parts.append(_moved(drawing.content, number * (drawing.width + GAP), top, drawing.words))
+            parts.append(_move(drawing.content, number * (drawing.width + GAP), top, drawing.words))
         top += max(drawing.height for drawing in row) + GAP / 2
     legend, height = _legend(figure, width)
-    parts.append(_moved(legend, 0.0, top))
+    parts.append(_move(legend, 0.0, top))
     size = width + 2 * _MARGIN, top + height + 2 * _MARGIN
     style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n{style_sheet()}"
     return str(
@@ -69,9 +69,9 @@ def document(figure: Figure, theme: str = "light", width: float = WIDE) -> str:
             "svg",
             element("title", figure.title),
             element("desc", figure.caption),
-            element("style", Markup(palette.filled_in(style, theme))),
+            element("style", Markup(palette.fill_in(style, theme))),
             element("rect", width=size[0], height=size[1], fill=palette.THEMES[theme]["paper"]),
-            _moved(Markup("").join(parts), _MARGIN, _MARGIN),
+            _move(Markup("").join(parts), _MARGIN, _MARGIN),
             xmlns="http://www.w3.org/2000/svg",
             viewBox=f"0 0 {plain(size[0])} {plain(size[1])}",
             width=size[0],
@@ -81,7 +81,7 @@ def document(figure: Figure, theme: str = "light", width: float = WIDE) -> str:
     )
 
 
-def _moved(content: Markup, x: float, y: float, words: str | None = None) -> Markup:
+def _move(content: Markup, x: float, y: float, words: str | None = None) -> Markup:
     return element("g", content, transform=f"translate({plain(x)} {plain(y)})", aria_label=words)
 
 
@@ -92,7 +92,7 @@ def _legend(figure: Figure, width: float) -> tuple[Markup, float]:
         wide = 32 + width_of(name) + 14
         if left and left + wide > width:
             left, base = 0.0, base + _LEGEND
-        parts.append(_moved(elements.swatch(style), left, base - 10))
+        parts.append(_move(elements.swatch(style), left, base - 10))
         parts.append(text(left + 30, base, name))
         left += wide
     return Markup("").join(parts), base + 4 if parts else 0.0

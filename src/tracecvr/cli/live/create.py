@@ -62,12 +62,12 @@ def init(
     from tracecvr.base import config
     from tracecvr.online.store.store import Settings, Store
 
-    waits = config.parsed_duration(lateness, "--lateness")
-    most = None if max_advance is None else config.parsed_duration(max_advance, "--max-advance")
+    waits = config.parse_duration(lateness, "--lateness")
+    most = None if max_advance is None else config.parse_duration(max_advance, "--max-advance")
     times = _times(time, origin)
     if model is not None:
         _refuse_beside_model(context)
-        made_of_run(store, model, source, waits, keep, most, times)
+        make_of_run(store, model, source, waits, keep, most, times)
         return
     data = dataset_named(data, source, schema)
     for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
@@ -119,7 +119,7 @@ def _times(unit: str | None, origin: str | None) -> AskedTimes:
     )
 
 
-def made_of_run(
+def make_of_run(
     store: Path,
     run: Path,
     source: Path | None,

@@ -115,7 +115,7 @@ def learn(
         _end_with_parent()
     from tracecvr.online.challengers.learners import Learners
 
-    with _reported() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
+    with _report() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
         for model, done in learners.follow(poll):
             _say(done, model)
 
@@ -131,7 +131,7 @@ def _say(done: Tick, model: str | None) -> None:
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
+def _report() -> Iterator[None]:
     """For a parent process: the last line says why this one ends, the exit code whether another holds the store."""
     try:
         yield
@@ -234,7 +234,7 @@ def verify(
     from tracecvr.online.upkeep import store_check as checking
 
     live_store = store_at(store, check=False)
-    report = checking.verified(live_store)
+    report = checking.verify(live_store)
     if replay and all(finding.fine for finding in report):
         with Display(Console(stderr=True)) as progress:
             report += checking.replayed(live_store, progress)
@@ -293,8 +293,8 @@ def events(
         raise UserError(unnamed_log(source))
     dataset, source, first = log_of(None if data is None else Given(data), source, settings, model)
     if start is not None:
-        first = config.parsed_duration(start, "--start")
+        first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
-    for event in events_of(dataset, source, first, config.parsed_duration(end, "--end")):
+    for event in events_of(dataset, source, first, config.parse_duration(end, "--end")):
         event["ts"] = times.shown(event["ts"])
         sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")

@@ -11,7 +11,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import Store, store_at
-from tracecvr.cli.live.create import made_of_run
+from tracecvr.cli.live.create import make_of_run
 
 if TYPE_CHECKING:
     from tracecvr.online.service.options import Options
@@ -93,8 +93,8 @@ def serve(
     if chosen.replica is not None:
         _serve_replica(chosen, address)
         return
-    opened_store = _opened_or_made(chosen.path("store"), chosen.path("model"))
-    answer(opened_store, chosen.path("tokens"), address, chosen, chosen.learn, _pulled(chosen), _say_where)
+    opened_store = _open_or_make(chosen.path("store"), chosen.path("model"))
+    answer(opened_store, chosen.path("tokens"), address, chosen, chosen.learn, _pull(chosen), _say_where)
 
 
 def _serve_replica(options: Options, address: Address) -> None:
@@ -123,7 +123,7 @@ def _serve_replica(options: Options, address: Address) -> None:
         )
 
 
-def _pulled(options: Options) -> PulledFrom | None:
+def _pull(options: Options) -> PulledFrom | None:
     if options.source is not None:
         return _source(options.source, options.start, options.announce, options.path("source_config"))
     if options.announce is not None:
@@ -131,7 +131,7 @@ def _pulled(options: Options) -> PulledFrom | None:
     return None
 
 
-def _opened_or_made(store: Path | None, model: Path | None) -> LiveStore:
+def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
     """A store: as it is, or made of a run the first time that it is asked for."""
     if store is None:
         raise UserError("which store? give the directory that `tracecvr init` has made")
@@ -141,7 +141,7 @@ def _opened_or_made(store: Path | None, model: Path | None) -> LiveStore:
     from tracecvr.online.store.store import Settings, Store
 
     if not store.exists():
-        return made_of_run(store, model, None, Settings.lateness, Settings.keep)
+        return make_of_run(store, model, None, Settings.lateness, Settings.keep)
     opened_store = Store.open(store)
     if opened_store.start != StartingRun.of(model).start:
         raise UserError(f"{store} does not go on from {model}: leave --model out, or choose another store")

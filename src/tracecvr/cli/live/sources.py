@@ -40,11 +40,11 @@ def replay(
     ] = None,
 ) -> None:
     """Read messages that were set aside again, once the cause is mended; what can be read is accepted."""
-    from tracecvr.online.sources.messages import parsed
+    from tracecvr.online.sources.messages import parse
 
     opened_store = store_at(store)
     log, values = opened_store.inbox(), _values(fill or [], opened_store.reader.features)
-    again = [parsed(opened_store.reader, message, values) for message, _, _ in log.aside()]
+    again = [parse(opened_store.reader, message, values) for message, _, _ in log.aside()]
     mended = [p for p in again if not p.reason]
     receipt = log.mend(mended)
     typer.echo(f"read: {len(mended):,} messages, accepted: {receipt.accepted:,}, left: {len(again) - len(mended):,}")

@@ -67,12 +67,12 @@ class Guess:
     by_file: list[GuessedFile] = field(default_factory=list)
 
 
-def guessed(logs: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Guess, dict[str, Profile]]:
+def guess_roles(logs: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Guess, dict[str, Profile]]:
     """The likeliest reading that is not against what is said, and the columns it was made from."""
     if len(logs) > 1:
         guess, columns = _of_files(logs, said)
     else:
-        log = said.applied(logs[0], True)
+        log = said.apply_to(logs[0], True)
         columns = log.columns
         kinds = None if said.follows else _types(columns)
         guess = _of_events(columns, kinds, said) if kinds else _of_clicks(columns, said)
@@ -336,7 +336,7 @@ def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Pro
     place = next((place for place, one in enumerate(logs) if _has(one.topic, CLICK)), None)
     if place is None:
         raise UserError("files with different columns: name the one of clicks after them (clicks.csv), or look at one")
-    logs = [said.applied(log, number == place) for number, log in enumerate(logs)]
+    logs = [said.apply_to(log, number == place) for number, log in enumerate(logs)]
     clicks = logs[place]
     common = [one for name, one in clicks.columns.items() if all(name in log.columns for log in logs)]
     key, whole = _id(common, max((one.rows for one in common), default=0), said)

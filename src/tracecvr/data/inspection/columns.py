@@ -164,7 +164,7 @@ def sampled(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sam
     return Sampled(group, topic, given, rows, profiles, partial)
 
 
-def sniffed(path: Path) -> LogFile:
+def sniff(path: Path) -> LogFile:
     """The file with the separator that its first lines have most of, and whether its first line is a header."""
     file = files.opened(path)
     if not file.is_text:

@@ -10,11 +10,11 @@ from typing import Any
 
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import parsed_toml
+from tracecvr.base.files import parse_toml
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection import columns, measurements
-from tracecvr.data.inspection.column_roles import Guess, guessed
+from tracecvr.data.inspection.column_roles import Guess, guess_roles
 from tracecvr.data.inspection.columns import Profile
 from tracecvr.data.inspection.file_groups import sample_tables
 from tracecvr.data.inspection.measurements import Measured
@@ -71,17 +71,17 @@ def inspect_files(
     are read in `zone`."""
     schema.refuse_unknown_zone(zone, "zone")
     logs = sample_tables(given, said.tables)
-    guess, profiles = guessed(logs, said)
+    guess, profiles = guess_roles(logs, said)
     if not guess.features:
         raise UserError("no column is left that could be a feature: a log needs at least one")
     draft = Proposal(given, folder, logs, guess, zone)
-    measurement = measurements.measure(_parsed(draft), progress)
+    measurement = measurements.measure(_parse(draft), progress)
     if set(measurement.leaks) >= {one.name for one in guess.features}:
         raise UserError(
             f"every feature gives the label away ({', '.join(measurement.leaks)}): there is nothing to learn from"
         )
-    final = replace(draft, **_moved(draft, measurement))
-    counts, shared = counted(_parsed(final), progress)
+    final = replace(draft, **_move(draft, measurement))
+    counts, shared = counted(_parse(final), progress)
     text = replace(final, counts=counts, shared=shared).text()
     return Inspection(text, list(profiles.values()), guess, final.measured or measurement, counts, shared)
 
@@ -101,12 +101,12 @@ def counted(
     return counts, shared.counts()
 
 
-def _parsed(proposal: Proposal) -> LogSchema:
+def _parse(proposal: Proposal) -> LogSchema:
     path = proposal.folder / "schema.toml"
-    return schema.parsed(path, parsed_toml(path, proposal.text()))
+    return schema.parse(path, parse_toml(path, proposal.text()))
 
 
-def _moved(draft: Proposal, measurement: Measured) -> dict[str, Any]:
+def _move(draft: Proposal, measurement: Measured) -> dict[str, Any]:
     """Times since an origin that fits the log: the first midnight."""
     relative = draft.guess.click.relative
     start, _ = origin_of(schema.Times(origin=DRAFT_ORIGINS[relative]))

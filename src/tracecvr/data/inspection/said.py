@@ -45,7 +45,7 @@ class Said:
         there = set(columns)
         return next((name for name in (self.conversion_time, self.click_time) if name in there), None)
 
-    def applied(self, log: Sampled, is_clicks: bool) -> Sampled:
+    def apply_to(self, log: Sampled, is_clicks: bool) -> Sampled:
         """A table whose columns hold what is said of them."""
         columns = dict(log.columns)
         for name, what in (self.of_clicks if is_clicks else dict.fromkeys(self.id, "id")).items():

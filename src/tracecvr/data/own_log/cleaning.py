@@ -9,7 +9,7 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import key_of_text
-from tracecvr.data.external_sort import Scratch, partitioned
+from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.own_log.rows import Rows, given_id
 from tracecvr.data.own_log.times import bounds_of, origin_of
 from tracecvr.data.table import TURNS
@@ -88,7 +88,7 @@ class Cleaner:
         start = list(islice(rows, _LOOKED_AT))
         size = _COPIES * expected * sum(frame.estimated_size() for frame in start) // max(self.rows.read, 1)
         rows = chain(start, rows)
-        for part in partitioned(rows, "_id", int(size), scratch) if self.with_ids else rows:
+        for part in partition(rows, "_id", int(size), scratch) if self.with_ids else rows:
             yield self._of_events(part) if self.events else self._of_clicks(part)
         yield self._of_events(self.empty) if self.events else self._of_clicks(self.empty)
 
@@ -161,7 +161,7 @@ class Cleaner:
         self.counts["conversion_after_d_max"] += int(clicks.select(late.sum()).item() or 0)
         if self.refund_kind:
             clicks = self._with_refunds(clicks, known.filter(pl.col("_kind") == 1), refunds)
-        return self._finished(clicks)
+        return self._finish(clicks)
 
     def _count_orphans(self, orphans: pl.DataFrame) -> None:
         policy = self.schema.defects.conversion_without_click
@@ -228,7 +228,7 @@ class Cleaner:
         self.counts["refund_after_d_max"] += clicks["undone"].count() - in_time
         return clicks if self.schema.defects.refund == "retract" else clicks.drop(TURNS)
 
-    def _finished(self, clicks: pl.DataFrame) -> pl.DataFrame:
+    def _finish(self, clicks: pl.DataFrame) -> pl.DataFrame:
         """The columns of the table, in seconds since the origin."""
         features = [column.raw for column in self.schema.features]
         self.counts["null_feature"] += int(clicks.select(pl.sum_horizontal(pl.col(features).null_count())).item())

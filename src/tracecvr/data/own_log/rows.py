@@ -66,7 +66,7 @@ class Rows:
                 clicked = self._seconds(file, frame, at, kind.unit or schema.click.unit)
                 columns = [clicked.alias("_click")]
                 for i, action in enumerate(schema.kinds):
-                    columns.append(self._followed(file, frame, action, clicked).alias(f"_{i}"))
+                    columns.append(self._follow(file, frame, action, clicked).alias(f"_{i}"))
                     columns += [_amount(frame, action).alias(f"_amount{i}")] if action.amount else []
                 selected = frame.with_columns(columns).select(
                     "_row", *self._id(key), r"^_click$|^_\d+$|^_amount\d+$", *self._features(frame)
@@ -163,7 +163,7 @@ class Rows:
             self._check_range(file, frame, name, parsed.seconds, unit or how.unit)
         return parsed.seconds
 
-    def _followed(self, file: LogFile, frame: pl.DataFrame, action: ActionColumns, clicked: pl.Series) -> pl.Series:
+    def _follow(self, file: LogFile, frame: pl.DataFrame, action: ActionColumns, clicked: pl.Series) -> pl.Series:
         """When an action of each click happened: as its time says or its delay, and its label if there is one."""
         if action.delay:
             unit = action.unit or "s"

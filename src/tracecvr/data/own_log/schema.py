@@ -157,7 +157,7 @@ class File:
 class _Growth:
     after: int = option(5, "clicks after which a value gets a row of its own", low=1)
     forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
-    size: int = option(2**31, "rows at most", low=2, high=2**31)
+    size: int = option(2**20, "rows at most", low=2, high=2**31)
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,10 @@ def load(path: Path) -> LogSchema:
     """The schema in a file; every mistake in it is named."""
     if existing(path, "--schema").is_dir():
         raise UserError(f"{path}: is a directory; give the schema's TOML file")
-    return parsed(path, read_toml(path, "--schema"))
+    return parse(path, read_toml(path, "--schema"))
 
 
-def parsed(path: Path, content: dict[str, Any]) -> LogSchema:
+def parse(path: Path, content: dict[str, Any]) -> LogSchema:
     """The schema in what a TOML file says that is, or will be, at `path`."""
     blank: dict[str, Any] = {"time": {}, "click": {}, "action": [], "refund": None, "labels": {}, "defects": {}}
     blank |= {"features": {}, "file": []}

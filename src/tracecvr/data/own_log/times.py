@@ -52,7 +52,7 @@ def read(values: pl.Series, times: Times, unit: str, defects: Defects) -> Read:
     if isinstance(values.dtype, pl.Datetime):
         if values.dtype.time_zone is not None:
             return Read(values.dt.epoch("us") // 10**6)
-        return _localised(values, times.zone, defects)
+        return _localise(values, times.zone, defects)
     given = _without(values, times.absent)
     if unit in _PER_SECOND:
         number = _whole(given)
@@ -154,7 +154,7 @@ def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> 
         _offset(pl.col("offset")).alias("offset"),
     )
     local = clock["clock"].set(clock["offset"].is_not_null(), None)
-    naive = _localised(local, zone, defects)
+    naive = _localise(local, zone, defects)
     with_offset = clock["clock"].dt.epoch("us") // 10**6 - clock["offset"]
     return replace(
         naive,
@@ -173,7 +173,7 @@ def _by_format(values: pl.Series, form: str, zone: str, defects: Defects) -> Rea
     wrong = _first(clock.is_null() & values.is_not_null())
     if getattr(clock.dtype, "time_zone", None) is not None:
         return Read(clock.dt.epoch("us") // 10**6, unreadable=wrong)
-    return replace(_localised(clock, zone, defects), unreadable=wrong)
+    return replace(_localise(clock, zone, defects), unreadable=wrong)
 
 
 def _offset(text: pl.Expr) -> pl.Expr:
@@ -185,7 +185,7 @@ def _offset(text: pl.Expr) -> pl.Expr:
     return pl.when(text.is_in(["Z", "z", "UTC"])).then(0).otherwise(signed)
 
 
-def _localised(local: pl.Series, zone: str, defects: Defects) -> Read:
+def _localise(local: pl.Series, zone: str, defects: Defects) -> Read:
     """Local times of a zone as seconds since 1970."""
     naive = int(local.is_not_null().sum())
     if zone == "UTC" or not naive:

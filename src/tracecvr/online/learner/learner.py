@@ -5,6 +5,7 @@ Only one learner uses a store. Killed at any moment, it resumes from the newest 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -26,14 +27,15 @@ from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, windowed
+from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
 from tracecvr.online.ledger.erasure import ANSWERS, apply_erasures
-from tracecvr.online.ledger.files import LEDGER
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource
 
+_log = logging.getLogger("tracecvr.learner")
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
@@ -150,8 +152,18 @@ class Learner:
     def tick(self) -> Tick | None:
         """Learn the next interval that is closed, and publish what came of it; None if there is none.
 
-        Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end.
+        Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end. If
+        the ledger is found to be damaged, it is built anew, and learning goes on from the newest version.
         """
+        try:
+            return self._tick()
+        except DamagedLedgerError as error:
+            _log.error("%s: it is built anew from the log", error)
+            self.ledger.files.clear()
+            self._restore(self.versions.latest() or {})
+            return self._tick()
+
+    def _tick(self) -> Tick | None:
         self._apply_erasures()
         closed, first, since = self.closed(), self.ledger.done, time.monotonic()
         if closed <= first:
@@ -285,6 +297,7 @@ def opened(store: Store, progress: Progress = no_progress, kind: type[Learner] |
             yield learner
         finally:
             learner.log.close()
+            learner.ledger.close()
 
 
 def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) -> tuple[int, str]:

@@ -56,7 +56,8 @@ class Committer:
             sent = self._sent.get()
             if sent is None:
                 return group, True
-            group.append(sent)
+            if sent[1].set_running_or_notify_cancel():  # else its sender is gone
+                group.append(sent)
         return group, False
 
     @staticmethod

@@ -36,6 +36,8 @@ OF_ANOTHER_MODEL = -2
 """Instead of a version: that of another model answered."""
 MOST_AHEAD, MOST_CONFLICTS = 100_000, 10_000
 """Events that are kept though they do not count: a client gone wrong must not fill the disk. The oldest are kept."""
+MOST_SHOWN = 1000
+"""Actions of one click that are looked at when somebody asks for it."""
 _AT_ONCE = 500
 """Events whose time has come that are accepted together with others."""
 
@@ -123,7 +125,7 @@ class EventLog(EventDatabase):
         entered = []
         for batch in (due, *batches) if due else batches:
             believed, beyond = reach.divided(batch)
-            receipt, fresh = self._accepted(believed, closed_until)
+            receipt, fresh = self._accept(believed, closed_until)
             receipt.limit = reach.limit
             if waiting:
                 self._db.executemany("DELETE FROM ahead WHERE event = ?", [(event.event,) for event in fresh])
@@ -137,7 +139,7 @@ class EventLog(EventDatabase):
         self._note_reach(reach.newest, before, clock)
         return entered
 
-    def _accepted(self, events: Sequence[Event], closed_until: int) -> tuple[Receipt, Sequence[Event]]:
+    def _accept(self, events: Sequence[Event], closed_until: int) -> tuple[Receipt, Sequence[Event]]:
         """A batch put in, and which of its events are new."""
         before, changes = self.position(), self._db.total_changes()
         self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
@@ -145,7 +147,7 @@ class EventLog(EventDatabase):
         receipt, fresh = Receipt(accepted, len(events) - accepted), events
         if receipt.duplicates:
             fresh = self._without_duplicates(events, before, receipt)
-        receipt.counts += self._tallied(fresh, closed_until)
+        receipt.counts += self._tally(fresh, closed_until)
         return receipt, fresh
 
     # How far time may go.
@@ -205,9 +207,9 @@ class EventLog(EventDatabase):
         if self.grid.origin is None or self.grid.advance is not None:
             return []
         query = "SELECT number, content FROM ahead WHERE due <= ? ORDER BY due, number LIMIT ?"
-        return self._taken_back(self._rows(query, (clock - self.grid.origin, _AT_ONCE)))
+        return self._take_back(self._rows(query, (clock - self.grid.origin, _AT_ONCE)))
 
-    def _taken_back(self, rows: Sequence[tuple[int, str]]) -> list[Event]:
+    def _take_back(self, rows: Sequence[tuple[int, str]]) -> list[Event]:
         """Events that are set aside no longer."""
         self._db.executemany("DELETE FROM ahead WHERE number = ?", [(number,) for number, _ in rows])
         return [Event(*json.loads(content)) for _, content in rows]
@@ -222,7 +224,7 @@ class EventLog(EventDatabase):
         with self._transaction():
             latest = self._reach(int(self.clock())).limit if until is None else until
             query = "SELECT number, content FROM ahead WHERE ts <= ? ORDER BY ts, number"
-            (receipt,) = self._append([self._taken_back(self._rows(query, (latest,)))], trusted=True)
+            (receipt,) = self._append([self._take_back(self._rows(query, (latest,)))], trusted=True)
         return receipt
 
     def drop_aside(self) -> tuple[int, int]:
@@ -323,7 +325,7 @@ class EventLog(EventDatabase):
         self._db.execute("DELETE FROM erased WHERE seen >= ?", (self.grid.bounds(number)[0],))
         self._db.execute("UPDATE facts SET value = min(value, ?) WHERE name = 'announced'", (number,))
 
-    def _tallied(self, fresh: Sequence[Event], closed_until: int) -> Counter[str]:
+    def _tally(self, fresh: Sequence[Event], closed_until: int) -> Counter[str]:
         tally: Counter[str] = Counter()
         for event in fresh:
             tally["clicks" if event.kind == CLICK else "actions"] += 1
@@ -426,8 +428,16 @@ class EventLog(EventDatabase):
         return self._accepted_rows("WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
 
     def events_of_click(self, click: int) -> list[Accepted]:
-        """A click, if it has come, and its actions."""
-        return self._accepted_rows("WHERE click = ? ORDER BY kind, seen, ts", (click,))
+        """A click, if it has come, and its actions; of very many, those that came first."""
+        found = self._accepted_rows("WHERE event = ?", (f"c{click}",))
+        condition = "WHERE click = ? AND kind > 0 ORDER BY pos LIMIT ?"
+        return found + self._accepted_rows(condition, (click, MOST_SHOWN)) if found else []
+
+    def arrivals(self, clicks: Sequence[int], start: int, end: int) -> dict[int, int]:
+        """When clicks became known, of those that did in a range of time."""
+        query = """SELECT click, seen FROM events
+          WHERE click IN (SELECT value FROM json_each(?)) AND kind = 0 AND seen >= ? AND seen < ?"""
+        return dict(self._rows(query, (json.dumps(list(clicks)), start, end)))
 
     def has_click(self, click: int) -> bool:
         """Whether a click has come."""

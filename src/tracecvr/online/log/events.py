@@ -21,6 +21,7 @@ from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Encoder, Hashed, is_huge, rounded
+from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.data.table import Ids, Schema
 from tracecvr.online.log.times import Times
 
@@ -29,6 +30,8 @@ CLICK = 0
 
 _KEYS = {"type", "click_id", "ts", "features", "user", "event_id"}
 _VALUES = (str, int, float, type(None))
+_FEW = 50
+"""Clicks up to which a data frame takes longer than to encode one by one."""
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -94,19 +97,24 @@ class Reader:
         if unknown := set(content) - _KEYS:
             name = min(unknown)
             raise UserError(f"unknown key {name!r}{nearest(name, _KEYS)}; known: {', '.join(sorted(_KEYS))}")
-        kind, click = self._kind(content.get("type")), click_key(content.get("click_id"))
-        ts = self.times.read(content.get("ts"))
+        kind, ts = self._kind(content.get("type")), content.get("ts")
         user = content.get("user")
         if user is not None and not isinstance(user, str):
             raise UserError(f"user is {user!r}: expected text")
         if kind == CLICK:
-            return Event(f"c{click}", kind, click, ts, user, self._body(content.get("features")))
+            return self.read_click(content.get("click_id"), ts, content.get("features"), user)[0]
+        click, ts = _key_of(content.get("click_id")), self.times.read(ts)
         if "features" in content:
             raise UserError(f"a {content['type']} has no features: they belong to its click")
         given = content.get("event_id")
         if given is not None and not isinstance(given, str):
             raise UserError(f"event_id is {given!r}: expected text")
         return Event(f"a{kind}:{click}:{ts}" if given is None else f"e{given}", kind, click, ts, user, None)
+
+    def read_click(self, click_id: object, ts: object, features: object, user: str | None) -> tuple[Event, list[Any]]:
+        """A click as the log keeps it, and its raw values."""
+        key, seconds, values = _key_of(click_id), self.times.read(ts), self.values(features)
+        return Event(f"c{key}", CLICK, key, seconds, user, body_of(values)), values
 
     def read_tolerantly(self, content: object) -> tuple[Event, int]:
         """The same of an event that was not made for us: columns that are unknown here are left out, and counted."""
@@ -122,13 +130,23 @@ class Reader:
             unknown += len(features) - len(known["features"])
         return self.read(known), unknown
 
-    def encoded(self, bodies: Sequence[str]) -> Ids:
+    def encode(self, bodies: Sequence[str]) -> Ids:
         """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""
-        return self.encoded_counting(bodies)[0]
+        return self.encode_and_count(bodies)[0]
 
-    def encoded_counting(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
+    def encode_and_count(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
         """The same, and of each column how many values could not be read: they count as missing."""
         return self.encoder.encode_values(self._columns(bodies))
+
+    def encode_clicks(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
+        """The same of the values of clicks. Of a few, without a data frame."""
+        if len(clicks) <= _FEW:
+            return self._rows.encode(clicks)
+        return self.encoder.encode_values(dict(zip(self.features, map(list, zip(*clicks, strict=True)), strict=True)))
+
+    @cached_property
+    def _rows(self) -> RowEncoder:
+        return RowEncoder(self.encoder, self.features)
 
     def frame(self, bodies: Sequence[str]) -> pl.DataFrame:
         """Clicks' raw features as columns, of the types that a file of such values would have; mixed ones are text."""
@@ -144,20 +162,15 @@ class Reader:
             raise UserError(f"type is {name!r}: expected one of {', '.join(self.kinds)}")
         return self.kinds[name]
 
-    def _body(self, features: object) -> str:
+    def values(self, features: object) -> list[Any]:
+        """A click's raw values in the order of columns, as the log can keep them, or an error."""
         if not isinstance(features, Mapping):
             raise UserError("a click needs its features: a JSON object of raw values")
         if features.keys() != self._names:
             missing, extra = sorted(set(self.features) - set(features)), sorted(set(features) - set(self.features))
             wrong = f"feature {missing[0]!r} is missing" if missing else f"there is no feature {extra[0]!r}"
             raise UserError(f"{wrong}; expected {', '.join(self.features)}")
-        values = [features[name] for name in self.features]
-        try:
-            if all(isinstance(v, _VALUES) and not (isinstance(v, int) and is_huge(v)) for v in values):
-                return body_of(values)
-        except ValueError:  # a number is not finite
-            pass
-        return body_of([self._kept(name, features[name]) for name in self.features])
+        return [v if type(v := features[name]) is str else self._kept(name, v) for name in self.features]
 
     def _kept(self, name: str, value: object) -> str | float | None:
         """A value as the log can keep it. Where only numbers are read, one that is none counts as missing: a text that
@@ -178,3 +191,10 @@ class Reader:
 def body_of(values: Sequence[Any]) -> str:
     """Raw features as the log keeps them."""
     return _encoder.encode(values)
+
+
+def _key_of(click_id: object) -> int:
+    """The key of a click. Its id must be one that people and addresses can have."""
+    if isinstance(click_id, str) and not click_id.isprintable():
+        raise UserError(f"click_id is {click_id!r}: it has a character that cannot be printed")
+    return click_key(click_id)

@@ -82,7 +82,7 @@ class Inbox(EventLog):
         messages left, time goes no further than its newest event, or the others would make it late.
         """
         with self._transaction():
-            fresh, repeated = _sorted_out(parsed, self.positions())
+            fresh, repeated = _sort_out(parsed, self.positions())
             *_, (receipt, _) = self._put([[event for p in fresh for event in p.events]])
             for partition in {p.message.partition for p in parsed}:
                 self._move(partition, _of(partition, fresh), len(_of(partition, repeated)), receipt.limit)
@@ -210,7 +210,7 @@ class Inbox(EventLog):
             self._db.execute("INSERT OR REPLACE INTO facts VALUES('announced', ?)", (version,))
 
 
-def _sorted_out(parsed: Sequence[Parsed], known: Mapping[str, int]) -> tuple[list[Parsed], list[Parsed]]:
+def _sort_out(parsed: Sequence[Parsed], known: Mapping[str, int]) -> tuple[list[Parsed], list[Parsed]]:
     """Those beyond the positions that are known, each once; and the others, which were dealt with before."""
     reached, fresh, repeated = dict(known), [], []
     for p in parsed:

@@ -81,17 +81,17 @@ class Times:
         assert self.origin is not None
         if not FIRST <= unix < LAST:
             raise UserError(
-                f"ts is {_quoted(ts)}: expected {UNITS[self.unit]}, and that is before 1990 or after 2100; "
+                f"ts is {_quote(ts)}: expected {UNITS[self.unit]}, and that is before 1990 or after 2100; "
                 "is it in another unit?"
             )
         if unix < self.origin:
-            raise UserError(f"ts is {_quoted(ts)}: that is before the log's origin, {self.iso(0)}")
+            raise UserError(f"ts is {_quote(ts)}: that is before the log's origin, {self.iso(0)}")
         return unix - self.origin
 
     def _wrong(self, ts: object) -> UserError:
         text = "" if self.origin is None or self.unit == "iso" else f", or {UNITS['iso']}"
         example = "" if self.origin is None else f", such as {_EXAMPLE}"
-        return UserError(f"ts is {_quoted(ts)}: expected {UNITS[self.unit]}{text}{example}")
+        return UserError(f"ts is {_quote(ts)}: expected {UNITS[self.unit]}{text}{example}")
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def unix_time(text: str, name: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UserError(f"{name} is {_quoted(text)}: expected {UNITS['iso']}, such as {_EXAMPLE}") from None
+        raise UserError(f"{name} is {_quote(text)}: expected {UNITS['iso']}, such as {_EXAMPLE}") from None
     if moment.tzinfo is None:
-        raise UserError(f"{name} is {_quoted(text)}: it has no zone; add one, such as Z or +01:00")
+        raise UserError(f"{name} is {_quote(text)}: it has no zone; add one, such as Z or +01:00")
     return (moment - _EPOCH) // _SECOND
 
 
@@ -132,7 +132,7 @@ def iso_text(unix: int) -> str:
     return (_EPOCH + unix * _SECOND).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     """A value as a message may show it: Python refuses to print numbers of many thousand digits."""
     if isinstance(value, int) and abs(value) >> 64:
         return "a number of more than 64 bits"

@@ -8,35 +8,36 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
+from tracecvr.forecast.forecast import LEVEL
 from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
-from tracecvr.online.challengers.status import challengers_of, comparisons
-from tracecvr.online.log.committer import Committer
-from tracecvr.online.log.event_log import Accepted, Receipt
-from tracecvr.online.log.events import CLICK, Event
+from tracecvr.online.challengers.status import comparisons
+from tracecvr.online.log.event_log import Accepted
+from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
-from tracecvr.online.service.auth import ANYBODY, Token, Tokens
+from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.few_clicks import FewClicks
 from tracecvr.online.service.front import LOOPBACK, Front, page_policy, page_text
 from tracecvr.online.service.gauges import Gauges
-from tracecvr.online.service.latency import Latency
+from tracecvr.online.service.guards import ERRORS, need
+from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import (
     App,
@@ -44,123 +45,20 @@ from tracecvr.online.service.limits import (
     BoundedBodies,
     Limits,
     Message,
-    RateLimiter,
     Receive,
     Scope,
     Send,
+    deliver,
     refuse,
 )
 from tracecvr.online.service.published import published
-from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scorer import NotReadyError
+from tracecvr.online.service.scoring import Scoring, Service
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.status import bad_values, figures_of, newest_time, status_of, ticks_of, versions_of
+from tracecvr.online.upkeep.forecast import NewestForecasts
+from tracecvr.online.upkeep.status import status_of, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
-_LOOK_S = 0.5
-"""How often the service looks for another version."""
-_FEW = 50
-"""Events that are read at once, without a thread: a few milliseconds."""
-
-
-class Scoring:
-    """What routes share that score clicks: those of the service, and those of a replica."""
-
-    def __init__(self, store: Store, tokens: Tokens, limits: Limits) -> None:
-        self.store, self.tokens, self.limits = store, tokens, limits
-        self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
-        self.latency = Latency(self.gauges.seconds)
-
-    async def read(self, contents: Iterable[dict[str, Any]], count: int, what: str) -> list[Event]:
-        """Events, or an error that names the one that is wrong. Of many, in a thread: others get their turns."""
-        return self._read(contents, what) if count <= _FEW else await run_in_threadpool(self._read, contents, what)
-
-    def _read(self, contents: Iterable[dict[str, Any]], what: str) -> list[Event]:
-        events = []
-        for number, content in enumerate(contents):
-            try:
-                events.append(self.store.reader.read(self._short(content)))
-            except UserError as error:
-                raise HTTPException(422, f"{what} {number}: {error}") from None
-        return events
-
-    def _short(self, content: dict[str, Any]) -> dict[str, Any]:
-        texts = [v for v in content.values() if isinstance(v, str)]
-        texts += [v for v in (content.get("features") or {}).values() if isinstance(v, str)]
-        if any(len(text) > self.limits.text for text in texts):
-            raise UserError(f"a text is longer than {self.limits.text} characters")
-        return content
-
-    async def watch(self) -> None:
-        """Swap in new versions, and tell how far the learner is. Errors are logged, and it tries again."""
-        while True:
-            try:
-                await run_in_threadpool(self.look)
-            except Exception:
-                _log.exception("could not look for another version")
-            await asyncio.sleep(_LOOK_S)
-
-    def model_facts(self) -> dict[str, Any]:
-        """The version that serves, and what it expects."""
-        serving, schema = self.scorer.ready(), self.store.schema
-        return {
-            "version": serving.version,
-            "model": serving.name,
-            "weights": serving.manifest["weights"],
-            "method": serving.manifest["store"]["method"],
-            "plugins": serving.manifest["store"]["plugins"],
-            "features": list(self.store.reader.features),
-            "actions": list(schema.actions),
-            "horizons": list(schema.horizons),
-            "d_max": schema.d_max,
-            "time": self.store.times.facts(self.newest_time()),
-        }
-
-    def newest_time(self) -> int:
-        """The newest time that is known here: that until which the serving version has learnt."""
-        return self.store.grid.bounds(self.scorer.ready().version)[0]
-
-    def look(self) -> None:
-        """Swap in what serves now."""
-        self.latency.note()
-        self.scorer.refresh()
-        if self.scorer.model is not None:
-            self.gauges.version.set(self.scorer.model.version)
-
-
-class Service(Scoring):
-    """Everything that routes share."""
-
-    def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
-        super().__init__(store, tokens, limits)
-        self.learner = learner
-        self.committer = Committer(store.log)
-        self.log = store.inbox()
-
-    def newest_time(self) -> int:
-        return newest_time(self.store, self.log.facts())
-
-    async def commit(self, events: list[Event]) -> Receipt:
-        """On disk when this returns."""
-        receipt = await asyncio.wrap_future(self.committer.submit(events))
-        counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
-        for kind, n in counts.items():
-            self.gauges.events.labels(kind).inc(n)
-        return receipt
-
-    def look(self) -> None:
-        super().look()
-        learner, model = self.learner(), self.scorer.model
-        self.gauges.learner.set(bool(learner.running))
-        self.gauges.restarts.set(learner.restarts)
-        self.gauges.tell(self.log.sources())
-        if model is not None:
-            for newest in self.scorer.versions.listed()[-1:]:
-                self.gauges.lag.set(self.log.closed() - newest["intervals"])
-                self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
-                for column, count in bad_values(newest["counts"]).items():
-                    self.gauges.bad_values.labels(column).set(count)
-        self.gauges.compare(challengers_of(self.store, self.log))
 
 
 def application(
@@ -185,51 +83,39 @@ def application(
     app = guarded(service, names, lifespan)
     _routes(app, service)
     scoring_routes(app, service)
+    inference_routes(app, service)
     return app
 
 
 def guarded(service: Scoring, names: Sequence[str], lifespan: Callable[[FastAPI], Any]) -> FastAPI:
     """An application without routes: everything that a request has to pass before it comes to one."""
-    checked = names or not service.tokens.required
-    app = FastAPI(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    names_served = (*LOOPBACK, *names) if names or not service.tokens.required else None
+    app = _Application(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.limits, app.router.route_class = service.limits, _Route
-    app.add_middleware(AtWork, most=service.limits.requests)  # the innermost is the last that a request comes to
+    app.add_middleware(AtWork, load=service.load)  # the innermost is the last that a request comes to
     app.add_middleware(BoundedBodies, limits=service.limits)
     app.add_middleware(_Admission, service=service)
-    app.add_middleware(Front, names=(*LOOPBACK, *names) if checked else None)
+    app.add_middleware(Front, names=names_served)
     app.add_middleware(_Observed, gauges=service.gauges)
+    app.short_way = FewClicks(super(_Application, app).__call__, service, names_served)
     _failures(app)
     return app
 
 
-def need(scope: str) -> Any:
-    """A dependency of routes: the request needs a token with this scope."""
+class _Application(FastAPI):
+    """What is asked of it most often does not go through its layers."""
 
-    def check(request: Request) -> Token:
-        token: Token = request.state.token
-        if scope not in token.scopes:
-            raise HTTPException(403, f"the token lacks the scope {scope!r}")
-        return token
+    short_way: FewClicks
 
-    return Depends(check)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.short_way(scope, receive, send)
 
 
 def _routes(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/clicks", responses=ERRORS, dependencies=[need("ingest")], response_model_exclude_none=True)
-    async def register(batch: bodies.Clicks) -> bodies.Registered:
+    @app.post("/v1/clicks", responses=ERRORS, dependencies=[need("ingest")], response_model=bodies.Registered)
+    async def register(batch: bodies.Clicks) -> Response:
         """Register and score clicks; answered once they are on disk. What is sent again is answered as it was."""
-        contents = ({"type": "click", **click.given()} for click in batch.clicks)
-        events = await service.read(contents, len(batch.clicks), "click")
-        answers, wrong = await run_in_threadpool(service.scorer.score, events)
-        scored = [e._replace(score=a[0], version=a[1], model=a[2]) for e, a in zip(events, answers, strict=True)]
-        receipt = await service.commit(scored)
-        service.gauges.scored.inc(len(events))
-        known = [receipt.answers.get(e.event, a) for e, a in zip(events, answers, strict=True)]
-        return bodies.Registered(
-            scores=[bodies.Answered.by(version, model, score) for score, version, model in known],
-            **bodies.Receipt.facts(receipt, service.store.times),
-            bad_values=wrong or None,
-        )
+        return _json(await service.register(batch))
 
     @app.post("/v1/events", responses=ERRORS, dependencies=[need("ingest")])
     async def ingest(batch: bodies.Actions) -> bodies.Receipt:
@@ -237,19 +123,26 @@ def _routes(app: FastAPI, service: Service) -> None:
         if any(action.type == "click" for action in batch.events):
             raise HTTPException(422, "clicks go to /v1/clicks")
         contents = (action.given() for action in batch.events)
-        receipt = await service.commit(await service.read(contents, len(batch.events), "event"))
+        receipt = await service.commit(await service.read(contents, len(batch.events)))
         return bodies.Receipt(**bodies.Receipt.facts(receipt, service.store.times))
 
     @app.get("/v1/clicks/{click_id:path}", responses=ERRORS, dependencies=[need("score")])
     async def click(click_id: str, kind: _Kind = None) -> bodies.Known:
         """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
-        return await run_in_threadpool(_known, service, click_id, kind)
+        return await run_in_threadpool(_describe_known, service, click_id, kind)
 
     @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
     async def status() -> dict[str, Any]:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
+
+    newest = NewestForecasts(service.store)
+
+    @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
+    async def forecast(by: str | None = None, level: float = LEVEL, days: _Days = None) -> dict[str, Any]:
+        """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
+        return await run_in_threadpool(newest.rows, by, level, days)
 
     @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
     async def promote(asked: bodies.Promotion) -> bodies.Promoted:
@@ -301,17 +194,10 @@ def _routes(app: FastAPI, service: Service) -> None:
 def scoring_routes(app: FastAPI, service: Scoring) -> None:
     """Routes that need a model and nothing else."""
 
-    @app.post("/v1/score", responses=ERRORS, dependencies=[need("score")], response_model_exclude_none=True)
-    async def score(batch: bodies.Features) -> bodies.Scores:
+    @app.post("/v1/score", responses=ERRORS, dependencies=[need("score")], response_model=bodies.Scores)
+    async def score(batch: bodies.Features) -> Response:
         """Score clicks without registering them."""
-        ts = service.store.times.readable  # nobody says when a click happened that is only scored
-        contents = ({"type": "click", "click_id": 0, "ts": ts, "features": f} for f in batch.features)
-        events = await service.read(contents, len(batch.features), "click")
-        serving = service.scorer.ready()
-        answers, wrong = await run_in_threadpool(service.scorer.score, events, False)
-        service.gauges.scored.inc(len(events))
-        scores = [bodies.Scored.by(*answer, serving.version, serving.name) for answer in answers]
-        return bodies.Scores(version=serving.version, model=serving.name, scores=scores, bad_values=wrong or None)
+        return _json(await service.score(batch))
 
     @app.get("/v1/model", responses=ERRORS, dependencies=[need("score")])
     async def model() -> dict[str, Any]:
@@ -329,12 +215,12 @@ def scoring_routes(app: FastAPI, service: Scoring) -> None:
         return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": bodies.Failure} for code in (400, 401, 403, 404, 408, 413, 421, 422, 429, 503)
-}
-
-
+_Days = Annotated[int | None, Query(ge=1, le=1000, description="of the last days; all that are open without")]
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
 
 
 def _promote(store: Store, asked: bodies.Promotion) -> None:
@@ -346,8 +232,8 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
         leave_challenger(store)
 
 
-def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
-    key, (click, *actions) = _logged(service, given, kind)
+def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:
+    key, (click, *actions) = _read_logged(service, given, kind)
     clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, click.ts)
     now, known = service.scorer.posterior(click, actions, clock)
     names = service.store.schema.actions
@@ -375,7 +261,7 @@ def _known(service: Service, given: str, kind: str | None) -> bodies.Known:
     )
 
 
-def _logged(service: Service, given: str, kind: str | None) -> tuple[int | str, list[Accepted]]:
+def _read_logged(service: Service, given: str, kind: str | None) -> tuple[int | str, list[Accepted]]:
     """The id that was meant, and what is in the log of it: the click, then its actions."""
     ids: list[int | str] = []
     if kind != "text" and _WHOLE.fullmatch(given) and abs(int(given)) < 1 << 63:
@@ -442,27 +328,14 @@ class _Admission:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(("/v1/", "/metrics")):
+        if scope["type"] == "http" and scope["path"].startswith(("/v1/", "/v2/models/", "/metrics")):
             try:
-                scope.setdefault("state", {})["token"] = _admitted(Headers(scope=scope), self.service)
+                if "token" not in scope.setdefault("state", {}):
+                    scope["state"]["token"] = self.service.admit(dict(scope["headers"]))
             except HTTPException as error:
                 await _error_response(error)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
-
-
-def _admitted(headers: Headers, service: Scoring) -> Token:
-    """The client of a request, if it may ask now."""
-    token = ANYBODY
-    if service.tokens.required:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        known = service.tokens.known(given) if kind.lower() == "bearer" and given else None
-        if known is None:
-            raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
-        token = known
-    if not service.pace.allowed(token.name):
-        raise HTTPException(429, "too many requests: slow down", {"Retry-After": "1"})
-    return token
 
 
 def _error_response(error: AnyHTTPException) -> JSONResponse:
@@ -517,7 +390,7 @@ class _Observed:
         async def noted(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
-            await send(message)
+            await deliver(send, message)
 
         try:
             await self.app(scope, receive, noted)

@@ -19,21 +19,44 @@ from tracecvr.online.service.limits import ALWAYS, App, Message, Receive, Scope,
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-_HEADERS = (
+HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
-)
+    (b"content-security-policy", _NOTHING.encode()),
+]
+"""Of every answer."""
+
+
+class Names:
+    """Those that a service may be asked by; None for any."""
+
+    def __init__(self, names: Iterable[str] | None) -> None:
+        self.names = None if names is None else frozenset(name.lower().strip("[]") for name in names)
+
+    def refuse(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        """Status and reason, if no good client sends such a request."""
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            return 400, "both Content-Length and Transfer-Encoding: send one"
+        if self.names is None or path in ALWAYS:
+            return None
+        host = headers.get(b"host", b"").decode("latin-1")
+        if name_of(host) not in self.names:
+            return 421, "not served under this host name: ask for localhost, or name it with --host-name"
+        origin = headers.get(b"origin")
+        page = host if origin is None else origin.decode("latin-1").partition("://")[2]
+        if name_of(page) not in self.names or (name_of(page) in LOOPBACK and page.lower() != host.lower()):
+            return 403, "pages of other sites may not ask"
+        return None
 
 
 class Front:
-    """Refuses what no good client sends. `names` are those that it may be asked by; None for any."""
+    """Refuses what no good client sends, and adds the headers of every answer."""
 
     def __init__(self, app: App, names: Iterable[str] | None) -> None:
-        self.app = app
-        self.names = None if names is None else frozenset(name.lower().strip("[]") for name in names)
+        self.app, self.names = app, Names(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,27 +65,14 @@ class Front:
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS, *_policy(message)]
+                message["headers"] = [*message.get("headers", ()), *_headers(message)]
             await send(message)
 
-        wrong = self._wrong(scope)
+        wrong = self.names.refuse(scope["path"], dict(scope["headers"]))
         if wrong is not None:
             await refuse(dressed, *wrong)
         else:
             await self.app(scope, receive, dressed)
-
-    def _wrong(self, scope: Scope) -> tuple[int, str] | None:
-        headers = dict(scope["headers"])
-        if b"transfer-encoding" in headers and b"content-length" in headers:
-            return 400, "both Content-Length and Transfer-Encoding: send one"
-        if self.names is None or scope["path"] in ALWAYS:
-            return None
-        if name_of(headers.get(b"host", b"").decode("latin-1")) not in self.names:
-            return 421, "not served under this host name: ask for localhost, or name it with --host-name"
-        origin = headers.get(b"origin")
-        if origin is not None and name_of(origin.decode("latin-1").partition("://")[2]) not in self.names:
-            return 403, "pages of other sites may not ask"
-        return None
 
 
 def name_of(host: str) -> str:
@@ -91,7 +101,7 @@ def _hashes(page: str, element: str) -> str:
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
-def _policy(message: Message) -> list[tuple[bytes, bytes]]:
-    """Answers are no pages, except the one that says otherwise."""
+def _headers(message: Message) -> list[tuple[bytes, bytes]]:
+    """Answers are no pages, except the one that brings a policy of its own."""
     own = any(name == b"content-security-policy" for name, _ in message.get("headers", ()))
-    return [] if own else [(b"content-security-policy", _NOTHING.encode())]
+    return HEADERS[:-1] if own else HEADERS

@@ -18,9 +18,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-ALWAYS = ("/healthz", "/readyz")
+ALWAYS = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Routes that are answered however much is going on, and whatever name they are asked by."""
-_LINGER_S = 5.0
+LINGER_S = 5.0
 _LINGER_BODIES = 32
 """How long, and how many times the largest body, is read and dropped after a body was refused. Who writes all of it
 before reading an answer would see a reset connection otherwise, and no answer."""
@@ -37,8 +37,7 @@ class Limits:
     body_seconds: float = option(10.0, "time to send a body: a slow sender gives way to others", above=0)
     text: int = option(1_000, "characters of an id, a user or a text among features", low=1)
     requests: int = option(256, "requests at work, sent as a whole; beyond, 503 at once", low=1)
-    connections: int = option(4096, "open connections; beyond, the one that has waited longest is closed", low=1)
-    peer_connections: int = option(2048, "the same of one address, or of one IPv6 network of 64 bits", low=1)
+    connections: int = option(4096, "open connections; beyond, new ones are closed", low=1)
     head_seconds: float = option(10.0, "time to send the head of a request, from its first byte or the start", above=0)
     idle_seconds: int = option(30, "time that a connection is kept open between requests", low=1)
 
@@ -67,19 +66,20 @@ class BoundedBodies:
         self.app, self.limits = app, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith(("/v1/", "/v2/")):
             await self.app(scope, receive, send)
             return
         try:
             if _declared(scope) > self.limits.body_bytes:
                 raise _TooLargeError
-            body = await asyncio.wait_for(self._body(receive), self.limits.body_seconds)
+            async with asyncio.timeout(self.limits.body_seconds):
+                body = await self._body(receive)
         except TimeoutError:
             await refuse(send, 408, "the body took too long to send")
             return
         except _TooLargeError:
             why = f"the body is larger than {self.limits.body_bytes} bytes: send smaller batches"
-            await refuse(send, 413, why, lambda: self._dropped(receive))
+            await refuse(send, 413, why, lambda: self._drop(receive))
             return
         if body is None:
             await refuse(send, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
@@ -104,11 +104,11 @@ class BoundedBodies:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def _dropped(self, receive: Receive) -> None:
+    async def _drop(self, receive: Receive) -> None:
         """Read what is left of a body, up to a point, and keep nothing."""
         left = _LINGER_BODIES * self.limits.body_bytes
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
+            async with asyncio.timeout(LINGER_S):
                 while left > 0:
                     message = await receive()
                     if message["type"] == "http.disconnect" or not message.get("more_body", False):
@@ -116,26 +116,47 @@ class BoundedBodies:
                     left -= len(message.get("body", b""))
 
 
+class Load:
+    """Requests at work: those that came whole and are not answered yet. Entered by each of them."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self._count = most, 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= self.most
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+
+
 class AtWork:
     """So many requests at once, and no more. A connection on which nothing is asked is none of them, nor is a body that
     is still being sent."""
 
-    def __init__(self, app: App, most: int) -> None:
-        self.app, self.most = app, most
-        self._count = 0
+    def __init__(self, app: App, load: Load) -> None:
+        self.app, self.load = app, load
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in ALWAYS:
             await self.app(scope, receive, send)
-            return
-        if self._count >= self.most:
+        elif self.load.is_full:
             await refuse(send, 503, "too many requests at work: try again later", headers=[(b"retry-after", b"1")])
-            return
-        self._count += 1
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self._count -= 1
+        else:
+            with self.load:
+                await self.app(scope, receive, send)
+
+
+async def deliver(send: Send, message: Message) -> None:
+    """Send; nothing if the peer is gone. uvloop raises an error then, if several requests of a connection wait."""
+    try:
+        await send(message)
+    except RuntimeError as error:
+        if "handler is closed" not in str(error):
+            raise
 
 
 def _declared(scope: Scope) -> int:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.event_log import Accepted
-from tracecvr.online.log.events import Event
 from tracecvr.online.service.scorer import LiveScorer, ServingModel
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import named
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.traffic import CLICK_ID, USER, Traffic
 from tracecvr.stream.reveal import Reveals
+
+_log = logging.getLogger("tracecvr.serve")
+
+
+class Asked(NamedTuple):
+    """A click to be answered: raw values in the order of columns, and its id and user if it is registered."""
+
+    values: list[Any]
+    click: int | None = None
+    user: str | None = None
 
 
 class Answer(NamedTuple):
@@ -52,11 +61,12 @@ class RoutedScorer:
         self.store, self.own = store, LiveScorer(store)
         self.versions = self.own.versions
         self._routes = _Routes(Traffic(), {})
+        self._told = ""
 
     def refresh(self) -> None:
         """Swap in whatever serves now. A challenger that cannot be read is passed over: the store's own answers."""
         self.own.refresh()
-        now, scorers = traffic.current(self.store.folder), {}
+        now, scorers = self._choice(), {}
         for name in {*now.shares, *(() if now.model is None else (now.model,))}:
             try:
                 scorers[name] = self._scorer(name)
@@ -64,6 +74,21 @@ class RoutedScorer:
             except (OSError, UserError):
                 scorers.pop(name, None)
         self._routes = _Routes(now, scorers)
+
+    def _choice(self) -> Traffic:
+        """What was chosen last that can be understood; what is wrong with another choice is logged once."""
+        try:
+            now = traffic.current(self.store.folder)
+            if now.column not in (CLICK_ID, USER, *self.store.reader.features):
+                path = self.store.folder / traffic.NAME
+                raise UserError(f"{path} chooses by {now.column!r}, which is no column of a click")
+        except UserError as error:
+            if str(error) != self._told:
+                _log.error("%s", error)
+            self._told = str(error)
+            return self._routes.traffic
+        self._told = ""
+        return now
 
     def _scorer(self, name: str) -> LiveScorer:
         """The scorer of a challenger; another one if it was dropped and made anew."""
@@ -92,28 +117,31 @@ class RoutedScorer:
         """Log-odds of a click given what is known of it at a clock, and what that is."""
         return self.main.posterior(click, actions, clock)
 
-    def score(self, events: Sequence[Event], registered: bool = True) -> Answers:
+    def score(self, clicks: Sequence[Asked]) -> Answers:
         """Answer clicks. Those that are not registered have neither an id nor a user to choose a model by."""
         routes = self._routes
+        if not routes.traffic.shares:
+            scorer = routes.by(routes.traffic.model, self.own)
+            scored = scorer.score([click.values for click in clicks])
+            model = scorer.store.model
+            return Answers([Answer(s, scored.version, model) for s in scored.log_odds.tolist()], scored.unreadable)
         parts: dict[LiveScorer, list[int]] = {}
-        for index, model in enumerate(routes.traffic.models(self._values(events, routes.traffic, registered))):
+        for index, model in enumerate(routes.traffic.models(self._values(clicks, routes.traffic.column))):
             parts.setdefault(routes.by(model, self.own), []).append(index)
         answers: dict[int, Answer] = {}
         unreadable: Counter[str] = Counter()
         for scorer, indices in parts.items():
-            scored = scorer.score([events[index].body or "" for index in indices])
+            scored = scorer.score([clicks[index].values for index in indices])
             unreadable.update(scored.unreadable)
             for index, log_odds in zip(indices, scored.log_odds.tolist(), strict=True):
                 answers[index] = Answer(log_odds, scored.version, scorer.store.model)
-        return Answers([answers[index] for index in range(len(events))], dict(unreadable))
+        return Answers([answers[index] for index in range(len(clicks))], dict(unreadable))
 
-    def _values(self, events: Sequence[Event], now: Traffic, registered: bool) -> list[str | None]:
+    def _values(self, clicks: Sequence[Asked], column: str) -> list[str | None]:
         """The values that models are chosen by."""
-        if not now.shares:
-            return [None] * len(events)
-        if now.column in (CLICK_ID, USER):
-            chosen = [event.click if now.column == CLICK_ID else event.user for event in events]
-            return [None if value is None or not registered else str(value) for value in chosen]
-        place = self.store.reader.features.index(now.column)
-        values = [json.loads(event.body or "")[place] for event in events]
-        return [None if value is None else str(value) for value in values]
+        if column in (CLICK_ID, USER):
+            chosen: list[Any] = [click.click if column == CLICK_ID else click.user for click in clicks]
+        else:
+            place = self.store.reader.features.index(column)
+            chosen = [click.values[place] for click in clicks]
+        return [None if value is None else str(value) for value in chosen]

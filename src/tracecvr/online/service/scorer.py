@@ -14,6 +14,7 @@ import torch
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER, TURNS, add_turn
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.fast_scores import Score, fast_score
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -29,6 +30,8 @@ class ServingModel:
     """The challenger whose version it is; None is the store's own model."""
     engine: Engine
     manifest: dict[str, Any]
+    fast: Score | None = None
+    """The engine's scores by NumPy calls, where these agree with torch."""
 
 
 class Scored(NamedTuple):
@@ -58,15 +61,17 @@ class LiveScorer:
         number = self.versions.serving()
         if number is not None and (self.model is None or number != self.model.version):
             try:
-                self.model = self._loaded(number)
+                self.model = self._load(number)
             except (OSError, UserError):
                 return False  # removed while it was read: the next look finds its successor
         self._seen = state
         return True
 
-    def score(self, bodies: Sequence[str]) -> Scored:
-        """Log-odds of clicks, and counts of their bad values."""
-        model, (x, unreadable) = self.ready(), self.store.reader.encoded_counting(bodies)
+    def score(self, clicks: Sequence[Sequence[Any]]) -> Scored:
+        """Log-odds of clicks, of which raw values are given, and counts of their bad values."""
+        model, (x, unreadable) = self.ready(), self.store.reader.encode_clicks(clicks)
+        if model.fast is not None and np.isfinite(log_odds := model.fast(x)).all():
+            return Scored(log_odds, model.version, unreadable)
         with self._asking:
             return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)
 
@@ -83,7 +88,7 @@ class LiveScorer:
                 happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
         assert click.body is not None
         known = reveal(
-            x=self.store.reader.encoded([click.body]),
+            x=self.store.reader.encode([click.body]),
             click_ts=np.array([click.ts]),
             action_ts=happened,
             known_ts=happened,
@@ -101,13 +106,13 @@ class LiveScorer:
             raise NotReadyError
         return self.model
 
-    def _loaded(self, number: int) -> ServingModel:
+    def _load(self, number: int) -> ServingModel:
         manifest = next((m for m in self.versions.listed() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")
         engine = self.store.engine()
         self.versions.load(engine, manifest)
-        return ServingModel(number, self.store.model, engine, manifest)
+        return ServingModel(number, self.store.model, engine, manifest, fast_score(engine))
 
 
 class NotReadyError(Exception):

@@ -6,19 +6,19 @@ first's holds the store, takes over when that is gone.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import ipaddress
+import logging
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 import uvicorn
 from fastapi import FastAPI
+from threadpoolctl import threadpool_limits
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.service.app import application
@@ -30,9 +30,6 @@ from tracecvr.online.service.replica import Mirror, replica
 from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store.store import Store
-
-_QUEUE = 2048
-"""Connections that wait to be accepted. asyncio accepts as many in one turn unless it is told so afterwards."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def serve(
     heard: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Answer until stopped. Once it listens, `heard` is told where."""
-    known = _allowed(tokens, address)
+    known = _allow(tokens, address)
     pumping = Pumping(store, source)
     with _bound(address) as listening, LearnerProcess(store.folder, learn) as learning, pumping:
         _answer(
@@ -80,12 +77,12 @@ def serve_replica(
     heard: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Score from published versions until stopped."""
-    known = _allowed(tokens, address)
+    known = _allow(tokens, address)
     with _bound(address) as listening:
         _answer(replica(store, known, limits, mirror, address.asked_by(known)), address, limits, listening, heard)
 
 
-def _allowed(tokens: Path | None, address: Address) -> Tokens:
+def _allow(tokens: Path | None, address: Address) -> Tokens:
     """The tokens; an error if the service would be open to other machines without any."""
     known = Tokens() if tokens is None else Tokens.read(tokens)
     if not known.required and not _is_loopback(address.host):
@@ -98,6 +95,7 @@ def _allowed(tokens: Path | None, address: Address) -> Tokens:
 def _answer(
     app: FastAPI, address: Address, limits: Limits, listening: socket.socket, heard: Callable[[str], None]
 ) -> None:
+    threadpool_limits(1)
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
     sys.setswitchinterval(0.001)  # a thread that reads a large batch gives way after 1 ms, not after 5
     config = Config(app, limits, ssl_certfile=address.certificate, ssl_keyfile=address.key)
@@ -112,20 +110,15 @@ def _answer(
 class Server(uvicorn.Server):
     """Tells when it has begun to listen."""
 
-    config: Config
-
     def __init__(self, config: Config, listens: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
         self._listens = listens
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        if self.config.is_ssl:  # an unfinished handshake is not counted as a connection
-            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=self.config.head_seconds)  # type: ignore[method-assign]
         await super().startup(sockets)
-        for listening in sockets or ():
-            listening.listen(_QUEUE)
         if self.started:
+            # What goes wrong with a request is in our log. What peers do to their connections is no news.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self._listens()
 
 

@@ -107,7 +107,7 @@ class BrokerSource:
         """From the command line's words."""
         parts = urlsplit(url)
         if parts.scheme not in _CLIENTS:
-            raise UserError(f"--source {_shown(url)}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
+            raise UserError(f"--source {_show(url)}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
         if "@" in parts.netloc:
             raise UserError("--source: credentials belong into the file of --source-config: others see command lines")
         names = tuple(sorted(set(parts.path.strip("/").split(","))))
@@ -148,7 +148,7 @@ class BrokerSource:
         return broker
 
 
-def _shown(url: str) -> str:
+def _show(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//...@", url)
 
 

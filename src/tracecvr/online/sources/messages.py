@@ -16,7 +16,7 @@ _REASON = 500
 """Characters of a reason: it may quote what was sent."""
 
 
-def parsed(reader: Reader, message: Message, fill: Mapping[str, Any] | None = None) -> Parsed:
+def parse(reader: Reader, message: Message, fill: Mapping[str, Any] | None = None) -> Parsed:
     """A message and its events or, if one of them cannot be read, why not. `fill` has values for features that clicks
     lack."""
     try:
@@ -35,7 +35,7 @@ def _events(reader: Reader, payload: bytes, fill: Mapping[str, Any]) -> tuple[li
     events, unknown = [], 0
     for number, one in enumerate(contents):
         try:
-            event, n = reader.read_tolerantly(_filled(one, fill) if fill else one)
+            event, n = reader.read_tolerantly(_fill(one, fill) if fill else one)
         except UserError as error:
             raise UserError(f"event {number}: {error}" if contents is content else str(error)) from None
         events.append(event)
@@ -43,7 +43,7 @@ def _events(reader: Reader, payload: bytes, fill: Mapping[str, Any]) -> tuple[li
     return events, unknown
 
 
-def _filled(content: Any, fill: Mapping[str, Any]) -> Any:
+def _fill(content: Any, fill: Mapping[str, Any]) -> Any:
     if not isinstance(content, dict) or not isinstance(content.get("features"), dict):
         return content
     return content | {"features": {**fill, **content["features"]}}

@@ -18,7 +18,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
 from tracecvr.online.log.inbox import Parsed, Taken, source_of
 from tracecvr.online.sources import Broker, BrokerSource
-from tracecvr.online.sources.messages import parsed
+from tracecvr.online.sources.messages import parse
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -68,7 +68,7 @@ class Pump:
         while not stop.is_set():
             since = time.monotonic()
             try:
-                with self._connected() as broker:
+                with self._connect() as broker:
                     while not (stop.is_set() or self._grown(broker)):
                         self.step(broker)
             except Exception as error:
@@ -79,7 +79,7 @@ class Pump:
     def drain(self) -> int:
         """Pull until nothing is left, and announce what there is; how many messages came."""
         count = 0
-        with pump_lock(self.store), self._connected() as broker:
+        with pump_lock(self.store), self._connect() as broker:
             while any(broker.lag().values()):
                 count += self.step(broker)
             self.step(broker)  # for partitions that end in something that is not for us
@@ -87,7 +87,7 @@ class Pump:
         return count
 
     @contextmanager
-    def _connected(self) -> Iterator[Broker]:
+    def _connect(self) -> Iterator[Broker]:
         """A connection that goes on where the store is."""
         broker = self.source.connect(self.client)
         try:
@@ -99,7 +99,7 @@ class Pump:
     def step(self, broker: Broker) -> int:
         """Pull once, commit, acknowledge; how many messages came."""
         messages = broker.pull(self.batch, self.wait)
-        contents = [parsed(self.store.reader, message) for message in messages]
+        contents = [parse(self.store.reader, message) for message in messages]
         lag = dict(broker.lag(ask=self._ends_something(contents)))
         if messages or lag != self._lag:
             taken = self.inbox.take(contents, lag)

@@ -6,7 +6,7 @@ STORE/challengers/NAME/files.json         sizes and hashes of the files that nev
 STORE/challengers/NAME/start.safetensors  the version of the store's own model that it goes on from, if it does
 STORE/challengers/NAME/models/N.*         its versions, after N intervals
 STORE/challengers/NAME/prequential.f32    log-odds that it gave clicks before it learnt them: the shadow of what serves
-STORE/challengers/NAME/ledger/            its open clicks, as the store has its own model's (`ledger_files`)
+STORE/challengers/NAME/ledger/            its open clicks, as the store has its own model's (`ledger.open_clicks`)
 STORE/challengers/NAME/answers/           what its frozen nets say of open clicks
 STORE/challengers/NAME/problem.json       why it cannot learn at present
 ```
@@ -166,7 +166,7 @@ def create(
     own: Settings = store.settings
     settings = {"seed": own.seed if seed is None else seed, "keep": own.keep if keep is None else keep}
     engine = Engine(chosen.method, store.schema, settings["seed"], chosen.plugins, stream=chosen.stream)
-    state, taken = _taken_over(store, name, engine) if warm == "champion" else (None, None)
+    state, taken = _take_over(store, name, engine) if warm == "champion" else (None, None)
     with atomic_directory(home) as made:
         made.chmod(0o700)
         (made / "models").mkdir()
@@ -187,7 +187,7 @@ def create(
     return named(store, name)
 
 
-def _taken_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
+def _take_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
     """The state of the store's newest version, if the challenger's engine can continue it."""
     versions = Versions(store.folder, store.settings.keep)
     newest = versions.latest()

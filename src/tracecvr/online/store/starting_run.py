@@ -58,7 +58,7 @@ class StartingRun:
     def dataset(self) -> Dataset:
         if self._knows_its_log():
             return raw_log.reopened(self.folder)[0]
-        made: Dataset = config.restored(registry.get("dataset", self.recorded["data"]), self.recorded["config"]["data"])
+        made: Dataset = config.restore(registry.get("dataset", self.recorded["data"]), self.recorded["config"]["data"])
         return made
 
     def log(self) -> Path | None:

@@ -120,7 +120,7 @@ class Store:
         Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
         with atomic_directory(folder) as made:
             made.chmod(0o700)  # users' events will be in it
-            shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_linked)
+            shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_link)
             (made / "models").mkdir()
             (made / "archive").mkdir()
             if origin is not None:
@@ -151,7 +151,7 @@ class Store:
         dataset = dataset_of(data, data_settings)
         if source is not None and ClickTable.exists(source):
             prepared.options_of(source, dataset, bool(data_settings))
-        with _prepared(folder, dataset, source) as base:
+        with _prepare(folder, dataset, source) as base:
             return cls.create(folder, base, *chosen, settings, stream=owners["stream"], times=times)
 
     @classmethod
@@ -177,7 +177,7 @@ class Store:
             max_advance=max_advance,
         )
         method, plugins, stream = parts(recorded)
-        with _prepared(folder, origin.dataset, origin.log() if source is None else source) as base:
+        with _prepare(folder, origin.dataset, origin.log() if source is None else source) as base:
             return cls.create(folder, base, method, plugins, settings, origin, stream, times)
 
     @classmethod
@@ -326,7 +326,7 @@ def refuse_privileged(method: Method) -> None:
 
 
 @contextmanager
-def _prepared(folder: Path, dataset: Dataset, source: Path | None) -> Iterator[Path]:
+def _prepare(folder: Path, dataset: Dataset, source: Path | None) -> Iterator[Path]:
     """A prepared log: `source` itself if it is one, else what is made of it beside the directory of the store."""
     if source is not None and ClickTable.exists(source):
         yield source
@@ -337,7 +337,7 @@ def _prepared(folder: Path, dataset: Dataset, source: Path | None) -> Iterator[P
         yield Path(room) / "base"
 
 
-def _linked(source: str, target: str) -> None:
+def _link(source: str, target: str) -> None:
     """The same file once more, where the file system can: prepared logs are never written to again. Small ones are
     copied: somebody may edit them where they came from."""
     if source.endswith(".json"):

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -73,9 +72,20 @@ def current(folder: Path) -> Traffic:
     path = folder / NAME
     if not path.exists():
         return Traffic()
-    content: dict[str, Any] = read_json(path)
-    lists = {name: tuple(content[name]) for name in ("before", "rules", "refused")}
-    return Traffic(**content | lists)
+    content = read_json(path)
+    try:
+        lists = {name: tuple(content[name]) for name in ("before", "rules", "refused")}
+        choice = Traffic(**content | lists)
+        names = {choice.model, *choice.before, *choice.rules, *choice.refused, *choice.shares} - {None}
+        whole = all(isinstance(name, str) for name in (choice.column, *names))
+        whole &= (
+            all(0 < share <= 1 for share in choice.shares.values()) and math.fsum(choice.shares.values()) < 1 + 1e-6
+        )
+    except (TypeError, KeyError, AttributeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is damaged: remove it, and the store's own model answers; then choose again")
+    return choice
 
 
 def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
@@ -94,7 +104,7 @@ def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
             refused=tuple(sorted({*traffic.refused, *left} - {model or ""})),
         )
 
-    return _changed(folder, promoted)
+    return _change(folder, promoted)
 
 
 def rollback(folder: Path) -> Traffic | None:
@@ -107,12 +117,12 @@ def rollback(folder: Path) -> Traffic | None:
         refused = {*traffic.refused, *(() if traffic.model is None else (traffic.model,))}
         return replace(traffic, model=model, before=tuple(before), refused=tuple(sorted(refused)))
 
-    return _changed(folder, rolled_back)
+    return _change(folder, rolled_back)
 
 
 def give_share(folder: Path, name: str, share: float, column: str | None = None) -> Traffic:
     """Let a challenger answer a share of the clicks, chosen by a hash of a column; 0 takes it back."""
-    return _changed(folder, lambda traffic: traffic.with_share(name, share, column))
+    return _change(folder, lambda traffic: traffic.with_share(name, share, column))
 
 
 def set_rule(folder: Path, name: str, on: bool) -> Traffic:
@@ -122,7 +132,7 @@ def set_rule(folder: Path, name: str, on: bool) -> Traffic:
         rules = {*traffic.rules, name} if on else {*traffic.rules} - {name}
         return replace(traffic, rules=tuple(sorted(rules)))
 
-    return _changed(folder, ruled)
+    return _change(folder, ruled)
 
 
 def forget(folder: Path, name: str) -> None:
@@ -141,10 +151,10 @@ def forget(folder: Path, name: str) -> None:
             refused=tuple(n for n in traffic.refused if n != name),
         )
 
-    _changed(folder, forgotten)
+    _change(folder, forgotten)
 
 
-def _changed(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
+def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
     """Change the choice. Commands, the service and the learner may do so at once: they take turns."""
     with locked(folder, "another process changes which model serves: try again", _LOCK, _PATIENCE_S):
         old = current(folder)

@@ -10,12 +10,12 @@ import torch
 
 from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.data.table import NEVER, ClickTable, atomic_directory
+from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
+from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.erasure import ANSWERS
-from tracecvr.online.ledger.files import LEDGER
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -64,10 +64,10 @@ def verify_log(store: Store, progress: Progress = no_progress) -> LogVerificatio
     with tempfile.TemporaryDirectory(prefix="tracecvr_replay_") as folder:
         engine = store.engine()
         engine.keep_answers_in(Path(folder) / ANSWERS)
-        return _replayed(store, engine, ledger_of(store, engine, Path(folder) / LEDGER, temporary=True), progress)
+        return _replay(store, engine, ledger_of(store, engine, Path(folder) / LEDGER, temporary=True), progress)
 
 
-def _replayed(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
+def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
     log, guard = WholeLog(store), guard_of(store)
     versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).listed()}
     last = max(versions, default=log.closed())
@@ -92,6 +92,24 @@ def _replayed(store: Store, engine: Engine, ledger: Ledger, progress: Progress) 
     return verification
 
 
+def table_of(ledger: Ledger, kept: Ints) -> ClickTable:
+    """Clicks of a ledger by their positions, with what is known of them; labels end with its last interval."""
+    t, undone = ledger.table, ledger.table.refund_ts
+    assert undone is not None
+    notes = (*t.schema.notes, "kept live: clicks and actions are known since they came, not since they happened")
+    return ClickTable(
+        x=t.x[kept],
+        click_ts=t.click_ts[kept],
+        click_id=t.click_id[kept],
+        action_ts=t.action_ts[kept],
+        schema=replace(t.schema, observed_until=ledger.grid.bounds(ledger.done)[0], notes=notes),
+        counts={"clicks": len(kept), **{k: v for k, v in ledger.counts.items() if v}},
+        refund_ts=undone[kept] if (undone[kept] != NEVER).any() else None,
+        late_known_ts=t.known_ts[kept],
+        late_arrival_ts=t.arrival_ts[kept],
+    )
+
+
 def as_table(store: Store, out: Path) -> ClickTable:
     """The whole log as a prepared table, with what became known when; labels end with the last closed interval."""
     log = WholeLog(store)
@@ -100,21 +118,7 @@ def as_table(store: Store, out: Path) -> ClickTable:
         ledger.pass_over(log.closed())
         if ledger.done < log.closed():
             ledger.advance()
-    t, kept = ledger.table, ledger.known_between(0, _ALWAYS)
-    notes = (*t.schema.notes, "kept live: clicks and actions are known since they came, not since they happened")
-    assert t.refund_ts is not None
-    undone = t.refund_ts[kept]
-    table = ClickTable(
-        x=t.x[kept],
-        click_ts=t.click_ts[kept],
-        click_id=t.click_id[kept],
-        action_ts=t.action_ts[kept],
-        schema=replace(t.schema, observed_until=store.grid.bounds(ledger.done)[0], notes=notes),
-        counts={"clicks": len(kept), **{k: v for k, v in ledger.counts.items() if v}},
-        refund_ts=undone if (undone != NEVER).any() else None,
-        late_known_ts=t.known_ts[kept],
-        late_arrival_ts=t.arrival_ts[kept],
-    )
+    table = table_of(ledger, ledger.known_between(0, _ALWAYS))
     with atomic_directory(out) as folder:
         table.write_columns(folder)
         store.reader.encoder.save(folder / "encoder.json")

@@ -1,0 +1,114 @@
+"""Estimates of final conversions from cells: of any day at any age, each from what was known at that moment alone.
+
+With C conversions known at age k of N clicks, and F the share of conversions that is known at that age (the ladder):
+
+- `so_far`: C;
+- `projected`: C / F, with one curve for all segments;
+- `ladder`: C / F, with the curve of the segment, shrunk to the common one;
+- `bf` (Bornhuetter-Ferguson, in Cape Cod's form): C + N r (1 - F), where r is the segment's rate of the last two weeks;
+- `model`: C + M (1 - F), where M is the sum of the probabilities that the model predicted at the clicks;
+- `credibility`: the same with M corrected by how many conversions the segment had in the last weeks per one predicted;
+- `blend`: the mean of the last and `bf`; the fewer conversions the segment had, the less of `bf`. The default.
+
+The constants were chosen on days 34 to 45 of criteo_search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracecvr.data.table import Ints
+from tracecvr.forecast.cells import Cells, Counts
+
+ESTIMATORS = ("so_far", "projected", "ladder", "bf", "model", "credibility", "blend")
+DEFAULT = "blend"
+
+_LADDER = 50.0
+"""Conversions by which a segment's development is shrunk to the common one."""
+_RATE_DAYS = 14
+"""Days that a segment's rate is taken from, and its correction of the model."""
+_RATE = 5.0
+"""Conversions by which a segment's rate is shrunk to what is expected without it: new segments have no rate."""
+_CREDIBILITY = 1000.0
+"""Conversions by which a segment's correction of the model is shrunk to the common one."""
+_HALF = 1000.0
+"""With so many recent conversions, a segment's own rate has half of its full weight."""
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Of days at ages, (S, P) each: conversions known then, and final conversions by each estimator."""
+
+    so_far: Counts
+    final: dict[str, Counts]
+    recent: Counts
+    """Conversions of the segment that were known of the days before: how well it is known."""
+
+
+def known_share(cells: Cells, moments: Ints, pooled: bool = False) -> Counts:
+    """(S, T, A) the share of conversions that is known at each age, by the ladder as of moments (T,): of each, how many
+    days were over. A link from one age to the next is counted over the days of which both ages were known."""
+    lags = cells.lags
+    age = np.arange(lags)
+    days = np.clip(moments[:, None] - 1 - age[None, :], 0, cells.days)
+    num, den = (cells.first_days[:, days, later] for later in (age + 1, age))
+    all_num, all_den = num.sum(0, keepdims=True), den.sum(0, keepdims=True)
+    common = np.divide(all_num, all_den, out=np.ones_like(all_num), where=all_den > 0)
+    factor = common if pooled else (num + _LADDER * common) / (den + _LADDER)
+    developed = np.cumprod(factor[..., ::-1], axis=-1, dtype=np.float32)[..., ::-1]
+    share = np.ones((*developed.shape[:2], lags + 1), np.float32)
+    np.divide(1, developed, out=share[..., :lags], where=developed > 0)
+    return share
+
+
+def estimate(cells: Cells, day: Ints, age: Ints) -> Estimates:
+    """Estimates of days at ages; an age must not be later than `cells.at`."""
+    moments, which = np.unique(day + 1 + age, return_inverse=True)
+    share, common = known_share(cells, moments), known_share(cells, moments, pooled=True)
+    so_far, clicks = cells.conversions[:, day, age], cells.clicks[:, day]
+    rest = 1 - share[:, which, age]
+    known, exposed = _recent(cells, moments, share, cells.clicks)
+    overall = known.sum(0, keepdims=True) / np.maximum(exposed.sum(0, keepdims=True), 1e-9)
+    predicted = _predictions(cells)
+    happened, expected = _recent(cells, moments, share, predicted)
+    level = happened.sum(0, keepdims=True) / np.maximum(expected.sum(0, keepdims=True), 1e-9)
+    level = np.where(happened.sum(0, keepdims=True) > 0, level, 1)
+    correction = (happened + _CREDIBILITY * level) / (expected + _CREDIBILITY)
+    # A click that the model did not score counts with the rate of all.
+    model = np.where(np.isnan(predicted[:, day]), clicks * overall[:, which], predicted[:, day])
+    corrected = np.where(np.isnan(predicted[:, day]), model, model * correction[:, which])
+    prior = corrected / np.maximum(clicks, 1)
+    by_rate = clicks * (known[:, which] + _RATE) / (exposed[:, which] + _RATE / np.maximum(prior, 1e-6))
+    weight = known[:, which] / (known[:, which] + _HALF) / 2
+    final = {
+        "so_far": so_far,
+        "projected": so_far / common[:, which, age],
+        "ladder": so_far / share[:, which, age],
+        "bf": so_far + by_rate * rest,
+        "model": so_far + model * rest,
+        "credibility": so_far + corrected * rest,
+        "blend": so_far + (weight * by_rate + (1 - weight) * corrected) * rest,
+    }
+    return Estimates(so_far, final, known[:, which])
+
+
+def _predictions(cells: Cells) -> Counts:
+    """(S, D) conversions that the model predicted; NaN where it scored no click, and up-scaled where it scored some."""
+    scored = cells.scored > 0
+    weight = np.divide(cells.clicks, cells.scored, out=np.full_like(cells.clicks, np.nan), where=scored)
+    return cells.predicted * weight
+
+
+def _recent(cells: Cells, moments: Ints, share: Counts, exposure: Counts) -> tuple[Counts, Counts]:
+    """(S, T) of the last days before each moment: conversions known, and the exposure that had the time to become one:
+    their quotient is a rate per unit of exposure. Days without exposure are left out."""
+    known, exposed = (np.zeros((len(exposure), len(moments)), np.float32) for _ in range(2))
+    for back in range(_RATE_DAYS):
+        day, age = moments - 1 - back, min(back, cells.lags)
+        there, day = day >= 0, np.maximum(day, 0)
+        here = there[None, :] & (exposure[:, day] > 0)
+        known += np.where(here, cells.conversions[:, day, age], 0)
+        exposed += np.where(here, exposure[:, day] * share[:, :, age], 0)
+    return known, exposed

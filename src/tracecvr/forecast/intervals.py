@@ -1,0 +1,114 @@
+"""Intervals of forecasts: conformal, from past forecasts of the same age and nearly the same size.
+
+Of each past forecast it is known by now how many of the conversions that it still expected have come, and how many it
+expected by now. The variance of their difference has three parts, which are fitted to the past: one in proportion to
+what is expected (luck), one to its square (days and segments that are not alike), one to its square over what was known
+of the segment (new ones). Differences in units of this spread have quantiles; a forecast takes those of the past
+forecasts that were nearest to it in size. Where nothing says that conversions are taken back, the lower end is not
+below what has come, and the other end then has all of the risk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from tracecvr.base.metrics import Floats
+from tracecvr.forecast.cells import Cells
+from tracecvr.forecast.estimators import estimate, known_share
+
+_DAYS = 35
+"""Past days whose forecasts count."""
+_NEAREST = 200
+"""Past forecasts by which the quantiles of one are taken."""
+_FEW = 30
+"""With fewer past forecasts than this, spread is that of chance with a wide margin."""
+_DEVELOPED = 0.5
+"""A past forecast says something once so large a share of what it expected is due."""
+_NOTHING = 1e-6
+"""Less than this share of the conversions is none."""
+_CLICKS = 5
+"""Cells of fewer clicks are not learnt from."""
+_SEEN = 0.98
+"""Forecasts were made blindly before clicks of an age had been seen by which so many conversions are known."""
+_UNKNOWN = np.array([1.5, 0.1, 1.0])
+"""The parts of the variance before anything is known of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Misses:
+    """Past forecasts of one age, as far as they can be judged by now, sorted by size."""
+
+    expected: Floats
+    came: Floats
+    recent: Floats
+
+    @property
+    def parts(self) -> Floats:
+        """Parts of the variance: in proportion, squared, squared over what was known of the segment."""
+        if len(self.expected) < _FEW:
+            return _UNKNOWN
+        from scipy.optimize import nnls  # half a second to import
+
+        e = np.abs(self.expected)
+        weight = 1 / (e + 0.02 * e**2 + 0.1)
+        square = np.minimum(
+            (self.came - self.expected) ** 2, 25 * (e + 0.05 * e**2 + 0.5)
+        )  # one strange day is not the rule
+        fitted, _ = nnls(_terms(e, self.recent) * weight[:, None], square * weight)
+        return np.asarray(np.maximum(fitted, [0.3, 0, 0]))
+
+    def between(self, expected: Floats, recent: Floats, level: float, lowest: Floats) -> tuple[Floats, Floats]:
+        """Lower and upper ends for what is still expected of cells; none is below `lowest`."""
+        parts = self.parts
+        spread = _spread(parts, expected, recent)
+        if len(self.expected) < _FEW:
+            z = np.full((3, len(expected)), 1.0) * _chance(level)[:, None]
+        else:
+            miss = (self.came - self.expected) / _spread(parts, self.expected, self.recent)
+            z = _nearest_quantiles(self.expected, miss, expected, np.array([(1 - level) / 2, (1 + level) / 2, level]))
+        low = expected + z[0] * spread
+        high = expected + np.where(low <= lowest, np.minimum(z[1], z[2]), z[1]) * spread
+        low = np.maximum(low, lowest)
+        return np.minimum(low, np.maximum(expected, lowest)), np.maximum(high, expected)
+
+
+def misses(cells: Cells, age: int, estimator: str, now: int) -> Misses:
+    """What past forecasts of an age have missed by a moment: `now` is the number of days that were over."""
+    share = known_share(cells, np.array([now]))[:, 0]
+    day = np.arange(max(0, now - 1 - age - _DAYS), now - 1 - age)
+    day = day[share.mean(0)[np.minimum(day + age, cells.lags)] >= _SEEN]
+    past = estimate(cells, day, np.full(len(day), age))
+    old, rest = np.minimum(now - 1 - day, cells.lags), 1 - share[:, [age]]
+    due = (share[:, old] - share[:, [age]]) / np.where(np.abs(rest) > _NOTHING, rest, np.inf)
+    expected = (past.final[estimator] - past.so_far) * due
+    came = cells.conversions[:, day, old] - past.so_far
+    good = (cells.clicks[:, day] >= _CLICKS) & (due >= _DEVELOPED) & (expected != 0)
+    order = np.argsort(expected[good], kind="stable")
+    columns = (a[good].astype(np.float64)[order] for a in (expected, came, past.recent))
+    return Misses(*columns)
+
+
+def _terms(expected: Floats, recent: Floats) -> Floats:
+    expected = np.abs(expected)
+    return np.stack([expected, expected**2, expected**2 / (recent + 1)], axis=1)
+
+
+def _spread(parts: Floats, expected: Floats, recent: Floats) -> Floats:
+    return np.asarray(np.sqrt(_terms(expected, recent) @ parts + 0.05))
+
+
+def _chance(level: float) -> Floats:
+    """Quantiles of the normal law for the ends and for one end alone."""
+    return np.array([NormalDist().inv_cdf(q) for q in ((1 - level) / 2, (1 + level) / 2, level)])
+
+
+def _nearest_quantiles(size: Floats, miss: Floats, asked: Floats, q: Floats) -> Floats:
+    """(len(q), n) quantiles of the misses that are nearest in size; `size` rises."""
+    count = min(_NEAREST, len(size))
+    first = np.clip(np.searchsorted(size, asked) - count // 2, 0, len(size) - count)
+    starts, which = np.unique(first, return_inverse=True)
+    windows = np.lib.stride_tricks.sliding_window_view(miss, count)[starts]
+    return np.quantile(windows, q, axis=1)[:, which]

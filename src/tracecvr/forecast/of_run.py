@@ -1,0 +1,105 @@
+"""Forecasts of a log as it was known at a moment, with what a model had predicted by then: of a finished run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracecvr.base.config import DAY, nearest
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json
+from tracecvr.data import prepared, raw_log
+from tracecvr.data.encoder import Encoder, value_names
+from tracecvr.data.prepared import Prepared
+from tracecvr.data.table import ClickTable, Ints, Schema
+from tracecvr.forecast.cells import Cells, count, outcomes_of
+from tracecvr.forecast.estimators import DEFAULT
+from tracecvr.forecast.forecast import LEVEL, forecast
+from tracecvr.runs.replay import FullPlan
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Which segment each click belongs to, from 0, and the segments' names."""
+
+    number: Ints
+    names: dict[int, str]
+
+
+def segments_of(x: npt.NDArray[np.int32], schema: Schema, encoder: Encoder, by: str | None) -> Segments:
+    """Segments by a feature; all clicks are one without. Of hashed features only ids are known."""
+    if by is None:
+        return Segments(np.zeros(len(x), np.int64), {0: "all"})
+    names = [f.name for f in schema.features if not f.high]
+    if by not in names:
+        raise UserError(f"by {by}: no such feature{nearest(by, names)}; there are: {', '.join(names)}")
+    place = [f.name for f in schema.features].index(by)
+    ids = x[:, place].astype(np.int64)
+    if schema.features[place].growth is not None:
+        ids += x[:, place + 1].astype(np.int64) << 31
+    present, number = np.unique(ids, return_inverse=True)
+    raw = value_names(encoder.columns[place])
+    return Segments(number, {at: raw.get(one, str(one)) for at, one in enumerate(present.tolist())})
+
+
+@dataclass(frozen=True, eq=False)
+class Forecasts:
+    """What can be asked about a log and what a model predicted of it."""
+
+    table: ClickTable
+    encoder: Encoder
+    log_odds: npt.NDArray[np.float32]
+    """What was served for each click, among the clicks of the table; NaN where nothing was."""
+    last: int
+    """When a forecast is made unless another moment is given."""
+    origin: int | None = None
+
+    def cells(self, by: str | None, at: int | None = None) -> tuple[Cells, Segments]:
+        """Cells as known at a moment, by a feature."""
+        table, at = self.table, self.last if at is None else at
+        _, last = table.rows_between(0, at)  # a segment that comes later is not known
+        if not last:
+            raise UserError(f"at = {at} s is before the first click of the log: choose a later moment")
+        segments = segments_of(np.asarray(table.x[:last]), table.schema, self.encoder, by)
+        return count(outcomes_of(table, segments.number, self.log_odds), len(segments.names), at), segments
+
+    def forecast(
+        self,
+        by: str | None = None,
+        at: int | None = None,
+        level: float = LEVEL,
+        estimator: str = DEFAULT,
+        days: int | None = None,
+    ) -> pl.DataFrame:
+        """Of each segment and day that was open at a moment, with what was known then alone."""
+        cells, segments = self.cells(by, at)
+        return forecast(cells, segments.names, level, estimator, self.origin, days)
+
+
+def of_run(folder: Path, log: Prepared) -> Forecasts:
+    """The forecasts of a finished run of a log; by default those of the last midnight (UTC) of its stream."""
+    table, plan = log.table, FullPlan(**read_json(folder / "result.json")["plan"])
+    files = [folder / name for name in ("not_judged.parquet", "scores.parquet")]
+    parts = [pl.read_parquet(file)["log_odds"].to_numpy() for file in files if file.is_file()]
+    served, (_, end) = np.full(len(table), np.nan, np.float32), plan.stream_rows(table)
+    kept = np.float32(np.log(table.schema.negatives_kept))  # scores are of all clicks, cells count those of the log
+    served[end - sum(map(len, parts)) : end] = np.concatenate(parts) - kept
+    origin = log.origin or 0
+    last = max((plan.until + origin) // DAY * DAY - origin, 0) or plan.until
+    return Forecasts(table, log.encoder, served, last, log.origin)
+
+
+def open_run(folder: Path) -> Forecasts:
+    """A run with its log, as its directory says where it is: a prepared table, or a raw log that is read again."""
+    if not (folder / "result.json").is_file():
+        raise UserError(f"{folder} holds no finished run: give the directory that `tracecvr run` wrote")
+    source = read_json(folder / "run.json")["source"] or {}
+    table = Path(source.get("path", "")).parent
+    log = prepared.load(table) if ClickTable.exists(table) else prepared.prepare(*raw_log.reopened(folder))
+    if log.table.fingerprint != read_json(folder / "result.json")["data"]["fingerprint"]:
+        raise UserError(f"{folder}: its log has changed since; run it again")
+    return of_run(folder, log)

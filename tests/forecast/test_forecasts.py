@@ -1,0 +1,222 @@
+"""Forecasts of final conversions: cells, estimators, intervals, and what a run can be asked afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import tracecvr as tc
+from shop import START, shop
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.errors import UserError
+from tracecvr.checks.stream import scramble
+from tracecvr.checks.subject import small_log
+from tracecvr.cli.commands import app
+from tracecvr.data.table import NEVER
+from tracecvr.forecast.cells import Cells, Outcomes, count, outcomes_of
+from tracecvr.forecast.estimators import ESTIMATORS, estimate, known_share
+from tracecvr.forecast.forecast import between, forecast
+
+TABLE = small_log()
+SEGMENT = np.asarray(TABLE.x[:, 0]).astype(np.int64)
+SERVED = np.full(len(TABLE), -2.0, np.float32)
+SMALL: dict[str, Any] = {"hidden": [8], "warm_epochs": 1, "threads": 1, "progress": False}
+
+
+def simulated(days: int = 90, segments: int = 60, seed: int = 0, refunds: float = 0.0, later: int = 5) -> Cells:
+    """Clicks whose delays are exponential and whose segments and days differ; the model knows the segments' rates. As
+    known so many days after the last."""
+    d_max, rng = 5, np.random.default_rng(seed)
+    rates = rng.beta(4, 30, segments)
+    clicks = rng.poisson(rng.gamma(1, 150, segments)[:, None] + 5, (segments, days))
+    rate = np.clip(rates[:, None] * rng.gamma(100, 0.01, (segments, days)), 0, 1).repeat(clicks.ravel())
+    segment, day = (one.ravel().repeat(clicks.ravel()) for one in np.indices(clicks.shape))
+    click = day * DAY + rng.integers(0, DAY, len(day))
+    delay = rng.exponential(1.5 * DAY, len(day)).astype(np.int64)
+    known = np.where((rng.random(len(day)) < rate) & (delay <= d_max * DAY), click + delay, NEVER)
+    taken = (rng.random(len(day)) < refunds) & (known != NEVER) & (known + HOUR <= click + d_max * DAY)
+    within = 1 - np.exp(-d_max / 1.5)
+    p = (rates[segment] * within).astype(np.float32)
+    refund = np.where(taken, known + HOUR, NEVER) if refunds else None
+    o = Outcomes(segment, click, click, known, np.log(p / (1 - p)), d_max * DAY, refund)
+    return count(o, segments, (days + later) * DAY)
+
+
+def test_cells_count_what_was_known() -> None:
+    at = int(TABLE.click_ts[-1]) - DAY // 3
+    some = (np.arange(len(TABLE)) % 3 == 0) & (TABLE.action_ts[:, 0] != NEVER)
+    refund = np.where(some, np.where(some, TABLE.action_ts[:, 0], 0) + HOUR, NEVER)
+    table = replace(TABLE, refund_ts=refund)
+    cells = count(outcomes_of(table, SEGMENT, SERVED), 8, at)
+    assert cells.lags == 2
+    for segment, day, age in ((0, 0, 0), (1, 2, 1), (5, cells.days - 1, 0), (7, 1, 2), (3, cells.days - 2, 1)):
+        end = at - (cells.days - 1 - day) * DAY
+        mine = (segment == SEGMENT) & (TABLE.click_ts >= end - DAY) & (TABLE.click_ts < end)
+        clock, had = end + age * DAY, TABLE.action_ts[:, 0]
+        known = (had < clock) & (had - TABLE.click_ts <= 2 * DAY)
+        undone = (refund < clock) & (refund <= TABLE.click_ts + 2 * DAY)
+        assert cells.clicks[segment, day] == mine.sum() > 0
+        assert cells.conversions[segment, day, age] == (mine & known & ~undone).sum()
+    assert cells.takes_back
+    assert not count(outcomes_of(TABLE, SEGMENT, SERVED), 8, at).takes_back
+
+
+@pytest.mark.parametrize("at", [3 * DAY, 4 * DAY + 5 * HOUR])
+def test_nothing_after_the_moment_counts(at: int) -> None:
+    frames = [forecast(count(outcomes_of(t, SEGMENT, SERVED), 8, at), {}) for t in (TABLE, scramble(TABLE, at))]
+    assert frames[0].equals(frames[1])
+    assert len(frames[0])
+
+
+def test_past_estimates_are_those_that_were_made_then() -> None:
+    whole = count(outcomes_of(TABLE, SEGMENT, SERVED), 8, 6 * DAY)
+    then = count(outcomes_of(TABLE, SEGMENT, SERVED), 8, 4 * DAY)
+    day, age = np.array([3, 2]), np.array([0, 1])
+    for name in ESTIMATORS:
+        assert np.array_equal(estimate(whole, day, age).final[name], estimate(then, day, age).final[name])
+
+
+def test_the_ladder_is_the_chain_ladder() -> None:
+    cells = simulated(days=12, segments=1)
+    c = cells.conversions[0]
+    factors = [c[: 10 - k, k + 1].sum() / c[: 10 - k, k].sum() for k in range(cells.lags)]
+    share = known_share(cells, np.array([11]))[0, 0]
+    assert share == pytest.approx(1 / np.cumprod([1, *factors[::-1]])[::-1], rel=1e-5)
+
+
+def test_the_ladder_agrees_with_chainladder() -> None:
+    chainladder, pandas = pytest.importorskip("chainladder"), pytest.importorskip("pandas")
+    cells, now = simulated(days=12, segments=1), 6
+    rows = [
+        (f"{2000 + day}-01-01", f"{2000 + day + age}-12-31", float(cells.conversions[0, day, age]))
+        for day in range(now)
+        for age in range(min(cells.lags, now - 1 - day) + 1)
+    ]
+    frame = pandas.DataFrame(rows, columns=["origin", "development", "known"])
+    triangle = chainladder.Triangle(frame, origin="origin", development="development", columns="known", cumulative=True)
+    theirs = chainladder.Chainladder().fit(triangle).ultimate_.to_frame().to_numpy().ravel()
+    age = np.minimum(np.arange(now)[::-1], cells.lags)
+    ours = cells.conversions[0, np.arange(now), age] / known_share(cells, np.array([now]))[0, 0, age]
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_what_is_known_of_segments_makes_forecasts_better() -> None:
+    cells = simulated()
+    day = np.arange(40, 80)
+    found = estimate(cells, day, np.zeros_like(day))
+    truth, off = cells.conversions[:, day, -1], {}
+    for name in ESTIMATORS:
+        off[name] = np.abs(found.final[name] - truth).sum() / truth.sum()
+        if name != "so_far":
+            assert found.final[name].sum() == pytest.approx(truth.sum(), rel=0.02)
+    assert off["blend"] < off["bf"] < off["ladder"] < off["so_far"]
+    assert off["blend"] < 1.02 * min(off.values())
+
+
+def test_a_new_segment_is_forecast_by_the_model() -> None:
+    cells = simulated()
+    clicks, conversions = np.array(cells.clicks), np.array(cells.conversions)
+    clicks[0, :-1] = conversions[0, :-1] = 0
+    clicks[0, -1], conversions[0, -1] = 100, 0
+    scored, predicted = np.where(clicks, cells.scored, 0), np.where(clicks, cells.predicted, 0)
+    scored[0, -1], predicted[0, -1] = 100, 30
+    frame = forecast(Cells(cells.at, clicks, conversions, scored, predicted), {}, days=1)
+    (new,) = frame.filter(segment="0").iter_rows(named=True)
+    share = known_share(cells, np.array([cells.days]))[:, 0, 0].mean()
+    assert new["expected"] == pytest.approx(30 * (1 - share), rel=0.1)
+
+
+@pytest.mark.parametrize("age", [0, 1, 3])
+@pytest.mark.parametrize("level", [0.8, 0.9])
+def test_intervals_hold_what_they_promise(age: int, level: float) -> None:
+    cells = simulated(seed=1)
+    day = np.arange(45, 85)
+    ages = np.full_like(day, age)
+    found = estimate(cells, day, ages)
+    final = found.final["blend"].astype(float)
+    low, high = between(cells, day, ages, found, level)
+    truth = cells.conversions[:, day, -1]
+    inside = (truth >= low - 1e-6) & (truth <= high + 1e-6)
+    for large in (cells.clicks[:, day] >= 150, (cells.clicks[:, day] < 150) & (cells.clicks[:, day] >= 20)):
+        assert level - 0.03 < inside[large].mean() < level + 0.05
+    assert (low <= final).all()
+    assert (final <= high).all()
+
+
+def test_refunds_lower_what_is_expected_and_the_lower_end() -> None:
+    cells, open_days = simulated(refunds=0.4), forecast(simulated(refunds=0.4, later=0), {}, days=2)
+    truth = cells.conversions[:, :, -1]
+    assert cells.takes_back
+    assert (open_days["low"] < open_days["conversions"]).any()
+    day = np.arange(40, 80)
+    found = estimate(cells, day, np.ones_like(day))
+    assert found.final["blend"].sum() == pytest.approx(truth[:, day].sum(), rel=0.03)
+
+
+def test_a_run_is_asked_by_feature_for_a_past_moment(tmp_path: Path) -> None:
+    log = tc.dataset("synthetic", clicks=4000, days=12, split="6d", d_max="3d", horizons=["1h", "1d"])
+    result = tc.replay(log, "vanilla", out=tmp_path / "run", **SMALL)
+    frame = result.forecast(by="segment", at="8d")
+    assert frame.columns[:8] == ["segment", "day", "age_days", "clicks", "conversions", "expected", "rate", "low"]
+    assert set(frame["day"]) == {5 * DAY, 6 * DAY, 7 * DAY}
+    table = log.prepared.table
+    last = (table.click_ts >= 7 * DAY) & (table.click_ts < 8 * DAY)
+    assert frame.filter(day=7 * DAY)["clicks"].sum() == last.sum()
+    known = last & (table.action_ts[:, 0] < 8 * DAY)
+    assert frame.filter(day=7 * DAY)["conversions"].sum() == known.sum()
+    assert ((frame["low"] <= frame["expected"]) & (frame["expected"] <= frame["high"])).all()
+    assert tc.load_result(tmp_path / "run").forecast(by="segment", at="8d").equals(frame)
+    wide = result.forecast(by="segment", at="8d", level=0.99)
+    assert (wide["high"] - wide["low"]).sum() > (frame["high"] - frame["low"]).sum()
+
+
+def test_mistakes_are_told(tmp_path: Path) -> None:
+    log = tc.dataset("synthetic", clicks=2000)
+    result = tc.replay(log, "vanilla", **SMALL)
+    for wrong, words in (
+        ({"by": "segmnt"}, "segment"),
+        ({"level": 90}, "between 0 and 1"),
+        ({"estimator": "best"}, "blend"),
+        ({"at": "2026-01-01"}, "no calendar"),
+        ({"at": 0}, "before the first click"),
+    ):
+        with pytest.raises(UserError, match=words):
+            result.forecast(**wrong)
+    with pytest.raises(UserError, match="no finished run"):
+        tc.load_result(tmp_path)
+
+
+def test_a_model_forecasts_clicks_in_memory() -> None:
+    log = tc.read(shop().clicks, shop().sales, id="click", click_time="ts", d_max="2d", progress=False)
+    model = tc.replay(log, "vanilla", interval="12h", **SMALL).model
+    clicks = shop().wide
+    at = START + timedelta(days=8)
+    frame = model.forecast(clicks, by="campaign", at=at, click_time="ts", conversion_time="sold_at")
+    assert set(frame["day"]) == {at - timedelta(days=1), at - timedelta(days=2)}
+    day = clicks.filter(pl.col("ts").is_between(at - timedelta(days=1), at, closed="left"))
+    assert frame.filter(age_days=0)["clicks"].sum() == len(day)
+    assert frame.filter(age_days=0)["conversions"].sum() == (day["sold_at"] < at).sum()
+    later = clicks.with_columns(pl.when(pl.col("sold_at") >= at).then(None).otherwise("sold_at").alias("sold_at"))
+    early = later.filter(pl.col("ts") < at)
+    assert model.forecast(early, by="campaign", at=at, click_time="ts", conversion_time="sold_at").equals(frame)
+    with pytest.raises(UserError, match="sold_at"):
+        model.forecast(clicks, click_time="ts", conversion_time="sold")
+
+
+def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
+    options = ["--data-set", "clicks=6000", "--data-set", "days=20", "--set", "hidden=8", "--set", "warm_epochs=1"]
+    asked = ["bench", "forecast", "--data", "synthetic", "--methods", "es_dfm", "--out", str(tmp_path / "b"), *options]
+    ran = CliRunner().invoke(app, [*asked, "--workers", "1", "--by", "segment"])
+    assert ran.exit_code == 0, ran.output
+    found = pl.read_parquet(tmp_path / "b" / "forecast.parquet")
+    assert set(found["estimator"]) == set(ESTIMATORS)
+    assert found.filter(age_days=0, estimator="blend", size="20 to 199 clicks")["coverage"].is_between(0.7, 1).all()
+    assert "90% intervals of blend" in (tmp_path / "b" / "table.md").read_text()
+    assert "conversions of one day" in (tmp_path / "b" / "report.html").read_text()
