@@ -30,13 +30,8 @@ AUTO = "auto"
 """In place of an optimiser's name: the one that suits the size of tables."""
 _MANY_ROWS = 100_000
 """Rows of all tables above which lazy Adam is faster. Adam moves all rows in every step. Time of a step of Adam over
-<<<<<<< HEAD
-that of lazy Adam, paper's net, batches of 512 and 4,096: 50,000 rows 1.06 and 1.11, 100,000 rows 1.16 and 1.00,
-200,000 rows 1.7 and 1.07, 400,000 rows 2.0 and 1.5, 1.6 million rows 12 and 3.5."""
-=======
 that of lazy Adam, paper's net, batches of 512 and 4,096: 50,000 rows 1.06 and 1.11, 100,000 rows 1.16 and 1.00, 200,000
 rows 1.7 and 1.07, 400,000 rows 2.0 and 1.5, 1.6 million rows 12 and 3.5."""
->>>>>>> speed
 
 
 @dataclass(frozen=True)
