@@ -10,6 +10,8 @@ from tracecvr.bench.report.scene import Scene
 from tracecvr.forecast.backtest import SIZES
 from tracecvr.forecast.estimators import DEFAULT
 
+_STYLES = {DEFAULT: 0, "final": 1, "bf": 2, "model": 3, "projected": 4, "ladder": 5, "low": 6, "high": 7, "so_far": 8}
+"""A name looks the same in every panel."""
 _SHOWN = (DEFAULT, "bf", "model", "ladder", "projected")
 _LINES = {DEFAULT: DEFAULT, "low": "lower end", "high": "upper end", "projected": "projected", "so_far": "so far"}
 
@@ -31,16 +33,16 @@ def forecasts(scene: Scene) -> Figure | None:
 def _errors(frame: pl.DataFrame, size: str) -> Chart:
     means = frame.group_by("estimator", "age_days").agg(pl.col("error").mean()).sort("age_days")
     series = []
-    for style, name in enumerate(_SHOWN):
+    for name in _SHOWN:
         mine = means.filter(estimator=name)
-        series.append(Series(name, style, tuple(mine["age_days"]), tuple(mine["error"])))
+        series.append(Series(name, _STYLES[name], tuple(mine["age_days"]), tuple(mine["error"])))
     return Chart(f"error, cells of {size}", Axis("age in days", "count"), Axis("error", low=0.0), tuple(series))
 
 
 def _closing(frame: pl.DataFrame) -> Chart:
     one = frame.filter(pl.col("cell") == frame["cell"][0]).sort("age_days")
     x = tuple(one["age_days"].to_list())
-    series = [Series(words, style, x, tuple(one[name])) for style, (name, words) in enumerate(_LINES.items())]
-    series.append(Series("final", len(series), x, tuple(one["final"])))
+    lines = _LINES | {"final": "final"}
+    series = [Series(words, _STYLES[name], x, tuple(one[name])) for name, words in lines.items()]
     title = f"conversions of one day ({one['final'][0]:,.0f} in the end)"
     return Chart(title, Axis("age in days", "count"), Axis("conversions", "count"), tuple(series))
