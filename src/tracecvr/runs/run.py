@@ -50,7 +50,7 @@ from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.monitor.monitor import Monitor, segment_feature
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
-from tracecvr.runs.replay import Plan, replay
+from tracecvr.runs.replay import Plan, Scored, replay
 from tracecvr.stream.source import TableSource
 
 FORMAT = 1
@@ -101,51 +101,22 @@ def run(
     `shared` is a directory of warm-ups to take from and add to. `on_interval` is called after each interval.
     """
     with _claim(out, spec.identity(), resume):
-        if not (out / "result.json").exists():
-            work(spec, out, progress, checkpoint_every, shared, on_interval)
-        else:
+        if (out / "result.json").exists():
             recorded = read_json(out / "run.json")
             if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
                 refuse_if_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
+        else:
+            torch.set_num_threads(spec.threads)
+            ours = _Run(spec, out, progress, shared)
+            first = ours.begin()
+            with ours.writing(checkpoint_every) as write:
+                for interval in replay(ours.engine, ours.source, ours.plan, first, ours.monitor):
+                    write(interval)
+                    if on_interval is not None:
+                        on_interval(finish_interval(interval, ours.table, ours.plan, ours.log.origin))
+            ours.finish()
         result: dict[str, Any] = read_json(out / "result.json")
         return result
-
-
-def work(
-    spec: Spec,
-    out: Path,
-    progress: Progress = no_progress,
-    checkpoint_every: float = 30.0,
-    shared: Path | None = None,
-    on_interval: OnInterval | None = None,
-) -> None:
-    """What a run does in a directory that is locked for it: open the log, restore the newest checkpoint or warm up,
-    score and learn interval by interval, evaluate."""
-    torch.set_num_threads(spec.threads)
-    ours = _Run(spec, out, progress, shared)
-    first = ours.restore()
-    if first is None:
-        ours.warm_up()
-    clock = saved = time.monotonic()
-    begin, end = ours.plan.stream_rows(ours.table)
-    clicks = ours.served.stat().st_size // 4
-    with ours.served.open("ab") as served, ours.judged.open("ab") as judged:
-        for interval in replay(ours.engine, ours.source, ours.plan, first or 0, ours.monitor):
-            served.write(interval.log_odds.tobytes())
-            judged.write(interval.judged.tobytes())
-            clicks += len(interval.row)
-            progress("stream", clicks, end - begin)
-            due = time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(ours.plan)
-            if due:
-                served.flush()
-                judged.flush()
-                clock = ours.charge("stream_s", clock)
-                ours.checkpoint(interval.number + 1)
-                saved = time.monotonic()
-            if on_interval is not None:
-                on_interval(finish_interval(interval, ours.table, ours.plan, ours.log.origin))
-    ours.charge("stream_s", clock)
-    ours.finish()
 
 
 def load(out: Path) -> Engine:
@@ -234,7 +205,38 @@ class _Run:
         names = {} if position is None else value_names(self.encoder.columns[position])
         return Monitor(schema, self.plan.interval, by, names, self.plan.outages)
 
-    def restore(self) -> int | None:
+    def begin(self) -> int:
+        """Go on from the newest checkpoint, or warm up; returns the first interval that is to be replayed."""
+        first = self._restore()
+        if first is None:
+            self._warm_up()
+        return first or 0
+
+    @contextmanager
+    def writing(self, checkpoint_every: float) -> Iterator[Callable[[Scored], None]]:
+        """While it lasts, a function that writes an interval to files, and a checkpoint every so many seconds."""
+        first, last = self.plan.stream_rows(self.table)
+        clock = saved = time.monotonic()
+        clicks = self.served.stat().st_size // 4
+        with self.served.open("ab") as served, self.judged.open("ab") as judged:
+
+            def write(interval: Scored) -> None:
+                nonlocal clock, saved, clicks
+                served.write(interval.log_odds.tobytes())
+                judged.write(interval.judged.tobytes())
+                clicks += len(interval.row)
+                self.progress("stream", clicks, last - first)
+                if time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(self.plan):
+                    served.flush()
+                    judged.flush()
+                    clock = self.charge("stream_s", clock)
+                    self.checkpoint(interval.number + 1)
+                    saved = time.monotonic()
+
+            yield write
+        self.charge("stream_s", clock)
+
+    def _restore(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
         if (self.out / "run.json").exists():
             _refuse_if_other_run(self.identity, self.out)
@@ -248,14 +250,14 @@ class _Run:
         os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
-    def warm_up(self) -> None:
+    def _warm_up(self) -> None:
         """Learn from history, and begin the files of the stream."""
         clock = time.monotonic()
         history = self.source.history(self.plan.split, self.plan.warm_labels)
         if self.shared is None:
             self.engine.warm_up(history, self.progress)
         else:
-            facts = {"split": self.plan.split, "labels": self.plan.warm_labels}
+            facts = {"split": self.plan.split, "labels": self.plan.warm_labels, "outages": self.plan.outages}
             taken = WarmUpCache(self.shared, facts | {"fingerprint": self.table.fingerprint})
             self.engine.warm_up(history, self.progress, taken)
             self.cost["shared_warm_up_s"] = taken.seconds
