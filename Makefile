@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-scale browser docs lint install clean
+.PHONY: demo test test-slow soak test-scale browser docs lint install clean
 
 demo: install  ## every method on the embedded synthetic log, and a report to look at
 	$(BIN)/tracecvr bench quick --data synthetic --out runs/demo
@@ -14,6 +14,9 @@ test: install lint  ## lint, types and the whole fast suite
 
 test-slow: install  ## the tests that take minutes, and those on real logs
 	$(BIN)/pytest -m slow
+
+soak: install  ## 200 rounds of kills and damages on a live model
+	TRACECVR_SOAK=200 $(BIN)/pytest -m slow -s tests/online/test_soak.py
 
 test-scale: install  ## Ray clusters and brokers, real ones, on this machine
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray,brokers]"

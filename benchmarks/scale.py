@@ -33,7 +33,6 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.methods.trace import Trace
-from tracecvr.online.ledger import segments
 from tracecvr.online.ledger.ledger import MATURE, SPARE, Ledger
 from tracecvr.online.log.grid import Grid
 from tracecvr.online.store.store import Settings, Store
@@ -167,14 +166,10 @@ def _of_a_click(room: Path, clicks: int) -> OfAClick:
     ledger = Ledger(store.base, grid, store.reader, log, 10**10)
     before = len(ledger.table)
     ledger.advance()
-    index = 2 * 8  # id and row, sorted
     assert len(ledger.table) > before
-    click, action = (_row_bytes(table.layout) for table in (ledger.files.clicks, ledger.files.actions))
-    return OfAClick(click + index, action, size / len(lines), seconds / len(lines))
-
-
-def _row_bytes(layout: segments.Layout) -> float:
-    return float(sum(np.dtype(kind).itemsize * max(1, width) for kind, width in layout.values()))
+    click = sum(np.dtype(kind).itemsize * max(1, width) for kind, width in ledger.files.layout.values())
+    action = 2 * 4 * 8  # click, kind and times, and the index by when they became known; half of a page is full
+    return OfAClick(float(click), float(action), size / len(lines), seconds / len(lines))
 
 
 def _events(dataset: Dataset, raw: Path) -> Iterator[dict[str, Any]]:

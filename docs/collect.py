@@ -19,7 +19,15 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import gauntlet, gauntlet_results, report
 
 FOLDER = Path(__file__).parent / "results"
-TAKEN = ("table.md", "table.tex", "results.parquet", "reliability.parquet", "posterior.parquet")
+TAKEN = (
+    "table.md",
+    "table.tex",
+    "results.parquet",
+    "reliability.parquet",
+    "posterior.parquet",
+    "forecast.parquet",
+    "forecast_day.parquet",
+)
 
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:

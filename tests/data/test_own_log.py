@@ -24,7 +24,7 @@ from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection.inspect_log import inspect_files
 from tracecvr.data.inspection.measurements import leak
 from tracecvr.data.own_log import files
-from tracecvr.data.own_log.cleaning import _undone
+from tracecvr.data.own_log.cleaning import _steps, _turns
 from tracecvr.data.table import NEVER, ClickTable
 from tracecvr.datasets.logs import Logs
 from tracecvr.runs.spec import dataset_of
@@ -63,7 +63,7 @@ def test_from_inspect_to_a_run_every_defect_is_counted(
     loaded = ClickTable.load(table)
     assert Counter(loaded.counts) == expected
     assert loaded.refund_ts is not None
-    assert int((loaded.refund_ts != NEVER).sum()) == expected["refund"] + expected["refund_after_d_max"]
+    assert int((loaded.refund_ts[:, 0] != NEVER).sum()) == expected["refund"] + expected["refund_after_d_max"]
     for method in ("pretrain", "trace"):
         assert call("run", "--method", method, *RUN, "--source", table, "--out", folder / method) == 0
         result = json.loads((folder / method / "result.json").read_text())
@@ -232,24 +232,37 @@ def test_each_defect_is_treated_as_the_schema_says(made: tuple[Path, Counter[str
     assert (last.fingerprint != plain.fingerprint) == bool(expected["duplicate_click_differs"]), "copies are equal"
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), max_size=6), st.data())
-def test_a_conversion_is_undone_when_all_of_them_are(bought: list[tuple[str, int]], data: st.DataObject) -> None:
-    first = {key: min(t for k, t in bought if k == key) for key, _ in bought}
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.sampled_from([None, 1, 2])), max_size=6), st.data()
+)
+def test_a_conversion_stands_while_more_was_bought_than_taken_back(
+    bought: list[tuple[str, int, int | None]], data: st.DataObject
+) -> None:
+    """Against a sum second by second. A conversion of unknown amount is worth next to nothing, a refund of unknown
+    amount takes back everything."""
+    first = {key: min(t for k, t, _ in bought if k == key) for key, _, _ in bought}
+    amounts = st.sampled_from([None, 0.5, 1, 2, 3])
     refunds = [
-        (key, data.draw(st.integers(first[key], 14)))
+        (key, data.draw(st.integers(first[key], 14)), data.draw(amounts))
         for key in data.draw(st.lists(st.sampled_from(sorted(first)), max_size=5) if first else st.just([]))
     ]
     expected = {}
     for key in first:
+        standing, stood, turns = 0.0, True, []
         for t in range(15):
-            had = sum(k == key and at <= t for k, at in bought)
-            back = sum(k == key and at <= t for k, at in refunds)
-            # Refunds in one second with a conversion come after it.
-            if back and back >= had and key not in expected and any(k == key and at == t for k, at in refunds):
-                expected[key] = t
-    columns = {"_id": pl.String, "_ts": pl.Int64}
-    refund_times = _undone(pl.DataFrame(bought, columns, orient="row"), pl.DataFrame(refunds, columns, orient="row"))
-    assert dict(refund_times.rows()) == expected
+            now = [n for k, at, n in refunds if (k, at) == (key, t)]
+            plus = [0.001 if n is None else n for k, at, n in bought if (k, at) == (key, t)]
+            if not now and not plus:
+                continue
+            standing = max(0.0, standing + sum(plus) - (1e9 if None in now else sum(n or 0 for n in now)))
+            if (standing > 1e-6) != stood:
+                stood = not stood
+                turns.append(t)
+        if turns and any(k == key for k, _, _ in refunds):
+            expected[key] = [*turns, None, None, None][:3]
+    columns = {"_id": pl.String, "_ts": pl.Int64, "_amount": pl.Float64}
+    steps = _steps(*(pl.DataFrame(rows, columns, orient="row") for rows in (bought, refunds)))
+    assert {key: turns for key, *turns in _turns(steps).rows()} == expected
 
 
 def test_columns_that_know_the_label_are_named() -> None:

@@ -12,18 +12,21 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from conftest import Call
 
 import documents
 import log_kinds
 import madeup
+import tracecvr as tc
 from tracecvr import checks
 from tracecvr.base import registry
 from tracecvr.base.files import read_json
 from tracecvr.bench import tables
 from tracecvr.checks.subject import Subject
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED
+from tracecvr.forecast.estimators import ESTIMATORS
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.status import status_of
@@ -83,7 +86,9 @@ def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     assert status["intervals"]["learnt"] == status["intervals"]["closed"] > 0
     with documents.served(serve.strip()) as port:
         answer = documents.run_code(client.replace("8000", port), "docs/tutorial.md")["answer"]
-    assert answer["scores"][0]["probability"] == pytest.approx(at_click, rel=0.5)
+    now = tc.load(tmp_path / "store", answer["version"])  # what the store has learnt since, and not `model`
+    assert answer["scores"][0]["probability"] == pytest.approx(now.predict([left["click"]])[0], rel=1e-5)
+    assert answer["version"] == status["serving"]
     assert "'actions': {'purchase': 1800}" in capsys.readouterr().out
 
 
@@ -98,6 +103,21 @@ def test_the_guide_to_python_runs(
     assert names["again"].predict(names["clicks"]) == pytest.approx(names["model"].predict(names["clicks"]))
     for code in documents.blocks("docs/python.md", "py"):
         compile(code, "docs/python.md", "exec")
+
+
+def test_the_guide_to_forecasts_runs(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,), (code,) = (documents.blocks("docs/forecast.md", language) for language in ("shell", "python"))
+    *first, last = commands.splitlines()
+    assert "90% interval" in carry_out("\n".join(first), tmp_path, call, capsys)
+    carry_out(last, tmp_path, call, capsys)
+    frame = documents.run_code(code, "docs/forecast.md")["result"].forecast(by="segment", at="15d")
+    assert frame.columns == pl.read_csv("forecast.csv").columns
+    page = (documents.ROOT / "docs/forecast.md").read_text(encoding="utf-8")
+    assert [name for name in frame.columns if f"`{name}`" not in page] == []
+    assert [name for name in ESTIMATORS if f"| `{name}` |" not in page] == []
 
 
 def carry_out(commands: str, folder: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> str:

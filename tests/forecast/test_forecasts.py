@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 import tracecvr as tc
+from shop import START, shop
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import small_log
+from tracecvr.cli.commands import app
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.cells import Cells, Outcomes, count, outcomes_of
 from tracecvr.forecast.estimators import ESTIMATORS, estimate, known_share
@@ -39,7 +44,7 @@ def simulated(days: int = 90, segments: int = 60, seed: int = 0, refunds: float 
     taken = (rng.random(len(day)) < refunds) & (known != NEVER) & (known + HOUR <= click + d_max * DAY)
     within = 1 - np.exp(-d_max / 1.5)
     p = (rates[segment] * within).astype(np.float32)
-    refund = np.where(taken, known + HOUR, NEVER) if refunds else None
+    refund = (np.where(taken, known + HOUR, NEVER),) if refunds else ()
     o = Outcomes(segment, click, click, known, np.log(p / (1 - p)), d_max * DAY, refund)
     return count(o, segments, (days + later) * DAY)
 
@@ -48,7 +53,8 @@ def test_cells_count_what_was_known() -> None:
     at = int(TABLE.click_ts[-1]) - DAY // 3
     some = (np.arange(len(TABLE)) % 3 == 0) & (TABLE.action_ts[:, 0] != NEVER)
     refund = np.where(some, np.where(some, TABLE.action_ts[:, 0], 0) + HOUR, NEVER)
-    table = replace(TABLE, refund_ts=refund)
+    regained = np.where(some & (np.arange(len(TABLE)) % 2 == 0), np.where(some, refund, 0) + HOUR, NEVER)
+    table = replace(TABLE, refund_ts=np.stack([refund, regained, np.full_like(refund, NEVER)], axis=1))
     cells = count(outcomes_of(table, SEGMENT, SERVED), 8, at)
     assert cells.lags == 2
     for segment, day, age in ((0, 0, 0), (1, 2, 1), (5, cells.days - 1, 0), (7, 1, 2), (3, cells.days - 2, 1)):
@@ -56,7 +62,8 @@ def test_cells_count_what_was_known() -> None:
         mine = (segment == SEGMENT) & (TABLE.click_ts >= end - DAY) & (TABLE.click_ts < end)
         clock, had = end + age * DAY, TABLE.action_ts[:, 0]
         known = (had < clock) & (had - TABLE.click_ts <= 2 * DAY)
-        undone = (refund < clock) & (refund <= TABLE.click_ts + 2 * DAY)
+        last = np.minimum(clock - 1, TABLE.click_ts + 2 * DAY)
+        undone = (refund <= last) & (regained > last)
         assert cells.clicks[segment, day] == mine.sum() > 0
         assert cells.conversions[segment, day, age] == (mine & known & ~undone).sum()
     assert cells.takes_back
@@ -113,6 +120,17 @@ def test_what_is_known_of_segments_makes_forecasts_better() -> None:
             assert found.final[name].sum() == pytest.approx(truth.sum(), rel=0.02)
     assert off["blend"] < off["bf"] < off["ladder"] < off["so_far"]
     assert off["blend"] < 1.02 * min(off.values())
+
+
+def test_a_few_scored_clicks_do_not_speak_for_a_day() -> None:
+    cells = simulated(later=0)
+    scored, predicted = np.array(cells.scored), np.array(cells.predicted)
+    scored[:, -1] = predicted[:, -1] = 0
+    without = forecast(replace(cells, scored=np.array(scored), predicted=np.array(predicted)), {}, days=1)
+    scored[:, -1], predicted[:, -1] = 1, 0.9
+    few = cells.clicks[:, -1] > 2
+    assert few.all()
+    assert forecast(replace(cells, scored=scored, predicted=predicted), {}, days=1).equals(without)
 
 
 def test_a_new_segment_is_forecast_by_the_model() -> None:
@@ -186,3 +204,32 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
             result.forecast(**wrong)
     with pytest.raises(UserError, match="no finished run"):
         tc.load_result(tmp_path)
+
+
+def test_a_model_forecasts_clicks_in_memory() -> None:
+    log = tc.read(shop().clicks, shop().sales, id="click", click_time="ts", d_max="2d", progress=False)
+    model = tc.replay(log, "vanilla", interval="12h", **SMALL).model
+    clicks = shop().wide
+    at = START + timedelta(days=8)
+    frame = model.forecast(clicks, by="campaign", at=at, click_time="ts", conversion_time="sold_at")
+    assert set(frame["day"]) == {at - timedelta(days=1), at - timedelta(days=2)}
+    day = clicks.filter(pl.col("ts").is_between(at - timedelta(days=1), at, closed="left"))
+    assert frame.filter(age_days=0)["clicks"].sum() == len(day)
+    assert frame.filter(age_days=0)["conversions"].sum() == (day["sold_at"] < at).sum()
+    later = clicks.with_columns(pl.when(pl.col("sold_at") >= at).then(None).otherwise("sold_at").alias("sold_at"))
+    early = later.filter(pl.col("ts") < at)
+    assert model.forecast(early, by="campaign", at=at, click_time="ts", conversion_time="sold_at").equals(frame)
+    with pytest.raises(UserError, match="sold_at"):
+        model.forecast(clicks, click_time="ts", conversion_time="sold")
+
+
+def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
+    options = ["--data-set", "clicks=6000", "--data-set", "days=20", "--set", "hidden=8", "--set", "warm_epochs=1"]
+    asked = ["bench", "forecast", "--data", "synthetic", "--methods", "es_dfm", "--out", str(tmp_path / "b"), *options]
+    ran = CliRunner().invoke(app, [*asked, "--workers", "1", "--by", "segment"])
+    assert ran.exit_code == 0, ran.output
+    found = pl.read_parquet(tmp_path / "b" / "forecast.parquet")
+    assert set(found["estimator"]) == set(ESTIMATORS)
+    assert found.filter(age_days=0, estimator="blend", size="20 to 199 clicks")["coverage"].is_between(0.7, 1).all()
+    assert "90% intervals of blend" in (tmp_path / "b" / "table.md").read_text()
+    assert "conversions of one day" in (tmp_path / "b" / "report.html").read_text()

@@ -25,7 +25,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Binned, Encoder, Hashed
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
-from tracecvr.online.ledger import segments, sorted_runs
+from tracecvr.online.ledger import open_clicks
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log import page_checksums
 from tracecvr.online.log.committer import Committer
@@ -370,12 +370,8 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.small = (
-            mock.patch.multiple(segments, SMALLEST=4, LARGEST=16),
-            mock.patch.object(sorted_runs, "_TOGETHER", 2),
-        )
-        for patch in self.small:
-            patch.start()
+        self.small = mock.patch.multiple(open_clicks, ROWS=3, _CACHED=200)
+        self.small.start()
         self.room = TemporaryDirectory(dir=MEMORY_DISK)  # a thousand commits: a disk would take minutes
         self.log = EventLog(Path(self.room.name) / "events.db", replace(GRID, origin=0), lambda: CLOCK)
         self.ledger = Ledger(base(), GRID, READER, self.log, MEMORY, Path(self.room.name) / "ledger")
@@ -387,8 +383,7 @@ class Interleavings(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.log.close()
         self.room.cleanup()
-        for patch in self.small:
-            patch.stop()
+        self.small.stop()
 
     def now(self) -> int:
         return GRID.bounds(self.notebook.closed)[0]
@@ -469,6 +464,7 @@ class Interleavings(RuleBasedStateMachine):
         """Killed, whatever was committed last, with a version that is older, by some intervals, than the ledger."""
         done = self.ledger.done
         version = max(0, done - back)
+        self.ledger.close()
         self.ledger = Ledger(base(), GRID, READER, self.log, MEMORY, Path(self.room.name) / "ledger")
         self.ledger.restore(version, *self.past[version])
         assert not self.ledger.files.wrong()

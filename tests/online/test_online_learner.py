@@ -155,7 +155,7 @@ def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
         done = learner.ledger.done - 1  # of the older version that is kept
         oldest = min(row.seen for row in store.log().since(0, 10**6))
         assert oldest >= store.grid.bounds(done - 1)[0] - learner.ledger.memory - store.grid.interval
-        assert len(learner.ledger.files.waiting) > 5
+        assert len(learner.ledger.files.waiting()) > 5
     shutil.rmtree(store.folder / "ledger")
     send(store, events[half:])
     finish(store)

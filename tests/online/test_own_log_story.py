@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from conftest import Call
 
 from log_kinds import KINDS
+from other_logs import OTHER_LOGS, Kept
 from test_service import asked, served
 from tracecvr.data import prepared
+from tracecvr.data.table import NEVER
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import as_table
 
@@ -38,6 +41,7 @@ def story(
     call: Call,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    *options: str,
 ) -> Store:
     """From the files of a log to a store that has learnt the events after a run; each command in another folder."""
 
@@ -48,8 +52,11 @@ def story(
         return capsys.readouterr().out
 
     (tmp_path / "logs").mkdir()
+    monkeypatch.chdir(tmp_path / "logs")
     files = KINDS[kind](tmp_path / "logs", 1200).files if isinstance(kind, str) else kind(tmp_path / "logs")
-    carry_out("logs", "inspect", *(file.name for file in files), "--out", "../schemas/schema.toml")
+    carry_out(
+        "logs", "inspect", *(os.path.relpath(file) for file in files), *options, "--out", "../schemas/schema.toml"
+    )
     carry_out("schemas", "prepare", "logs", "--schema", "schema.toml", "--out", "../data/table")
     carry_out("data", "run", "--method", "telescoped", "--source", "table", *QUICK, "--out", "../runs/mine")
     sent = carry_out("runs", "events", "--model", "mine")
@@ -66,7 +73,8 @@ def check_served(store: Store, tmp_path: Path) -> None:
     """A click is answered with a rate, an unseen and a missing value included."""
     line = (tmp_path / "live" / "events.jsonl").read_text().splitlines()[0]
     features: dict[str, Any] = json.loads(line)["features"]
-    asked_for = {"features": [features, features | {"campaign": "never seen", "device": None}]}
+    campaign, device = (next(name for name in features if word in name) for word in ("campaign", "device"))
+    asked_for = {"features": [features, features | {campaign: "never seen", device: None}]}
     with served(store) as url:
         status, answer = asked(url, "POST", "/v1/score", json.dumps(asked_for).encode())
     assert status == 200, answer
@@ -172,3 +180,33 @@ def test_a_run_over_raw_files_is_gone_on_from_in_any_folder(
     files[0].unlink()
     assert call("init", "store2", "--model", "here/mine") == 2
     assert "labels.csv: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", OTHER_LOGS)
+def test_a_log_of_another_kind_goes_from_files_to_a_served_model(
+    kind: str, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No schema by hand: what is counted is exact, and clicks that were open convert, are taken back and convert again
+    by the ids that the log has."""
+    kept: list[Kept] = []
+
+    def make(folder: Path) -> Sequence[Path]:
+        kept.append(OTHER_LOGS[kind](folder, 1200))
+        return kept[0].files
+
+    zone = ("--zone", "Europe/Berlin") if kind == "european_tables" else ()
+    store = story(make, tmp_path, call, capsys, monkeypatch, *zone)
+    check_served(store, tmp_path)
+    live, whole = as_table(store, tmp_path / "live_table"), prepared.load(tmp_path / "data" / "table").table
+    assert {name: whole.counts[name] for name in kept[0].counts} == kept[0].counts
+    assert len(whole) == len(kept[0].ids)
+    assert int(whole.label.sum()) == kept[0].converted
+    sent = [json.loads(line) for line in (tmp_path / "live" / "events.jsonl").read_text().splitlines()]
+    assert {event["click_id"] for event in sent} <= set(kept[0].ids)
+    fresh = {event["click_id"] for event in sent if event["type"] == "click"}
+    assert any(event["type"] != "click" and event["click_id"] not in fresh for event in sent)
+    final = int(np.searchsorted(live.click_ts, live.click_ts[-1] - live.schema.d_max))
+    assert np.array_equal(live.click_id[:final], whole.click_id[:final])
+    assert np.array_equal(live.label[:final], whole.label[:final])
+    assert live.refund_ts is not None
+    assert (live.refund_ts[:final] != NEVER).any()

@@ -175,3 +175,22 @@ def test_refunds_are_saved_with_the_table(tmp_path: Path) -> None:
     (tmp_path / "table" / "undone_ts.npy").unlink()
     with pytest.raises(UserError, match="prepare the table again"):
         ClickTable.load(tmp_path / "table")
+
+
+def test_a_purchase_after_a_refund_counts_again() -> None:
+    """Bought after 30, taken back after 50, bought again after 70, taken back after 90: as known at each clock, by the
+    table and event by event."""
+    table = replace(refunded([(5, 30, None, 20)] * 2), refund_ts=np.array([[55, 75, 95], [55, 75, NEVER]], np.int64))
+    schedule: Schedule = (*(After(clock) for clock in (29, 30, 50, 69, 70, 89, 90, D_MAX)), After(60, seen=True), On(0))
+    events = TableSource(table).reveals(schedule, 0, 600)
+    first, second = (events.take(events.row == row) for row in (0, 1))
+    assert [first.elapsed.tolist(), first.label.tolist()] == [
+        [29, 30, 30, 50, 69, 70, 89, 90, 100],
+        [0, 1, 1, 0, 0, 1, 1, 0, 0],
+    ]
+    assert second.label.tolist() == [0, 1, 1, 0, 0, 1, 1, 1, 1]
+    assert table.label.tolist() == [False, True]
+    live = EventByEvent(SCHEMA)
+    for start in range(0, 460, 7):
+        live.receive(table, start, start + 7)
+        assert_equal(TableSource(table).reveals(schedule, start, start + 7), live.reveals(schedule, start, start + 7))

@@ -24,6 +24,7 @@ from tracecvr.base.progress import Progress
 from tracecvr.data import prepared
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
+from tracecvr.data.inspection.words import is_amount_name
 from tracecvr.datasets.logs import Logs
 
 Duration = str | float | timedelta
@@ -104,8 +105,10 @@ def _written(clicks: Table, others: Mapping[str, Table], said: Said, room: Path)
         if not name.isidentifier():
             raise UserError(f"action {name!r}: give it a name of letters, digits and underscores")
         frame = frame_of(given, name)
-        time = said.time_of(frame.collect_schema().names())
-        columns = [*said.id, time] if time is not None and said.id else None
+        names = frame.collect_schema().names()
+        time = said.time_of(names)
+        amounts = [column for column in names if is_amount_name(column)]
+        columns = list(dict.fromkeys([*said.id, time, *amounts])) if time is not None and said.id else None
         paths.append(_write(frame, columns, said, room / f"{name}.parquet", name))
     return paths
 

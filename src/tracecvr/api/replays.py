@@ -23,7 +23,7 @@ from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
 from tracecvr.base.progress import no_progress
 from tracecvr.bench.text_tables import Table, Text
-from tracecvr.forecast.of_run import RunForecasts, open_run
+from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
 from tracecvr.runs.run import FORMAT, run
 from tracecvr.runs.spec import spec_of
@@ -41,6 +41,15 @@ WARM_LABELS = {
     "mature": "labels of the warm-up part are final, also where the conversion came after the split",
 }
 """What a result says of `warm_labels`."""
+
+_ALARMS = (
+    dict.fromkeys(("kind", "segment"), pl.String)
+    | dict.fromkeys(("since", "raised", "ended"), pl.Int64)
+    | dict.fromkeys(("arrived", "expected"), pl.Float64)
+    | {"text": pl.String}
+)
+_SHOWN = 10
+"""Alarms that are printed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +90,12 @@ class Result:
         """What to do if the model is worse than a constant rate."""
         text: str | None = self.content["advice"]
         return text
+
+    @property
+    def alarms(self) -> pl.DataFrame:
+        """What was not as expected: `kind`, `segment`, `since`, `raised`, `ended`, how much `arrived` and was
+        `expected`, and all of it as `text`. A live model would have warned at `raised`."""
+        return pl.DataFrame(self.content["alarms"], _ALARMS)
 
     @property
     def warm_labels(self) -> str:
@@ -139,12 +154,12 @@ class Result:
         ['segment', 'day', 'age_days', 'clicks', 'conversions', 'expected']
         """
         of = self._forecasts
-        moment_of = None if at is None else moment(at, of.log.origin, "at")
+        moment_of = None if at is None else moment(at, of.origin, "at")
         return of.forecast(by, moment_of, level, estimator, days)
 
     @cached_property
-    def _forecasts(self) -> RunForecasts:
-        return open_run(self.folder) if self._log is None else RunForecasts(self.folder, self._log.opened(no_progress))
+    def _forecasts(self) -> Forecasts:
+        return open_run(self.folder) if self._log is None else of_run(self.folder, self._log.opened(no_progress))
 
     def plot(self) -> Picture:
         """AUC, NLL and PCOC over time."""
@@ -169,6 +184,9 @@ class Result:
         """What a reader of the figures has to know."""
         data = self.content["data"]
         lines = [f"warning: {self.advice}"] if self.advice else []
+        lines += [f"alarm: {alarm['text']}" for alarm in self.content["alarms"][:_SHOWN]]
+        if (more := len(self.content["alarms"]) - _SHOWN) > 0:
+            lines.append(f"{more} more alarms are in result.json")
         lines += [
             f"{name}: {count:,}"
             for name, count in data["counts"].items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from tracecvr.base.config import DAY, HOUR, MINUTE
 
 
@@ -40,6 +42,17 @@ def round_duration(seconds: int) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds} s"
+
+
+def moment(seconds: int, origin: int | None = None) -> str:
+    """A time of the log: by the calendar, if the Unix time of its second 0 is known.
+
+    >>> moment(43200), moment(90, 1_767_225_600)
+    ('day 0.5', '2026-01-01 00:01 UTC')
+    """
+    if origin is None:
+        return log_day(seconds)
+    return datetime.fromtimestamp(origin + seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def log_day(seconds: int) -> str:

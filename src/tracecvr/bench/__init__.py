@@ -12,6 +12,8 @@ DIR/failed.json       {cell: message} of cells that failed; absent if none did
 DIR/results.parquet   one row per finished cell, in the suite's order, then by seed
 DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out
 DIR/posterior.parquet posteriors of open clicks by age, if the suite asks for them: one row per cell, age and estimate
+DIR/forecast.parquet  of the suite `forecast`: error, bias, coverage, width by cell, estimator, age and size
+DIR/forecast_day.parquet  of the same: how the forecast of one day went on
 DIR/segments.parquet  with --by FEATURE: one row per cell and segment
 DIR/table.md, table.tex
 DIR/log.json          delays and daily rates of the log, sums only: see `log_summary`

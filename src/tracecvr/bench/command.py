@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracecvr.bench import log_summary, report, reuse, segments, tables, tune
+from tracecvr.bench import forecasts, log_summary, report, reuse, segments, tables, tune
 from tracecvr.bench.runner import BenchEngine, Request, State, Watch, carry_out, opened
 
 
@@ -26,6 +26,8 @@ def bench(
         reuse.take_over(held, others)
         state = carry_out(held, engine, watch)
         by_segment = None if by is None else segments.write(out, held.log, by)
+        if request.suite.layout == "forecast":
+            forecasts.write(out, held.log, by)
         if request.suite.layout == "tune":
             tune.write(out)
         tables.write(out, by_segment)

@@ -117,7 +117,7 @@ def _compare(judged: Judged) -> list[tuple[Judge, Judge]]:
         if line.facts["role"] != "upper" and judged.own(line)
     ]
     if ours := outcome.of_role("ours"):
-        others = [line for line in outcome.baselines if line.facts["method"] != ours.facts["method"]]
+        others = [line for line in outcome.fair if line.facts["method"] != ours.facts["method"]]
         pairs += [(Judge(ours, "posterior"), Judge(line, "survival")) for line in others]
     return pairs
 

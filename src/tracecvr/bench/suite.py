@@ -2,7 +2,7 @@
 
 ```toml
 about = "one sentence"
-layout = "comparison"            # how table.md looks: comparison, pairs, changes, posterior or tune
+layout = "comparison"            # how table.md looks: comparison, pairs, changes, posterior, forecast or tune
 metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
 learning = "paper"               # how the stream is learnt: ours (the default) or paper; other settings win over it
 [set]                            # settings of every row that knows them; --set wins
@@ -67,7 +67,7 @@ from tracecvr.data.table import Schema
 from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.runs.spec import owners_of
 
-LAYOUTS = ("comparison", "pairs", "changes", "posterior", "tune")
+LAYOUTS = ("comparison", "pairs", "changes", "posterior", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
 _ROW_KEYS = {

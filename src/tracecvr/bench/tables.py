@@ -84,16 +84,19 @@ class Outcome:
         return next((line for line in self.lines if line.facts["role"] == role), None)
 
     @cached_property
-    def baselines(self) -> list[Line]:
-        """Rows that are neither ours nor a bound."""
-        return [line for line in self.lines if line.facts["role"] not in ("ours", "upper")]
+    def fair(self) -> list[Line]:
+        """Rows that are no upper bound."""
+        return [line for line in self.lines if line.facts["role"] != "upper"]
 
-    def best_baseline(self, metric: str, column: str, variant: str | None = None) -> Line | None:
-        """The best of the baselines, in whichever form or in one."""
-        known = {n: line for n, line in enumerate(self.baselines) if variant in (None, line.facts["variant"])}
-        means = {str(n): mean for n, line in known.items() if (mean := line.mean(column)) is not None}
-        best, _ = stats.two_best(metric, means)
-        return None if best is None else known[int(best)]
+    def ranked(self, metric: str, column: str) -> list[Line]:
+        """Rows that are no upper bound and have a metric, the best first."""
+        known = [(mean, line) for line in self.fair if (mean := line.mean(column)) is not None]
+        return [line for _, line in sorted(known, key=lambda one: one[0], reverse=metric in stats.HIGHER_IS_BETTER)]
+
+    def best_other(self, line: Line, metric: str, column: str, variant: str | None = None) -> Line | None:
+        """The best row but for one, in whichever form or in one."""
+        others = (one for one in self.ranked(metric, column) if one is not line)
+        return next((one for one in others if variant in (None, one.facts["variant"])), None)
 
     def base_of(self, line: Line) -> Line | None:
         """The row that a row is to be compared with, if its suite names one."""
@@ -237,14 +240,14 @@ def losers(outcome: Outcome) -> list[Line]:
 
 
 def comparison(outcome: Outcome) -> list[Table]:
-    """Figures, relative improvement, and differences against the best baseline."""
+    """Figures, relative improvement, and differences against the best other method."""
     tables = [_figures(outcome, pooled=False), _figures(outcome, pooled=True), _improvements(outcome)]
     tables += [_differences(outcome, pooled=False)]
     return [table for table in tables if table.rows]
 
 
 def summary(outcome: Outcome) -> list[Table]:
-    """The shortest answer: figures, and differences against the best baseline."""
+    """The shortest answer: figures, and differences against the best other method."""
     several = len(outcome.bench["seeds"]) > 1
     tables = [_figures(outcome, pooled=True), _differences(outcome, pooled=several), *references(outcome)]
     return [table for table in tables if table.rows]
@@ -268,6 +271,13 @@ def posterior(outcome: Outcome) -> list[Table]:
     return [*posteriors.tables(outcome), _figures(outcome, pooled=True), *posteriors.differences(outcome)]
 
 
+def forecast(outcome: Outcome) -> list[Table]:
+    """Forecasts of every estimator at each age, beside the usual figures."""
+    from tracecvr.bench import forecasts
+
+    return [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
+
+
 def tune(outcome: Outcome) -> list[Table]:
     """The best trial of each method."""
     from tracecvr.bench.tune import table
@@ -280,6 +290,7 @@ LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
     "changes": changes,
     "pairs": pairs,
     "posterior": posterior,
+    "forecast": forecast,
     "tune": tune,
 }
 
@@ -349,23 +360,24 @@ def _improvements(outcome: Outcome) -> Table:
 
 
 def _differences(outcome: Outcome, pooled: bool) -> Table:
-    """Each row against the row that it is a variant of; in a comparison, else against the best baseline."""
+    """Each row against the row that it is a variant of; in a comparison, else against the best other row."""
     metrics = [m for m in outcome.metrics if m in ARROWS]
     table = Table("Paired differences", ["method", "against", *(f"{NAMES[m]}{ARROWS[m]}" for m in metrics)])
     against_best = outcome.suite["layout"] == "comparison"
-    best = {m: outcome.best_baseline(m, column_of(m, pooled)) for m in metrics} if against_best else {}
     over = set()
     for line in outcome.lines:
         base, row = outcome.base_of(line), list[Text]()
         for metric in metrics:
-            other = base or best.get(metric)
+            best = outcome.best_other(line, metric, column_of(metric, pooled)) if against_best else None
+            other = base or best
             difference = None if other is None else outcome.difference(line, other, metric, pooled)
             over |= {difference.over} if difference and difference.low is not None else set()
-            row.append(Text("-") if other is line else difference_cell(difference))
+            row.append(difference_cell(difference))
         if base is not None or (against_best and line.facts["role"] != "upper"):
-            table.rows.append([Text(line.name), Text("best baseline" if base is None else base.name), *row])
-    if named := [f"{line.name} in {NAMES[m]}" for m, line in best.items() if line is not None]:
-        table.notes.append(f"Best baseline: {', '.join(named)}.")
+            table.rows.append([Text(line.name), Text("best other" if base is None else base.name), *row])
+    firsts = {m: outcome.ranked(m, column_of(m, pooled))[:2] for m in metrics} if against_best else {}
+    if named := [f"{' before '.join(line.name for line in two)} in {NAMES[m]}" for m, two in firsts.items() if two]:
+        table.notes.append(f"Best: {', '.join(named)}.")
     table.notes += interval_notes(over)
     return table
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracecvr.data.table import NEVER, ClickTable, Ids, Schema
+from tracecvr.data.table import NEVER, TURNS, ClickTable, Ids, Schema, turns_of
 from tracecvr.stream.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal
 
 
@@ -18,7 +18,7 @@ class _Click:
     click_ts: int
     x: Ids
     action_ts: list[int]
-    refund_ts: int = NEVER
+    refund_ts: list[int]
 
 
 @dataclass
@@ -31,12 +31,14 @@ class EventByEvent:
     def receive(self, table: ClickTable, start: int, end: int) -> None:
         """What a live system would be told in [start, end)."""
         for row in np.flatnonzero((table.click_ts >= start) & (table.click_ts < end)):
-            self.clicks.append(_Click(int(table.click_ts[row]), table.x[row], [NEVER] * len(self.schema.actions)))
+            nothing = [NEVER] * len(self.schema.actions)
+            self.clicks.append(_Click(int(table.click_ts[row]), table.x[row], nothing, [NEVER] * len(TURNS)))
         for row, action in np.argwhere((table.known_ts >= start) & (table.known_ts < end)):
             self.clicks[row].action_ts[action] = int(table.action_ts[row, action])
         if table.refund_ts is not None:
-            for row in np.flatnonzero((table.refund_ts >= start) & (table.refund_ts < end)):
-                self.clicks[row].refund_ts = int(table.refund_ts[row])
+            turns = turns_of(table.refund_ts)
+            for row, turn in np.argwhere((turns >= start) & (turns < end)):
+                self.clicks[row].refund_ts[turn] = int(turns[row, turn])
 
     def reveals(self, schedule: Schedule, start: int, end: int) -> Reveals:
         """Events that fire in [start, end)."""
@@ -63,7 +65,7 @@ class EventByEvent:
             d_max=self.schema.d_max,
             row=np.array(rows, np.int64),
             trigger=np.array([number for _, _, number, _ in events], np.int64),
-            refund_ts=np.array([self.clicks[r].refund_ts for r in rows], np.int64),
+            refund_ts=np.array([self.clicks[r].refund_ts for r in rows], np.int64).reshape(len(rows), len(TURNS)),
         )
 
     def _fires(self, trigger: Trigger, click: _Click) -> tuple[int, int] | None:
@@ -74,12 +76,16 @@ class EventByEvent:
         if isinstance(trigger, On):
             at = click.action_ts[trigger.action]
             wait = at - click.click_ts
-            stands = trigger.action > 0 or at < click.refund_ts
+            stands = trigger.action > 0 or self._stands(click, at)
             return (at, at) if at != NEVER and stands and trigger.later_than < wait <= self.schema.d_max else None
         return self._fires_after(trigger, click)
 
     def _fires_after(self, trigger: After, click: _Click) -> tuple[int, int] | None:
         at = click.click_ts + trigger.seconds
         final = click.click_ts + self.schema.d_max
-        converted = click.action_ts[0] <= min(at, final) and not click.refund_ts <= min(at, final)
+        converted = click.action_ts[0] <= min(at, final) and self._stands(click, min(at, final))
         return None if trigger.seen is not None and trigger.seen != converted else (at, at)
+
+    def _stands(self, click: _Click, at: int) -> bool:
+        """Whether its conversion has not been taken back by a moment, or another one came after that."""
+        return sum(turn <= at for turn in click.refund_ts) % 2 == 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli import live
+from tracecvr.cli import forecasting, live
 from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, dataset_named, with_schema
 
 if TYPE_CHECKING:
@@ -355,6 +355,7 @@ def new_method(
     typer.echo(f"fill in schedule() and loss(), then: tracecvr check {path}")
 
 
+app.command()(forecasting.forecast)
 live.add_to(app)
 
 

@@ -20,7 +20,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.column_files import Array, Columns, InFiles, InMemory
 from tracecvr.data.encoder import Column, Encoder
 from tracecvr.data.external_sort import ClickSorter, Scratch
-from tracecvr.data.table import NEVER, TRUTH_PREFIX, ClickTable, Schema
+from tracecvr.data.table import NEVER, TRUTH_PREFIX, TURNS, ClickTable, Schema
 
 _BLOCK = 1 << 18
 """Clicks worked on at a time."""
@@ -32,9 +32,9 @@ class RawLog:
     when absent), the raw feature columns, and whatever the reader had to drop, counted by reason. `counts` tells what a
     recipe left out on purpose: it is reported, and unlike `dropped` not counted as a defect.
 
-    `click_id` is the number of the row, unless the reader gives one. `undone`, if the reader gives it, is when the
-    conversion was taken back. Of clicks of the same second with the same `digest`, if the reader gives that, all but
-    the first are dropped as duplicates.
+    `click_id` is the number of the row, unless the reader gives one. `undone` and the other `TURNS`, if the
+    reader gives them, are when the conversion was taken back, and stood again. Of clicks of the same second with the
+    same `digest`, if the reader gives that, all but the first are dropped as duplicates.
     """
 
     frame: pl.DataFrame
@@ -172,7 +172,7 @@ class _Preparation:
             self._check_times(clicks)
             self._learn(clicks.filter(~self.early))
             kept = ["click_ts", "click_id", *self.actions, *part.truth]
-            kept += [name for name in ("digest", "undone") if name in frame.columns]
+            kept += [name for name in ("digest", *TURNS) if name in frame.columns]
             self.sorter.add(clicks.select(*kept, *self.encoder.kept()))
         log.rows += part.rows
         log.dropped, log.counts = _add(log.dropped, part.dropped), _add(log.counts, part.counts)
@@ -221,7 +221,8 @@ class _Preparation:
             "action_ts": rows.select(actions).to_numpy(order="c"),
         }
         if "undone" in rows.columns:
-            block["undone_ts"] = rows["undone"].cast(pl.Int64).fill_null(NEVER).to_numpy()
+            turns = rows.select(pl.col(TURNS).cast(pl.Int64).fill_null(NEVER))
+            block["undone_ts"] = turns.to_numpy(order="c")
         return block | {f"{TRUTH_PREFIX}{name}": rows[name].to_numpy() for name in self.log.truth}
 
     def _check_times(self, clicks: pl.DataFrame) -> None:

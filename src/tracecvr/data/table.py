@@ -21,8 +21,10 @@ import numpy.typing as npt
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sync, write_json
+from tracecvr.base.metrics import population_weight
 from tracecvr.data import column_files
 from tracecvr.data.external_sort import Scratch
+from tracecvr.data.outages import Outages, hides
 
 Ints = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
@@ -32,6 +34,10 @@ NEVER = int(np.iinfo(np.int64).max)
 
 LEARNER_COLUMNS = ("x", "click_ts", "click_id", "action_ts")
 """The columns that learners see."""
+
+TURNS = ("undone", "regained", "undone_again")
+"""When a conversion was taken back, when one came after that, and when that was taken back, too: more turns than these
+are not kept."""
 
 OPTIONAL_COLUMNS = {"refund_ts": "undone_ts", "late_known_ts": "late_seen_ts", "late_arrival_ts": "late_came_ts"}
 """Columns of the same kind that most logs do not have, and the names of their files."""
@@ -105,6 +111,9 @@ class Schema:
         The share of clicks without a conversion that are in the log. Scores and metrics are corrected for the others.
     conversions_at_click
         Whether conversions in the second of the click are common, so that a window of length 0 is useful.
+    outages
+        Times in which what follows clicks was not recorded, each with start and end. Clicks whose outcome one hides are
+        neither learnt from nor judged.
     """
 
     dataset: str
@@ -122,6 +131,7 @@ class Schema:
     negatives_kept: float = 1.0
     windows: tuple[int, ...] | None = None
     conversions_at_click: bool = False
+    outages: Outages = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.negatives_kept <= 1:
@@ -157,6 +167,8 @@ class Schema:
         content = asdict(self)
         if self.negatives_kept == 1:  # said only where it matters: other tables keep their fingerprints
             del content["negatives_kept"]
+        if not self.outages:
+            del content["outages"]
         for feature in content["features"]:
             if feature["growth"] is None:
                 del feature["growth"], feature["high"]
@@ -166,6 +178,7 @@ class Schema:
     def from_json(cls, content: dict[str, Any]) -> Schema:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
         fields["features"] = tuple(_feature(f) for f in content["features"])
+        fields["outages"] = tuple((start, end) for start, end in content.get("outages", ()))
         return cls(**fields)
 
 
@@ -179,7 +192,8 @@ class ClickTable:
     """A log with one row for each click, sorted by (arrival_ts, click_ts, click_id).
 
     Clicks and actions become known when they happen, unless the log was recorded live and says otherwise
-    (`late_known_ts`, `late_arrival_ts`). A conversion counts until it is refunded. What happens later than d_max after
+    (`late_known_ts`, `late_arrival_ts`). A conversion counts until it is refunded, and again from a
+    conversion after that on. What happens later than d_max after
     the click changes nothing. `truth` has columns that only a generator knows; no learner gets them.
 
     Examples
@@ -197,7 +211,7 @@ class ClickTable:
     schema: Schema
     counts: dict[str, int] = field(default_factory=dict)
     truth: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    refund_ts: Ints | None = None  # (N,), NEVER where it stands
+    refund_ts: Ints | None = None  # (N,) or (N, turns): NEVER where it stands; see `TURNS`
     late_known_ts: Ints | None = None  # (N, K), when each action became known, if not as it happened
     late_arrival_ts: Ints | None = None  # (N,), the same of each click
 
@@ -225,8 +239,16 @@ class ClickTable:
         at = self.action_ts[:, 0]
         converted: npt.NDArray[np.bool_] = (at != NEVER) & (at - self.click_ts <= self.schema.d_max)
         if self.refund_ts is not None:
-            converted &= self.refund_ts > self.click_ts + self.schema.d_max
+            converted &= ~taken_back(self.refund_ts, self.click_ts + self.schema.d_max)
         return converted
+
+    def weight(self, row: Ints, outages: Outages = ()) -> npt.NDArray[np.float64] | None:
+        """How many clicks each stands for when predictions are judged: more than 1 if negatives were left out, 0 if its
+        outcome is hidden by an outage; None if all count once."""
+        weight = population_weight(self.label[row], self.schema.negatives_kept)
+        click_ts = self.click_ts[row]
+        hidden = hides(outages, click_ts, click_ts + self.schema.d_max)
+        return np.where(hidden, 0.0, 1.0 if weight is None else weight) if hidden.any() else weight
 
     @property
     def columns(self) -> dict[str, npt.NDArray[Any]]:
@@ -293,6 +315,25 @@ class ClickTable:
     def exists(path: Path) -> bool:
         """Whether `path` is a prepared table."""
         return (path / "table.json").is_file()
+
+
+def taken_back(refund_ts: Ints, by: Ints) -> npt.NDArray[np.bool_]:
+    """Whether each conversion has been taken back by a moment and none has come since: an odd number of turns."""
+    return np.asarray((turns_of(refund_ts) <= by[:, None]).sum(axis=1) % 2 == 1)
+
+
+def turns_of(refund_ts: Ints) -> Ints:
+    """The turns of each click, if there is but one, too."""
+    return refund_ts if refund_ts.ndim == 2 else refund_ts[:, None]
+
+
+def add_turn(turns: Ints, seen: int, refund: bool) -> bool:
+    """Note a refund, or a conversion after the first one, in the turns of a click; whether it changes anything."""
+    count = int((turns != NEVER).sum())
+    if count == len(turns) or refund == bool(count % 2) or (count and seen <= turns[count - 1]):
+        return False
+    turns[count] = seen
+    return True
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tracecvr.data.table import NEVER, ClickTable, Ints
 
 Counts = npt.NDArray[np.float32]
 
-_DAYS = 90
+KEPT_DAYS = 90
 """Days that are kept after their labels are final."""
 
 
@@ -37,8 +37,8 @@ class Outcomes:
     log_odds: npt.NDArray[np.float32]
     """What the model predicted at the click; NaN where it did not."""
     d_max: int
-    refund_ts: Ints | None = None
-    """When the conversion was taken back, if within d_max; else NEVER."""
+    turns: tuple[Ints, ...] = ()
+    """When the conversion was taken back, regained and taken back again, if within d_max; else NEVER."""
 
 
 def outcomes_of(table: ClickTable, segment: Ints, log_odds: npt.NDArray[np.float32]) -> Outcomes:
@@ -47,11 +47,12 @@ def outcomes_of(table: ClickTable, segment: Ints, log_odds: npt.NDArray[np.float
     click, action, d_max = np.asarray(table.click_ts[rows]), np.asarray(table.action_ts[rows, 0]), table.schema.d_max
     within = (action != NEVER) & (action - click <= d_max)
     known = np.where(within, table.known_ts[rows, 0], NEVER)
-    refund = None
+    turns, before = [], known
     if table.refund_ts is not None:
-        taken = within & (table.refund_ts[rows] <= click + d_max)
-        refund = np.where(taken, np.maximum(table.refund_ts[rows], known), NEVER)
-    return Outcomes(segment, click, np.asarray(table.arrival_ts[rows]), known, log_odds[rows], d_max, refund)
+        for turn in table.refund_ts[rows].reshape(len(click), -1).T:
+            before = np.where((before != NEVER) & (turn <= click + d_max), np.maximum(turn, before), NEVER)
+            turns.append(before)
+    return Outcomes(segment, click, np.asarray(table.arrival_ts[rows]), known, log_odds[rows], d_max, tuple(turns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +128,21 @@ def count(outcomes: Outcomes, segments: int, at: int) -> Cells:
     if not known.any():
         nothing = np.zeros((segments, 0), np.float32)
         return Cells(at, nothing, np.zeros((segments, 0, _lags(o.d_max) + 1), np.float32), nothing, nothing)
-    days = min(-(-(at - int(o.click_ts[known].min())) // DAY), _lags(o.d_max) + _DAYS)
+    days = min(-(-(at - int(o.click_ts[known].min())) // DAY), _lags(o.d_max) + KEPT_DAYS)
     known &= o.click_ts >= at - days * DAY
     day = days - 1 - (at - 1 - o.click_ts) // DAY
     shape, flat = (segments, days), o.segment * days + day
     conversions = _arrivals(o.known_ts, o, day, days, segments, at, known)
-    refunds = 0 if o.refund_ts is None else _arrivals(o.refund_ts, o, day, days, segments, at, known)
+    turns = [_arrivals(turn, o, day, days, segments, at, known) for turn in o.turns]
     scored = known & ~np.isnan(o.log_odds)
     sums = [
         np.bincount(flat[rows], weights, segments * days).reshape(shape).astype(np.float32)
         for rows, weights in ((known, None), (scored, None), (scored, probability(o.log_odds[scored])))
     ]
-    standing = (conversions - refunds).cumsum(2, dtype=np.float32)
-    return Cells(at, sums[0], standing, sums[1], sums[2], bool(np.any(refunds)))
+    for number, turn in enumerate(turns):  # taken back, regained, taken back again
+        conversions += turn if number % 2 else -turn
+    standing = conversions.cumsum(2, dtype=np.float32)
+    return Cells(at, sums[0], standing, sums[1], sums[2], any(turn.any() for turn in turns))
 
 
 def _lags(d_max: int) -> int:

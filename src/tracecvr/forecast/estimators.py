@@ -35,6 +35,8 @@ _CREDIBILITY = 1000.0
 """Conversions by which a segment's correction of the model is shrunk to the common one."""
 _HALF = 1000.0
 """With so many recent conversions, a segment's own rate has half of its full weight."""
+_SCORED = 0.5
+"""The share of a cell's clicks that must have been scored: where a stream begins or ends, a few say nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +97,8 @@ def estimate(cells: Cells, day: Ints, age: Ints) -> Estimates:
 
 
 def _predictions(cells: Cells) -> Counts:
-    """(S, D) conversions that the model predicted; NaN where it scored no click, and up-scaled where it scored some."""
-    scored = cells.scored > 0
+    """(S, D) conversions that the model predicted, up-scaled where it scored a part; NaN where that was a small one."""
+    scored = (cells.scored > 0) & (cells.scored >= _SCORED * cells.clicks)
     weight = np.divide(cells.clicks, cells.scored, out=np.full_like(cells.clicks, np.nan), where=scored)
     return cells.predicted * weight
 

@@ -1,11 +1,9 @@
-"""Forecasts of a finished run: its log as it was known at a past moment, and what the model had predicted by then."""
+"""Forecasts of a log as it was known at a moment, with what a model had predicted by then: of a finished run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,50 +47,53 @@ def segments_of(x: npt.NDArray[np.int32], schema: Schema, encoder: Encoder, by: 
 
 
 @dataclass(frozen=True, eq=False)
-class RunForecasts:
-    """What can be asked of a run, with its log."""
+class Forecasts:
+    """What can be asked about a log and what a model predicted of it."""
 
-    folder: Path
-    log: Prepared
-
-    @cached_property
-    def plan(self) -> FullPlan:
-        return FullPlan(**read_json(self.folder / "result.json")["plan"])
-
-    @cached_property
-    def log_odds(self) -> npt.NDArray[np.float32]:
-        """What was served for each click of the table, among its clicks; NaN where none was judged."""
-        table = self.log.table
-        first, last = self.plan.judged_rows(table)
-        served = np.full(len(table), np.nan, np.float32)
-        kept = np.float32(np.log(table.schema.negatives_kept))  # scores are of all clicks, cells count those of the log
-        served[first:last] = pl.read_parquet(self.folder / "scores.parquet")["log_odds"].to_numpy() - kept
-        return served
-
-    @property
-    def last(self) -> int:
-        """The last midnight (UTC) of the stream: when a forecast is made by default."""
-        origin = self.log.origin or 0
-        return (self.plan.until + origin) // DAY * DAY - origin
+    table: ClickTable
+    encoder: Encoder
+    log_odds: npt.NDArray[np.float32]
+    """What was served for each click, among the clicks of the table; NaN where nothing was."""
+    last: int
+    """When a forecast is made unless another moment is given."""
+    origin: int | None = None
 
     def cells(self, by: str | None, at: int | None = None) -> tuple[Cells, Segments]:
         """Cells as known at a moment, by a feature."""
-        table, at = self.log.table, self.last if at is None else at
+        table, at = self.table, self.last if at is None else at
         _, last = table.rows_between(0, at)  # a segment that comes later is not known
         if not last:
             raise UserError(f"at = {at} s is before the first click of the log: choose a later moment")
-        segments = segments_of(np.asarray(table.x[:last]), table.schema, self.log.encoder, by)
+        segments = segments_of(np.asarray(table.x[:last]), table.schema, self.encoder, by)
         return count(outcomes_of(table, segments.number, self.log_odds), len(segments.names), at), segments
 
     def forecast(
-        self, by: str | None, at: int | None = None, level: float = LEVEL, estimator: str = DEFAULT, days: Any = None
+        self,
+        by: str | None = None,
+        at: int | None = None,
+        level: float = LEVEL,
+        estimator: str = DEFAULT,
+        days: int | None = None,
     ) -> pl.DataFrame:
         """Of each segment and day that was open at a moment, with what was known then alone."""
         cells, segments = self.cells(by, at)
-        return forecast(cells, segments.names, level, estimator, self.log.origin, days)
+        return forecast(cells, segments.names, level, estimator, self.origin, days)
 
 
-def open_run(folder: Path) -> RunForecasts:
+def of_run(folder: Path, log: Prepared) -> Forecasts:
+    """The forecasts of a finished run of a log; by default those of the last midnight (UTC) of its stream."""
+    table, plan = log.table, FullPlan(**read_json(folder / "result.json")["plan"])
+    files = [folder / name for name in ("not_judged.parquet", "scores.parquet")]
+    parts = [pl.read_parquet(file)["log_odds"].to_numpy() for file in files if file.is_file()]
+    served, (_, end) = np.full(len(table), np.nan, np.float32), plan.stream_rows(table)
+    kept = np.float32(np.log(table.schema.negatives_kept))  # scores are of all clicks, cells count those of the log
+    served[end - sum(map(len, parts)) : end] = np.concatenate(parts) - kept
+    origin = log.origin or 0
+    last = max((plan.until + origin) // DAY * DAY - origin, 0) or plan.until
+    return Forecasts(table, log.encoder, served, last, log.origin)
+
+
+def open_run(folder: Path) -> Forecasts:
     """A run with its log, as its directory says where it is: a prepared table, or a raw log that is read again."""
     if not (folder / "result.json").is_file():
         raise UserError(f"{folder} holds no finished run: give the directory that `tracecvr run` wrote")
@@ -101,4 +102,4 @@ def open_run(folder: Path) -> RunForecasts:
     log = prepared.load(table) if ClickTable.exists(table) else prepared.prepare(*raw_log.reopened(folder))
     if log.table.fingerprint != read_json(folder / "result.json")["data"]["fingerprint"]:
         raise UserError(f"{folder}: its log has changed since; run it again")
-    return RunForecasts(folder, log)
+    return of_run(folder, log)

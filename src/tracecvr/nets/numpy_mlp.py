@@ -38,7 +38,7 @@ class NumpyMLP:
         if sum(sizes) * first.shape[1] <= _PROJECTED:
             self._parts.append(_projected(embedding, first[:width]))
         else:
-            self._parts.append(_multiplied(_looked_up(embedding), first[:width]))
+            self._parts.append(_multiplied(_look_up(embedding), first[:width]))
         for number, grown in enumerate(_grown(embedding)):
             start = width + number * embedding.dim
             self._parts.append(_multiplied(grown, first[start : start + embedding.dim]))
@@ -46,7 +46,7 @@ class NumpyMLP:
         for j, size in embedding.one_hot:
             self._parts.append(_row_of(j, first[start : start + size]))
             start += size
-        self._wide = [_looked_up(net.wide), *_grown(net.wide)] if isinstance(net, WideDeep) else []
+        self._wide = [_look_up(net.wide), *_grown(net.wide)] if isinstance(net, WideDeep) else []
 
     def __call__(self, x: Integers) -> Floats:  # (B, F) -> (B, J)
         h = self._bias + self._parts[0](x)
@@ -66,7 +66,7 @@ def numpy_form(net: nn.Module) -> NumpyMLP | None:
     return NumpyMLP(net) if isinstance(net, MLP) and type(net) in (MLP, WideDeep) else None
 
 
-def _looked_up(embedding: Embedding) -> Part:
+def _look_up(embedding: Embedding) -> Part:
     """Embeddings of features of the common table, side by side."""
     table, columns = _array(embedding.table.weight), np.array(embedding.embedded, np.intp)
     starts = np.array([embedding.starts[t] for t in embedding.tables], np.intp)

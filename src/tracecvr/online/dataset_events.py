@@ -13,6 +13,7 @@ from tracecvr.data import prepared, raw_log
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
+from tracecvr.data.table import TURNS
 from tracecvr.online.store.starting_run import StartingRun
 from tracecvr.runs.spec import dataset_of
 
@@ -55,8 +56,8 @@ def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> It
             if "click_id" not in frame.columns:
                 frame = frame.with_row_index("click_id", rows)
             rows += part.rows
-            undone = pl.col("undone") if "undone" in frame.columns else pl.lit(None, pl.Int64).alias("undone")
-            frames.append(frame.select("click_id", "click_ts", *actions, undone, *features))
+            turns = TURNS if "undone" in frame.columns else [pl.lit(None, pl.Int64).alias(name) for name in TURNS]
+            frames.append(frame.select("click_id", "click_ts", *actions, *turns, *features))
     log = pl.concat(frames).filter(~(pl.col(actions[0]) < pl.col("click_ts")).fill_null(False))
     log = log.with_columns(prepared.ids_in_log(log["click_id"], dataset.given_ids(source)))
     yield from _in_order(log, actions, features, start, end)
@@ -66,11 +67,11 @@ def _in_order(
     log: pl.DataFrame, actions: tuple[str, ...], features: list[str], start: int, end: int
 ) -> Iterator[dict[str, Any]]:
     times = [log.select(ts="click_ts", row=pl.int_range(pl.len()), kind=pl.lit(0))]
-    for kind, action in enumerate((*actions, "undone"), start=1):
+    for kind, action in enumerate((*actions, *TURNS), start=1):
         times.append(log.select(ts=pl.col(action).cast(pl.Int64), row=pl.int_range(pl.len()), kind=pl.lit(kind)))
     due = pl.concat([t.with_columns(pl.col("ts").cast(pl.Int64)) for t in times])
     due = due.filter((pl.col("ts") >= start) & (pl.col("ts") < end)).sort("ts", "kind", "row")
-    kinds = ("click", *actions, "refund")
+    kinds = ("click", *actions, "refund", actions[0], "refund")
     ids = log["click_id"].to_list()
     raw = log.select(features)
     for ts, row, kind in due.iter_rows():

@@ -58,8 +58,9 @@ def finish_interval(scored: Scored, table: ClickTable, plan: FullPlan, origin: i
     label = np.asarray(table.label[scored.row[counts]])
     measured = {}
     if len(label):
-        weight = metrics.population_weight(label, table.schema.negatives_kept)
-        measured = metrics.as_dict(metrics.evaluate(scored.log_odds[counts], label, weight))
+        weight = table.weight(scored.row[counts], plan.outages)
+        if weight is None or weight.any():
+            measured = metrics.as_dict(metrics.evaluate(scored.log_odds[counts], label, weight))
     return Interval(
         scored.number,
         len(plan),
@@ -94,6 +95,8 @@ def by_interval(
         if first == last:
             continue
         mine = None if weight is None else weight[first:last]
+        if mine is not None and not mine.any():  # an outage hides what became of them
+            continue
         measured = metrics.evaluate(log_odds[first:last], label[first:last], mine)
         parts.append(measured)
         stands_for.append(int(last - first) if mine is None else float(mine.sum()))

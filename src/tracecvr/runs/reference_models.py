@@ -107,7 +107,7 @@ def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) ->
     if folder is None:
         return _evaluate(source, plan)
     facts = [_VERSION, source.table.fingerprint, plan.split, plan.interval, plan.until, plan.warm_labels]
-    facts += plan.judged_rows(source.table)
+    facts += [*plan.judged_rows(source.table), plan.outages]
     path = folder / f"references-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}.json"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, name=f"{path.stem}.lock", patience=math.inf):
@@ -119,7 +119,7 @@ def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) ->
 def _evaluate(source: TableSource, plan: FullPlan) -> References:
     first, last = plan.judged_rows(source.table)
     label = np.asarray(source.table.label[first:last])
-    weight = metrics.population_weight(label, source.schema.negatives_kept)
+    weight = source.table.weight(np.arange(first, last), plan.outages)
     judged = {name: served[-len(label) :] for name, served in scores(source, plan).items()}  # the stream's last clicks
     edges = interval_edges(plan, source.table)
     pooled = {name: metrics.as_dict(metrics.evaluate(served, label, weight)) for name, served in judged.items()}
@@ -136,6 +136,7 @@ def _interval_nll(
 ) -> list[float]:
     loss = metrics.nll(log_odds.astype(np.float64), label)
     parts = [slice(first, last) for first, last in pairwise(edges) if first < last]
+    parts = [part for part in parts if weight is None or weight[part].any()]
     return [float(np.average(loss[part], weights=None if weight is None else weight[part])) for part in parts]
 
 

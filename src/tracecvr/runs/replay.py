@@ -11,8 +11,10 @@ import numpy.typing as npt
 from tracecvr.base.config import Seconds, option
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
+from tracecvr.data.outages import Outages, pair
 from tracecvr.data.table import ClickTable, Ints
 from tracecvr.learn.engine import Engine
+from tracecvr.monitor.monitor import Alarm, Monitor
 from tracecvr.runs.open_clicks import OpenClicks
 from tracecvr.stream import WARM_LABELS
 from tracecvr.stream.source import TableSource
@@ -47,6 +49,15 @@ class Plan:
     posterior_every: int = option(
         0, "in every so many intervals, judge clicks that are still open (posterior.parquet); 0 for never", low=0
     )
+    outages: tuple[Seconds, ...] = option(
+        (),
+        "start and end of each time in which conversions were not recorded (14d,16d), beside those of the log",
+        low=0,
+    )
+    hold_on_outage: bool = option(
+        False, "learn nothing while conversions have stopped arriving, nor later from clicks that were open then"
+    )
+    alarms_by: str | None = option(None, "feature whose values are watched for alarms; the first with few values")
     tuning: bool = option(
         False,
         "replay the end of the warm-up part (its last 30 %, unless split is given) instead of the stream: to choose "
@@ -91,7 +102,16 @@ class Plan:
         interval = table.schema.interval if self.interval is None else self.interval
         judge_from = split if self.judge_from is None else self.judge_from
         plan = FullPlan(
-            split, interval, until, self.warm_labels, self.publish_lag, self.posterior_every, judge_from=judge_from
+            split,
+            interval,
+            until,
+            self.warm_labels,
+            self.publish_lag,
+            self.posterior_every,
+            judge_from,
+            table.schema.outages + pair(self.outages, "outages"),
+            self.hold_on_outage,
+            self.alarms_by,
         )
         clicks = len(range(*plan.stream_rows(table)))
         if len(plan) > max(_MOST_INTERVALS, 10 * clicks):
@@ -120,6 +140,9 @@ class FullPlan:
     posterior_every: int = 0
     judge_from: int = 0
     """Clicks that came earlier are replayed but not judged."""
+    outages: Outages = ()
+    hold_on_outage: bool = False
+    alarms_by: str | None = None
 
     def stream_rows(self, table: ClickTable) -> tuple[int, int]:
         """First and last row (exclusive) of the clicks of the stream."""
@@ -152,11 +175,15 @@ class Scored:
     row: Ints
     log_odds: npt.NDArray[np.float32]
     reveals: int
+    alarms: list[Alarm]
+    """Those that were raised at its end."""
     judged: npt.NDArray[np.float32]
     """Log-odds of clicks that were still open, (n, 2), if the plan asks for them: posterior and static."""
 
 
-def replay(engine: Engine, source: TableSource, plan: FullPlan, first: int = 0) -> Iterator[Scored]:
+def replay(
+    engine: Engine, source: TableSource, plan: FullPlan, first: int = 0, monitor: Monitor | None = None
+) -> Iterator[Scored]:
     """Score each interval with the model as of its start, then let the engine learn from it."""
     open_clicks = plan.open_clicks(source)
     for number in range(first, len(plan)):
@@ -164,5 +191,8 @@ def replay(engine: Engine, source: TableSource, plan: FullPlan, first: int = 0) 
         clicks = source.clicks(start, min(end, plan.until))
         log_odds = engine.score(clicks.x)
         judged = np.empty((0, 2), np.float32) if open_clicks is None else open_clicks.judged(engine, number)
+        alarms = [] if monitor is None else monitor.observe(source, start, clicks.x.numpy(), log_odds)
+        if plan.hold_on_outage and monitor is not None:
+            source.outages = plan.outages + monitor.outages(end)
         reveals = engine.tick(source, start, end)
-        yield Scored(number, start, clicks.row, log_odds, reveals, judged)
+        yield Scored(number, start, clicks.row, log_odds, reveals, alarms, judged)

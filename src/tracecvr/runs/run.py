@@ -6,6 +6,7 @@ result.json      metrics, cost, configuration, versions; cost is of the whole st
 intervals.parquet  metrics of each interval; like the next, only of clicks that count (the plan's `judge_from`)
 scores.parquet   of each click its id as the log has it, its time, the probability that was served, the same as
                  log-odds, and the final label
+not_judged.parquet  log-odds that were served before `judge_from`, for forecasts; absent if there are none
 encoder.json     how raw features become ids
 raw_log.json     the dataset and its raw log, for commands that go on from the run (and its schema.toml, if it has one)
 internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,15 +36,18 @@ import torch
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import metrics, registry
 from tracecvr.base.config import restore, values
+from tracecvr.base.durations import moment
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, refuse_other_format, sync, write_json, write_parquet
 from tracecvr.base.progress import Progress, no_progress
+from tracecvr.data.encoder import value_names
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import Schema
 from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
+from tracecvr.monitor.monitor import Monitor, segment_feature
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
 from tracecvr.runs.replay import Plan, replay
@@ -125,7 +130,7 @@ def work(
     begin, end = ours.plan.stream_rows(ours.table)
     clicks = ours.served.stat().st_size // 4
     with ours.served.open("ab") as served, ours.judged.open("ab") as judged:
-        for interval in replay(ours.engine, ours.source, ours.plan, first or 0):
+        for interval in replay(ours.engine, ours.source, ours.plan, first or 0, ours.monitor):
             served.write(interval.log_odds.tobytes())
             judged.write(interval.judged.tobytes())
             clicks += len(interval.row)
@@ -210,11 +215,24 @@ class _Run:
         self.charge("prepare_s", clock)
         self.table, self.encoder = self.log.table, self.log.encoder
         self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
-        self.source, self.plan = TableSource(self.table), spec.plan.resolve(self.table)
+        self.plan = spec.plan.resolve(self.table)
+        self.source = self._open_source()
         stream, lag = spec.stream.fit_to(self.plan.interval), self.plan.publish_lag
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
+        self.monitor = self._make_monitor()
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.served, self.judged = out / "scores.f32", out / "posterior.f32"
+
+    def _open_source(self) -> TableSource:
+        source = TableSource(self.table)
+        source.outages = self.plan.outages
+        return source
+
+    def _make_monitor(self) -> Monitor:
+        schema, by = self.table.schema, self.plan.alarms_by
+        position = segment_feature(schema, by)
+        names = {} if position is None else value_names(self.encoder.columns[position])
+        return Monitor(schema, self.plan.interval, by, names, self.plan.outages)
 
     def restore(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
@@ -225,6 +243,7 @@ class _Run:
             return None
         self.checkpoints.restore(self.engine, manifest)
         self.cost |= manifest["cost"]
+        self.monitor.load(manifest["monitor"])
         os.truncate(self.served, manifest["scored"] * 4)
         os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
@@ -240,6 +259,7 @@ class _Run:
             taken = WarmUpCache(self.shared, facts | {"fingerprint": self.table.fingerprint})
             self.engine.warm_up(history, self.progress, taken)
             self.cost["shared_warm_up_s"] = taken.seconds
+        self.monitor.start(self.source, self.plan.split)
         self.charge("warm_up_s", clock)
         for path in (self.served, self.judged):
             path.write_bytes(b"")
@@ -255,6 +275,7 @@ class _Run:
             "scored": self.served.stat().st_size // 4,
             "judged": self.judged.stat().st_size // 4,
             "cost": self.cost,
+            "monitor": self.monitor.state(),
             "run": self.spec.identity(),
             "schema": self.table.schema.to_json(),
         }
@@ -271,9 +292,12 @@ class _Run:
         table, plan, identity = self.table, self.plan, self.identity
         begin, _ = plan.stream_rows(table)
         first, last = plan.judged_rows(table)
-        log_odds = np.fromfile(self.served, dtype=np.float32)[first - begin :]
+        served = np.fromfile(self.served, dtype=np.float32)
+        log_odds = served[first - begin :]
         label = np.asarray(table.label[first:last])
-        weight = metrics.population_weight(label, table.schema.negatives_kept)
+        weight = table.weight(np.arange(first, last), plan.outages)
+        if weight is not None and not weight.any():
+            raise UserError("an outage hides the outcome of every click that is judged: choose a later judge_from")
         per_interval, summary = by_interval(log_odds, label, weight, plan, interval_edges(plan, table))
         scores = pl.DataFrame(
             {
@@ -288,9 +312,11 @@ class _Run:
         self.encoder.save(self.out / "encoder.json")
         if self.spec.keep_record is not None:
             self.spec.keep_record(self.out)
-        references = reference_models.evaluate(self.source, plan, self.shared)
+        references = reference_models.evaluate(self._open_source(), plan, self.shared)
         write_parquet(self.out / "intervals.parquet", per_interval.with_columns(references.interval_columns()))
         write_parquet(self.out / "scores.parquet", scores)
+        if first > begin:
+            write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
         if (open_clicks := plan.open_clicks(self.source)) is not None:
             judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
             history = self.source.history(plan.split, plan.warm_labels)
@@ -329,6 +355,10 @@ class _Run:
             "advice": reference_models.advice(
                 pooled["nll"], pooled["pcoc"], references.pooled["constant"]["nll"], int(label.sum())
             ),
+            "alarms": [
+                asdict(alarm) | {"text": alarm.text(partial(moment, origin=self.log.origin))}
+                for alarm in self.monitor.alarms
+            ],
             "cost": self.cost
             | {
                 "clicks": last - begin,

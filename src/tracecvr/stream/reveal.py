@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tracecvr.data.table import NEVER, Ids, Ints
+from tracecvr.data.table import NEVER, Ids, Ints, taken_back, turns_of
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,8 @@ def reveal(
     refund_ts: Ints | None = None,
     arrival_ts: Ints | None = None,
 ) -> Reveals:
-    """What was known of each click at its clock. A conversion that is taken back is not shown from then on."""
+    """What was known of each click at its clock. A conversion that is taken back is not shown from then on,
+    unless another one came after that."""
     known = known_ts <= clock[:, None]
     delay = _delays(action_ts, click_ts)
     known_after = np.where(known[:, 0] & (delay[:, 0] <= d_max), known_ts[:, 0] - click_ts, NEVER)
@@ -197,7 +198,10 @@ def reveal(
     if refund_ts is not None:
         gone = refunded(refund_ts, click_ts, clock, d_max)
         known[:, 0] &= ~gone
-        refund = np.where(gone, refund_ts - click_ts, NEVER)
+        turns = turns_of(refund_ts)
+        by = np.minimum(clock, click_ts + d_max)
+        latest = np.where(turns <= by[:, None], turns, -1).max(axis=1, initial=-1)
+        refund = np.where(gone, latest - click_ts, NEVER)
     age = np.where(known, delay, NEVER)
     elapsed = clock - click_ts
     came = click_ts if arrival_ts is None else arrival_ts
@@ -245,5 +249,4 @@ def _delays(action_ts: Ints, click_ts: Ints) -> Ints:
 def refunded(refund_ts: Ints, click_ts: Ints, clock: Ints, d_max: int) -> npt.NDArray[np.bool_]:
     """Whether each conversion has been taken back by a clock: in its own second it is. Labels are final after d_max, so
     that later than that nothing is taken back."""
-    gone: npt.NDArray[np.bool_] = refund_ts <= np.minimum(clock, click_ts + d_max)
-    return gone
+    return taken_back(refund_ts, np.minimum(clock, click_ts + d_max))

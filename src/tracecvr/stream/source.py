@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.data.table import NEVER, ClickTable, Ints, Schema
+from tracecvr.data.outages import Outages, hides
+from tracecvr.data.table import NEVER, ClickTable, Ints, Schema, turns_of
 from tracecvr.stream.reveal import (
     After,
     Again,
@@ -78,9 +79,11 @@ class TableSource:
     been dropped."""
 
     first_row = 0
+    outages: Outages = ()
+    """Events that one of them makes false are not shown, and their clicks are in no history."""
 
     def __init__(self, table: ClickTable) -> None:
-        self.table = table
+        self.table, self.outages = table, table.schema.outages
         late = None if table.late_arrival_ts is None else np.flatnonzero(table.late_arrival_ts != table.click_ts)
         self.late = np.empty(0, np.int64) if late is None else late
         self._by_seen: dict[int, tuple[Ints, Ints]] = {}
@@ -102,7 +105,14 @@ class TableSource:
         trigger = np.repeat(np.arange(len(fired), dtype=np.int64), [len(f[0]) for f in fired])
         # Each trigger's events are in order already: one key and a stable sort, which is good at merging such runs.
         order = np.argsort((fire - start) * len(self.table) + row, kind="stable")
+        if self.outages:
+            order = order[~hides(self.outages, self.table.click_ts[row[order]], clock[order])]
         return self._reveal(row[order], clock[order], trigger[order], truth)
+
+    def arrivals(self, start: int, end: int) -> Reveals:
+        """Conversions that become known in [start, end), whether or not an outage hides what they teach."""
+        row, _, clock = self._fire(On(0), start, end)
+        return self._reveal(row, clock)
 
     def known_at(self, clock: int, start: int, end: int) -> Reveals:
         """Every click of [start, end) as it is known at one clock: for posteriors of open clicks."""
@@ -112,7 +122,8 @@ class TableSource:
 
     def history(self, end: int, labels: str, start: int = 0) -> TableHistory:
         first, last = self.table.rows_between(start, end)
-        return TableHistory(self, first, last, end, censored=labels == "censored")
+        history = TableHistory(self, first, last, end, censored=labels == "censored")
+        return history.without_hidden() if self.outages else history
 
     def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints, Ints]:
         """Rows, fire times and clocks of one trigger's events in [start, end)."""
@@ -193,37 +204,52 @@ class TableSource:
 
 @dataclass(frozen=True, eq=False)
 class TableHistory:
-    """Rows `first` to `last` of a table. If censored, nothing later than `end` is known, not even as truth."""
+    """Rows `first` to `last` of a table, or those of them that `kept` names. If censored, nothing later than `end` is
+    known, not even as truth."""
 
     source: TableSource
     first: int
     last: int
     end: int
     censored: bool
+    kept: Ints | None = None
 
     def __len__(self) -> int:
-        return self.last - self.first
+        return self.last - self.first if self.kept is None else len(self.kept)
 
     def batches(self, size: int, rng: np.random.Generator | None) -> Iterator[LabelledReveals]:
         order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
         for start in range(0, len(self), size):
-            yield self._batch(self.first + order[start : start + size], rng)
+            place = order[start : start + size]
+            yield self._batch(self.first + place if self.kept is None else self.kept[place], rng)
 
     def split_off(self, share: float) -> tuple[TableHistory, TableHistory]:
-        cut = self.last - round(share * len(self))
-        return replace(self, last=cut), replace(self, first=cut)
+        cut = len(self) - round(share * len(self))
+        if self.kept is not None:
+            return replace(self, kept=self.kept[:cut]), replace(self, kept=self.kept[cut:])
+        return replace(self, last=self.first + cut), replace(self, first=self.first + cut)
+
+    def without_hidden(self) -> TableHistory:
+        """Without clicks whose labels an outage hides."""
+        row = np.arange(self.first, self.last)
+        click_ts = self.source.table.click_ts[row]
+        hidden = hides(self.source.outages, click_ts, self._clock(click_ts))
+        return replace(self, kept=row[~hidden]) if hidden.any() else self
+
+    def _clock(self, click_ts: Ints) -> Ints:
+        mature = click_ts + self.source.table.schema.d_max
+        return np.minimum(mature, self.end - 1) if self.censored else mature  # what comes at the end is the next's
 
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> LabelledReveals:
         table = self.source.table
-        mature = table.click_ts[row] + table.schema.d_max
+        clock = self._clock(table.click_ts[row])
         action_ts = known_ts = table.action_ts[row]
         undone = None if table.refund_ts is None else table.refund_ts[row]
-        clock = mature
         if self.censored:
-            clock = np.minimum(mature, self.end - 1)  # what comes at the end itself is the next interval's
             known = table.known_ts[row] <= clock[:, None]
             action_ts, known_ts = np.where(known, action_ts, NEVER), np.where(known, table.known_ts[row], NEVER)
-            undone = None if undone is None else np.where(undone <= clock, undone, NEVER)
+            if undone is not None:
+                undone = np.where(turns_of(undone) <= clock[:, None], turns_of(undone), NEVER)
         events = reveal(
             x=table.x[row],
             click_ts=table.click_ts[row],

@@ -12,8 +12,9 @@ the colours of `palette`; `svg` puts panels together, `image_files` writes files
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+_ALARMS = 5
+"""Alarms that the page shows."""
+
 # The page.
 
 
@@ -75,6 +79,7 @@ class _Drawn:
     figure: Figure
     wide: list[Markup]
     narrow: list[Markup]
+    whole: list[Markup]
     legend: list[tuple[int, str, Markup]]
     tables: list[Table]
     terms: list[Term]
@@ -104,26 +109,43 @@ def render_page(content: Mapping[str, Any], made: list[Figure], tables: list[Tab
     environment.filters["meaning"] = meaning_of
     template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
     css = palette.variables() + svg.style_sheet() + (room / "page.css").read_text(encoding="utf-8")
+    keys = {name: number for number, name in enumerate(dict.fromkeys(n for one in made for n in one.every_name()))}
+    legend = _common_legend(made, keys)
     return (
         template.render(
             content,
             css=Markup(css),
             js=Markup((room / "page.js").read_text(encoding="utf-8")),
             tables=tables,
-            drawn=[_draw(figure) for figure in made],
+            legend=legend,
+            drawn=[_draw(figure, keys, {name for _, name, _ in legend}) for figure in made],
             glossary=_glossary(made, tables),
         )
         + "\n"
     )
 
 
-def _draw(figure: Figure) -> _Drawn:
-    wide = svg.panels(figure, svg.WIDE, min(figure.columns, len(figure.panels)))
-    narrow = svg.panels(figure, svg.NARROW, figure.narrow_columns)
-    keys = svg.numbered(figure)
-    legend = [(keys[name], name, svg.swatch(style)) for name, style in figure.legend().items()]
-    tables = [panel.table() for panel in figure.panels]
-    return _Drawn(figure, [d.svg() for d in wide], [d.svg() for d in narrow], legend, tables, _terms(figure))
+def _common_legend(made: list[Figure], keys: Mapping[str, int]) -> list[tuple[int, str, Markup]]:
+    """The legend of the page: rows that look the same in several figures stand in it once."""
+    styles: dict[str, set[int]] = {}
+    uses = Counter(name for figure in made for name in figure.legend())
+    for figure in made:
+        for name, style in figure.legend().items():
+            styles.setdefault(name, set()).add(style)
+    shared = {name: one for name, (one, *others) in styles.items() if not others and uses[name] > 1}
+    return [(keys[name], name, svg.swatch(style)) for name, style in sorted(shared.items(), key=lambda one: one[1])]
+
+
+def _draw(figure: Figure, keys: dict[str, int], common: set[str]) -> _Drawn:
+    """A figure with a legend of its own for what the page's legend does not have."""
+    wide = svg.panels(figure, svg.WIDE, min(figure.columns, len(figure.panels)), keys)
+    narrow = svg.panels(figure, svg.NARROW, figure.narrow_columns, keys)
+    whole = svg.panels(replace(figure, panels=figure.whole), svg.WIDE, 1, keys)
+    own = {} if figure.legend().keys() <= common else figure.legend()
+    legend = [(keys[name], name, svg.swatch(style)) for name, style in own.items()]
+    tables = [panel.table() for panel in figure.whole or figure.panels]
+    drawn = [[drawing.svg() for drawing in some] for some in (wide, narrow, whole)]
+    return _Drawn(figure, drawn[0], drawn[1], drawn[2], legend, tables, _terms(figure))
 
 
 def _terms(figure: Figure) -> list[Term]:
@@ -178,11 +200,23 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
         result: dict[str, Any] = read_json(path) if path.is_file() else {}
         facts |= {"versions": _settings(result["versions"], " ")} if result else {}
+        facts |= _alarms(result)
     if (outcome.out / "log.json").is_file():
         log = read_json(outcome.out / "log.json")
         facts["rows of the log"] = _settings({name: f"{count:,}" for name, count in log["counts"].items()}, " ")
         facts |= {f"note {n}": note for n, note in enumerate(log["notes"], start=1)}
     return facts
+
+
+def _alarms(result: Mapping[str, Any]) -> dict[str, str]:
+    """What was not as expected in the stream, by one of the methods.
+
+    >>> _alarms({"method": "vanilla", "alarms": [{"text": "traffic changed since day 3"}]})
+    {'alarm 1, by vanilla': 'traffic changed since day 3'}
+    """
+    texts = [alarm["text"] for alarm in result.get("alarms", [])]
+    shown = {f"alarm {n}, by {result['method']}": text for n, text in enumerate(texts[:_ALARMS], start=1)}
+    return shown | ({"more alarms": str(len(texts) - _ALARMS)} if len(texts) > _ALARMS else {})
 
 
 def _settings(settings: dict[str, Any], sign: str = "=") -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import log
+
 from tracecvr.bench import stats
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Figure
 from tracecvr.bench.report.scene import Scene
@@ -20,12 +22,25 @@ def distances(scene: Scene) -> Figure | None:
     panels = [panel for metric in metrics if (panel := _distance_bars(scene, bound, metric)).bars]
     if not panels:
         return None
+    panels += pcoc_bars(scene)
     caption = (
         f"How far each method is from {bound.name}, which learns every label at the click. Shorter is better. "
         f"Whiskers: {_INTERVAL} of the paired difference, over {_paired_over(outcome)}. Hollow: not statistically "
-        "significant, or no interval."
+        "significant, or no interval. PCOC: predicted over observed conversions; bars begin at 1, where the total is "
+        "right."
     )
-    return Figure("distance", f"Distance to {bound.name}", caption, tuple(panels), columns=2)
+    return Figure("distance", f"Distance to {bound.name}", caption, tuple(panels), columns=3)
+
+
+def pcoc_bars(scene: Scene) -> list[Bars]:
+    """PCOC of every line, the one nearest to 1 first; nothing if it is not known."""
+    known = [(spread, line) for line in scene.outcome.lines if (spread := line.spread("pcoc")) is not None]
+    bars = []
+    for spread, line in sorted(known, key=lambda one: abs(log(max(one[0].mean, 1e-9)))):
+        reach = (None, None) if spread.sd is None else (spread.mean - spread.sd, spread.mean + spread.sd)
+        bars.append(Bar(line.name, spread.mean, scene.style(line), *reach))
+    axis = Axis("too few predicted < 1 is right < too many")
+    return [Bars("PCOC: is the total right?", axis, tuple(bars), "one standard deviation", base=1.0)] if bars else []
 
 
 def distances_to(outcome: Outcome, bound: Line, metric: str) -> list[tuple[Line, stats.Difference]]:
@@ -55,16 +70,19 @@ def differences(scene: Scene) -> Figure | None:
     if outcome.suite["layout"] not in ("comparison", "changes", "pairs"):
         return None
     metrics = [metric for metric in outcome.metrics if metric in ARROWS][:4]
+    metrics.sort(key=lambda metric: metric != "nll")  # what decides comes first
     panels = [panel for metric in metrics if (panel := _difference_bars(scene, metric)).bars]
     if not panels:
         return None
-    against = "the best baseline" if against_best(outcome) else "the row that it is a variant of"
+    if against_best(outcome) and outcome.of_role("upper") is None:  # then this is the first figure
+        panels[1:1] = pcoc_bars(scene)
+    against = "the best other row" if against_best(outcome) else "the row that it is a variant of"
     caption = (
         f"Each row minus {against}, paired. Whiskers: {_INTERVAL} over {_paired_over(outcome)}. Solid: the interval "
         "excludes zero. Hollow: not statistically significant, or no interval."
     )
     title = "What the addition does" if outcome.suite["layout"] == "pairs" else "What each change does"
-    title = "Against the best baseline" if against_best(outcome) else title
+    title = "Against the best other method" if against_best(outcome) else title
     return Figure("differences", title, caption, tuple(panels), columns=2)
 
 
@@ -80,14 +98,13 @@ def _paired_over(outcome: Outcome) -> str:
 def _difference_bars(scene: Scene, metric: str) -> Bars:
     outcome, bars = scene.outcome, []
     comparing = against_best(outcome)
-    best = outcome.best_baseline(metric, column_of(metric, pooled=False)) if comparing else None
+    column = column_of(metric, pooled=False)
     for line in outcome.lines:
-        other = outcome.base_of(line) or best
-        if other is None or other is line or (comparing and line.facts["role"] == "upper"):
+        other = outcome.best_other(line, metric, column) if comparing else outcome.base_of(line)
+        if other is None or (comparing and line.facts["role"] == "upper"):
             continue
         gap = outcome.difference(line, other, metric, pooled=False)
         if gap is not None:
             bars.append(Bar(line.name, gap.mean, scene.style(line), gap.low, gap.high, gap.clear, f"{gap.mean:+.4f}"))
     better = "right" if metric in stats.HIGHER_IS_BETTER else "left"
-    title = f"{NAMES[metric]}{f' against {best.name}' if best else ''}"
-    return Bars(title, Axis(f"difference in {NAMES[metric]}; {better} is better"), tuple(bars), _INTERVAL)
+    return Bars(NAMES[metric], Axis(f"difference in {NAMES[metric]}; {better} is better"), tuple(bars), _INTERVAL)

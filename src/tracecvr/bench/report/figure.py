@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil, floor, log10
 
@@ -240,15 +240,22 @@ class Figure:
     columns: int = 1
     """Panels side by side on a wide screen."""
     narrow_columns: int = 1
+    whole: tuple[Panel, ...] = ()
+    """The same panels with all rows, if the figure has only the best of many."""
 
     def names(self) -> dict[str, int]:
         """Series of all panels, each once, with their style."""
         return {one.name: one.style for chart in self._charts() for one in chart.series}
 
+    def every_name(self) -> dict[str, int]:
+        """Those of the whole figure, if this is the best of many."""
+        return replace(self, panels=self.whole or self.panels).names()
+
     def legend(self) -> dict[str, int]:
-        """Those of them that a legend has to list: there is more than one in a panel."""
-        several = {one.name for chart in self._charts() if len(chart.series) > 1 for one in chart.series}
-        return {name: style for name, style in self.names().items() if name in several}
+        """Those that a legend has to list: there is more than one in a panel."""
+        charts = [panel for panel in self.whole or self.panels if isinstance(panel, Chart)]
+        several = {one.name for chart in charts if len(chart.series) > 1 for one in chart.series}
+        return {name: style for name, style in self.every_name().items() if name in several}
 
     def texts(self) -> list[str]:
         """What a reader has to understand: title, caption, and the titles and axes of panels."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -13,8 +12,9 @@ from tracecvr.base.durations import duration
 from tracecvr.base.files import read_json
 from tracecvr.bench import tune
 from tracecvr.bench.posteriors import WORDS, Judge, Judged
-from tracecvr.bench.report.comparisons import differences, distances
+from tracecvr.bench.report.comparisons import against_best, differences, distances, pcoc_bars
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
+from tracecvr.bench.report.forecast_figures import forecasts
 from tracecvr.bench.report.log_figures import log_figures
 from tracecvr.bench.report.over_time import calibration_over_time, over_time
 from tracecvr.bench.report.scene import Scene
@@ -37,13 +37,14 @@ def figures(outcome: Outcome) -> list[Figure]:
         _calibration,
         _reliability,
         _posterior,
+        forecasts,
         _inside,
         _price,
         _cost,
     )
     made = [figure for maker in makers if (figure := maker(scene)) is not None]
-    if outcome.suite["layout"] == "posterior":
-        made.sort(key=lambda figure: figure.key != "posterior")
+    if (layout := outcome.suite["layout"]) in ("posterior", "forecast"):
+        made.sort(key=lambda figure: figure.key != layout)
     return made + log_figures(scene)
 
 
@@ -55,12 +56,10 @@ def _calibration(scene: Scene) -> Figure | None:
     known = [(spread.mean, line) for line in scene.outcome.lines if (spread := line.spread("ece")) is not None]
     lines = [line for _, line in sorted(known, key=lambda one: one[0])]
     panels = [_spread_bars(scene, lines, "ece", "ECE", Axis("ECE; lower is better"))]
-    off = _spread_bars(scene, lines, "pcoc", "PCOC", Axis("too few predicted < 1 is right < too many"))
-    panels += [replace(off, base=1.0)] if off.bars else []
-    caption = (
-        "ECE: how far predictions are off, over 15 bins of the whole stream, the best first. PCOC: predicted over "
-        "observed conversions; bars begin at 1, where the total is right."
-    )
+    caption = "ECE: how far predictions are off, over 15 bins of the whole stream, the best first."
+    if not against_best(scene.outcome):  # else the first figure has it
+        panels += pcoc_bars(scene)
+        caption += " PCOC: predicted over observed conversions; bars begin at 1, where the total is right."
     caption += " Whiskers: one standard deviation over seeds." if len(scene.outcome.bench["seeds"]) > 1 else ""
     return Figure("ece", "Calibration", caption, tuple(panels), columns=2)
 
@@ -88,7 +87,7 @@ def _reliability(scene: Scene) -> Figure | None:
         axes = (Axis("mean prediction", "percent", 0.0, top), Axis("share converted", "percent", 0.0, top))
         panels.append(Chart(name, *axes, (Series(name, style, x, y, area),), diagonal=True, labels=False))
     caption = (
-        "Up to eight methods: ours, the bounds and the best. Clicks in 15 equal bins of the served rate: mean "
+        "Up to eight methods: the bounds and the best. Clicks in 15 equal bins of the served rate: mean "
         "prediction and the share that converted. On the diagonal rates are right; below it they are too high. A "
         "larger point has more clicks. Bins with less than 0.05 % of all clicks are not drawn."
     )
@@ -112,7 +111,7 @@ def _bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple[floa
 
 
 def _posterior(scene: Scene) -> Figure | None:
-    """Ours in its three estimates, and the best that others have, by age."""
+    """One method in its three estimates, and the best that others have, by age."""
     judged = Judged(scene.outcome)
     if not judged.ages:
         return None
@@ -159,12 +158,17 @@ def _inside(scene: Scene) -> Figure | None:
         panels.append(_by_place(scene, "Weights of windows (eta)", "end of the window", "share of weight", etas))
     if gates:
         panels.append(_by_place(scene, "Gate of the completer", "age of the click, at least", "mean gate", gates))
-    caption = (
+    weights = (
         "Weights: how much each observation window counts in TRACE; the less its state leaves open of the label, the "
-        "more. Gate: how far the completer is trusted at each age, the mean over training events; by construction it "
-        "lies between 0.125 and 0.39."
+        "more."
     )
-    return Figure("inside", "Inside TRACE and the completer", caption, tuple(panels), columns=2) if panels else None
+    trust = (
+        "Gate: how far the completer is trusted at each age, the mean over training events; by construction it lies "
+        "between 0.125 and 0.39."
+    )
+    caption = " ".join(text for text, there in ((weights, etas), (trust, gates)) if there)
+    title = f"Inside {' and '.join(name for name, there in (('TRACE', etas), ('the completer', gates)) if there)}"
+    return Figure("inside", title, caption, tuple(panels), columns=2) if panels else None
 
 
 def _internals(outcome: Outcome, line: Line) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,7 @@ _SCALE = 1.5
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
     """One file per figure and kind: `pdf`, `png` or `svg`."""
     folder.mkdir(exist_ok=True)
+    figures = [replace(figure, panels=figure.whole or figure.panels, whole=()) for figure in figures]
     return [save_one(figure, folder / f"{figure.key}.{kind}", kind) for figure in figures for kind in kinds]
 
 

@@ -17,26 +17,29 @@
   dark.addEventListener("change", tell);
   tell();
 
-  // Figures: what is pointed at or focused stands out while it is; what is pressed stays so.
-  for (const figure of document.querySelectorAll(".fig")) {
-    const buttons = [...figure.querySelectorAll(".legend button")];
-    if (!buttons.length) continue;
-    const show = (passing) => {
-      const chosen = new Set(buttons.filter((one) => one.getAttribute("aria-pressed") === "true").map((one) => one.dataset.k));
-      if (passing !== undefined) chosen.add(passing);
-      figure.classList.toggle("active", chosen.size > 0);
-      for (const mark of figure.querySelectorAll(".plot [data-k]")) mark.classList.toggle("on", chosen.has(mark.dataset.k));
-    };
-    for (const one of buttons) {
-      one.addEventListener("click", () => {
-        one.setAttribute("aria-pressed", one.getAttribute("aria-pressed") !== "true");
-        show();
-      });
-      one.addEventListener("focus", () => { if (one.matches(":focus-visible")) show(one.dataset.k); });
-      one.addEventListener("blur", () => show());
-      one.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") show(one.dataset.k); });
-      one.addEventListener("pointerleave", () => show());
+  // Figures: what is pointed at or focused stands out while it is, in all of them; what is pressed stays so.
+  const figures = [...document.querySelectorAll(".fig")], buttons = [...document.querySelectorAll(".legend button")];
+  const show = (passing) => {
+    const pressed = buttons.filter((one) => one.getAttribute("aria-pressed") === "true");
+    const chosen = new Set(pressed.map((one) => one.dataset.k));
+    if (passing !== undefined) chosen.add(passing);
+    for (const figure of figures) {
+      const marks = [...figure.querySelectorAll(".plot [data-k]")];
+      for (const mark of marks) mark.classList.toggle("on", chosen.has(mark.dataset.k));
+      figure.classList.toggle("active", marks.some((mark) => chosen.has(mark.dataset.k)));
     }
+  };
+  for (const one of buttons) {
+    one.addEventListener("click", () => {
+      one.setAttribute("aria-pressed", one.getAttribute("aria-pressed") !== "true");
+      show();
+    });
+    one.addEventListener("focus", () => { if (one.matches(":focus-visible")) show(one.dataset.k); });
+    one.addEventListener("blur", () => show());
+    one.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") show(one.dataset.k); });
+    one.addEventListener("pointerleave", () => show());
+  }
+  for (const figure of figures) {
     figure.addEventListener("pointerover", (event) => {
       const mark = event.target.closest(".plot [data-k]");
       if (mark && event.pointerType === "mouse") show(mark.dataset.k);

@@ -24,7 +24,7 @@ class Scene:
 
     @cached_property
     def styles(self) -> dict[str, int]:
-        """Row to style. The first eight stand out: ours, the bounds, then the best of the others."""
+        """Row to style. The first eight stand out: the row of the suite, the bounds, then the best of the others."""
         by_style = {style: line for role, style in _BY_ROLE.items() if (line := self.outcome.of_role(role)) is not None}
         chosen = {line.facts["name"] for line in by_style.values()}
         others = self._rank([line for line in self.outcome.lines if line.facts["name"] not in chosen])
@@ -42,6 +42,11 @@ class Scene:
         """The lines with a colour of their own, by style."""
         pairs = [(self.style(line), line) for line in self.outcome.lines]
         return sorted(((style, line) for style, line in pairs if style < SERIES), key=lambda one: one[0])
+
+    @cached_property
+    def best(self) -> list[Line]:
+        """Rows that are no upper bound, the best first."""
+        return self._rank(self.outcome.fair)
 
     def _rank(self, lines: Sequence[Line]) -> list[Line]:
         """The best first; those without the metric last."""

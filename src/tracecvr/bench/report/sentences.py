@@ -1,19 +1,27 @@
-"""The outcome of a bench in sentences, from its statistics: also where a baseline is the better one."""
+"""The outcome of a bench in sentences, from its statistics: a verdict to act on first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import polars as pl
 
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.bench.posteriors import Judge, Judged
-from tracecvr.bench.report.comparisons import against_best, distances_to
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
 
 _MOST_ROWS = 6
 """Rows of a suite that get a sentence each; of more, only sums are told."""
+
+
+_LESS = 0.8
+"""Share of the time that is worth a word."""
+
+_OFF = 1.1
+"""PCOC up to which, or down to its inverse, a total is called right."""
 
 
 @dataclass(frozen=True)
@@ -31,44 +39,91 @@ def summary(outcome: Outcome) -> list[Sentence]:
         "changes": _changes,
         "pairs": _changes,
         "posterior": _posterior,
+        "forecast": _forecast,
         "tune": _say_tuning,
     }[outcome.suite["layout"]](outcome)
     return sentences + _caveats(outcome)
 
 
-def headline(outcome: Outcome) -> str:
+def headline(outcome: Outcome) -> list[str]:
     """What came out, for a reader who reads one thing: it stands above the figure that decides."""
+    if not outcome.lines:
+        return ["No run is finished yet."]
+    if outcome.suite["layout"] != "comparison":
+        return [summary(outcome)[0].text]
+    return [one.text for one in _verdict(outcome)]
+
+
+def _deciding(outcome: Outcome) -> str | None:
+    """The metric that decides which method is taken."""
+    return next((metric for metric in ("nll", *_metrics_with_direction(outcome)) if metric in outcome.metrics), None)
+
+
+def _leader(outcome: Outcome) -> Line | None:
+    metric = _deciding(outcome)
+    return None if metric is None else next(iter(outcome.ranked(metric, column_of(metric, pooled=False))), None)
+
+
+def _verdict(outcome: Outcome) -> list[Sentence]:
+    """Which method to use, by how much it is better, how sure that is, what to look at and what it costs."""
+    metric, best = _deciding(outcome), _leader(outcome)
+    if metric is None or best is None:
+        return [Sentence("fact", "No method that could be used is finished.")]
+    second = outcome.best_other(best, metric, column_of(metric, pooled=False))
+    gap = None if second is None else outcome.difference(best, second, metric, pooled=False)
+    used = best if second is None or gap is None or gap.clear else _cheaper(best, second)
+    made = [_choice(best, second, used, gap, metric), _calibration(used), _to_bound(outcome, used, metric)]
+    return [one for one in (*made, _cost(outcome, used)) if one is not None]
+
+
+def _cheaper(best: Line, second: Line) -> Line:
+    """Of two that are equally good, the one that takes less time, if that is worth a word."""
+    return second if _seconds(second) < _LESS * _seconds(best) else best
+
+
+def _choice(best: Line, second: Line | None, used: Line, gap: stats.Difference | None, metric: str) -> Sentence:
+    """Which method to use."""
+    name, mine = NAMES[metric], best.mean(column_of(metric, pooled=False))
+    if second is None:
+        return Sentence("fact", f"{best.name} has {mine:.4f} in {name}. There is no other method to compare it with.")
+    if gap is None:
+        return Sentence("open", f"{best.name} has the best {name}, {mine:.4f}; it shares no seed with {second.name}.")
+    size = f"its {name}, {mine:.4f}, is {abs(gap.mean):.4f} {'higher' if gap.mean > 0 else 'lower'} than that of the "
+    size += f"next, {second.name}"
+    if gap.clear:
+        return Sentence("better", f"Use {best.name}: {size}. That is {_how_sure(gap)}.")
+    sure = "with one seed and one day nobody knows how sure that is" if gap.low is None else f"that is {_how_sure(gap)}"
+    use = f"Use {used.name}, which takes less time." if used is second else f"Use either; {best.name} is not slower."
+    return Sentence("open", f"{best.name} is ahead: {size}, but {sure}. {use}")
+
+
+def _how_sure(gap: stats.Difference) -> str:
+    p = "p < 0.001" if (gap.p or 0) < 0.001 else f"p = {gap.p:.3f}"
+    over = f"{gap.n} seeds" if gap.over == "seeds" else f"{gap.n} days of one seed"
+    interval = f"95 % interval {gap.low:+.4f} to {gap.high:+.4f}, {p}"
+    return f"{'' if gap.clear else 'not '}statistically significant over {over} ({interval})"
+
+
+def _calibration(line: Line) -> Sentence | None:
+    """Whether the total of what is predicted is right."""
+    pcoc = line.mean("pcoc")
+    if pcoc is None:
+        return None
+    text = f"{line.name} predicts {pcoc:.2f} conversions for each observed one (PCOC)"
+    if 1 / _OFF <= pcoc <= _OFF:
+        return Sentence("fact", f"{text}: the total is right within {_OFF - 1:.0%}.")
+    return Sentence("worse", f"{text}: look at calibration over time before you bid by it.")
+
+
+def _to_bound(outcome: Outcome, line: Line, metric: str) -> Sentence | None:
+    """How much is left to a method that knows every label at once."""
     bound = outcome.of_role("upper")
-    metric = next((metric for metric in ("nll", "auc") if metric in outcome.metrics), None)
-    if bound is None or metric is None or not against_best(outcome):
-        return summary(outcome)[0].text if outcome.lines else "No run is finished yet."
-    ranked = [(line, gap) for line, gap in distances_to(outcome, bound, metric) if line.facts["role"] != "upper"]
-    if not ranked:
-        return f"No method is finished together with {bound.name}."
-    (best, nearest), *others = ranked
-    sentences = [f"{best.name} comes closest to {bound.name}: its {NAMES[metric]} is {_apart(nearest)}."]
-    if others:
-        second, gap = others[0]
-        verdict = _verdict_on_lead(outcome, best, second, metric)
-        sentences.append(f"The next is {second.name}, {_apart(gap)}; {verdict}.")
-    ours = outcome.of_role("ours")
-    place = next((n for n, (line, _) in enumerate(ranked, start=1) if line is ours), 0)
-    if ours is not None and place > 2:
-        sentences.append(f"{ours.name} is {_ordinal(place)} of {len(ranked)}, {_apart(ranked[place - 1][1])}.")
-    return " ".join(sentences)
-
-
-def _apart(gap: stats.Difference) -> str:
-    """How far a figure is from the bound's."""
-    return f"{abs(gap.mean):.4f} {'higher' if gap.mean > 0 else 'lower'}"
-
-
-def _verdict_on_lead(outcome: Outcome, best: Line, second: Line, metric: str) -> str:
-    lead = outcome.difference(best, second, metric, pooled=False)
-    if lead is None or lead.low is None:
-        return "with one seed it is not known whether that is more than chance"
-    over = f"{len(outcome.bench['seeds'])} seeds" if lead.over == "seeds" else f"{lead.n} days of one seed"
-    return f"the lead is {'' if lead.clear else 'not '}statistically significant over {over}"
+    gap = None if bound is None else outcome.difference(line, bound, metric, pooled=False)
+    if bound is None or gap is None:
+        return None
+    worse = stats.better(metric, 0.0, gap.mean)
+    where = f"{abs(gap.mean):.4f} {'worse' if worse else 'better'} than {bound.name}, which knows every label at once"
+    return Sentence("fact", f"In {NAMES[metric]}, {line.name} is {where}.")
 
 
 def _caveats(outcome: Outcome) -> list[Sentence]:
@@ -89,17 +144,20 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
     return [Sentence("worse", worse)] * bool(lost) + [Sentence("fact", text) for text in caveats]
 
 
-# A comparison: ours against the best of the others, metric by metric.
+# A comparison: which method to use, and the best of them against the others, metric by metric.
 
 
 def _comparison(outcome: Outcome) -> list[Sentence]:
-    ours = outcome.of_role("ours")
-    if ours is None:
-        return [Sentence("fact", "No row of ours (TRACE) is finished, so nothing is compared with it.")]
-    sentences = [_against_best(outcome, ours, metric) for metric in _metrics_with_direction(outcome)]
-    sentences += [*_forms(outcome, ours), *_bounds(outcome), _gap_closed(outcome, ours), _cost(outcome, ours)]
-    sentences += [_elsewhere(outcome)]
-    return [one for one in sentences if one is not None]
+    best, made = _leader(outcome), _verdict(outcome)
+    if best is None:
+        return made
+    rest = [
+        _against_best(outcome, best, metric)
+        for metric in _metrics_with_direction(outcome)
+        if metric != _deciding(outcome)
+    ]
+    rest += [*_forms(outcome, best), *_bounds(outcome), _gap_closed(outcome, best), _elsewhere(outcome)]
+    return made + [one for one in rest if one is not None]
 
 
 def _metrics_with_direction(outcome: Outcome) -> list[str]:
@@ -108,14 +166,14 @@ def _metrics_with_direction(outcome: Outcome) -> list[str]:
 
 def _against_best(outcome: Outcome, ours: Line, metric: str) -> Sentence | None:
     column = column_of(metric, pooled=False)
-    other, mine = outcome.best_baseline(metric, column), ours.mean(column)
+    other, mine = outcome.best_other(ours, metric, column), ours.mean(column)
     theirs = None if other is None else other.mean(column)
     if other is None or mine is None or theirs is None:
         return None
     difference = outcome.difference(ours, other, metric, pooled=False)
     rank = _rank(outcome, ours, metric, column)
     verdict, words = verdict_of(metric, difference, len(outcome.bench["seeds"]))
-    figures = f"{ours.name} has {mine:.4f}, {rank}; the best baseline, {other.name}, has {theirs:.4f}"
+    figures = f"{ours.name} has {mine:.4f}, {rank}; the best other, {other.name}, has {theirs:.4f}"
     return Sentence(verdict, f"{NAMES[metric]}: {figures}. {words}")
 
 
@@ -176,22 +234,26 @@ def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
 
 
 def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
-    others = [line for line in outcome.lines if line is not ours and line.facts["role"] == "method"]
+    others = [line for line in outcome.fair if line is not ours]
     mine, mine_s = ours.mean("shown_per_click"), _seconds(ours)
-    if not others or not mine:
+    if not mine:
         return None
-    shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
-    times = sorted(_seconds(line) for line in others)
-    return Sentence(
-        "fact",
-        f"Cost: {ours.name} is shown {mine:.2f} events per click (the other methods {shown[0]:.2f} to {shown[-1]:.2f}) "
-        f"and takes {duration(mine_s)} per run (the others {duration(times[0])} to {duration(times[-1])}).",
-    )
+    text = f"A run of {ours.name} takes {duration(mine_s)}, with {mine:.2f} events per click"
+    if others:
+        shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
+        times = sorted(_seconds(line) for line in others)
+        text += f" (the others: {_range(times, duration)}, {_range(shown, lambda n: f'{n:.2f}')})"
+    return Sentence("fact", f"{text}.")
+
+
+def _range(values: Sequence[float], written: Callable[[float], str]) -> str:
+    low, high = written(values[0]), written(values[-1])
+    return low if low == high else f"{low} to {high}"
 
 
 def _elsewhere(outcome: Outcome) -> Sentence | None:
     """Which of the methods is safest on other logs, for a reader who has to take one."""
-    findings, fair = load_findings(), [line for line in outcome.lines if line.facts["role"] != "upper"]
+    findings, fair = load_findings(), outcome.fair
     scored = [(mean, line) for line in fair if (mean := line.mean("nll")) is not None]
     best = min(scored, key=lambda one: one[0])[1] if scored else None
     here = dict.fromkeys(line.facts["method"] for line in fair)
@@ -214,8 +276,8 @@ def _seconds(line: Line) -> float:
 
 
 def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
-    """Ours against the best of each form, and whom the form helps."""
-    forms = dict.fromkeys(line.facts["variant"] for line in outcome.baselines if outcome.base_of(line) is not None)
+    """The best method against the best of each form, and whom the form helps."""
+    forms = dict.fromkeys(line.facts["variant"] for line in outcome.fair if outcome.base_of(line) is not None)
     shown = [m for m in _metrics_with_direction(outcome) if m in BY_INTERVAL]
     sentences = [_against_form(outcome, ours, form, metric) for form in forms for metric in shown]
     return sentences + [_say_help(outcome, form, metric) for form in forms for metric in shown]
@@ -223,7 +285,7 @@ def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
 
 def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sentence | None:
     column = column_of(metric, pooled=False)
-    best = outcome.best_baseline(metric, column, form)
+    best = outcome.best_other(ours, metric, column, form)
     if best is None:
         return None
     verdict, words = verdict_of(
@@ -318,10 +380,37 @@ def _overall(good: int, bad: int) -> str:
 # Open clicks, and tuning.
 
 
+def _forecast(outcome: Outcome) -> list[Sentence]:
+    from tracecvr.bench.forecasts import frame_of
+    from tracecvr.forecast.backtest import SIZES
+    from tracecvr.forecast.estimators import DEFAULT
+
+    line = outcome.of_role("ours") or outcome.lines[0]
+    frame = frame_of(outcome, line)
+    if frame is None:
+        return [Sentence("fact", "No forecast is finished.")]
+    means = (
+        frame.filter(age_days=0)
+        .drop_nulls("error")
+        .group_by("estimator", "size")
+        .agg(pl.col("error", "coverage").mean())
+    )
+    found = {(row["estimator"], row["size"]): row for row in means.iter_rows(named=True)}
+    said = []
+    for size in (size for size in SIZES if (DEFAULT, size) in found):
+        ours, so_far, old = (found[name, size] for name in (DEFAULT, "so_far", "projected"))
+        said.append(
+            f"At the end of a day, final conversions of segments with {size} are forecast with an error of "
+            f"{ours['error']:.1%}; conversions so far are {so_far['error']:.1%} off, projected by one curve "
+            f"{old['error']:.1%}. {ours['coverage']:.0%} of the 90% intervals held."
+        )
+    return [Sentence("fact", one) for one in said] or [Sentence("fact", "No cell has 20 clicks or more.")]
+
+
 def _posterior(outcome: Outcome) -> list[Sentence]:
     judged, ours = Judged(outcome), outcome.of_role("ours")
     if ours is None or not judged.ages:
-        return [Sentence("fact", "No posterior of ours (TRACE) is finished.")]
+        return [Sentence("fact", "No method with a posterior is finished.")]
     return [_ages_won(judged, ours, metric, other) for metric in ("nll", "auc", "ece") for other in _OTHERS]
 
 

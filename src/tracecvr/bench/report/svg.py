@@ -33,9 +33,9 @@ def swatch(style: int) -> Markup:
     return element("svg", elements.swatch(style), viewBox="0 0 24 12", width=24, height=12, aria_hidden="true")
 
 
-def panels(figure: Figure, width: float, columns: int) -> list[Drawing]:
-    """All panels of a figure, for so many side by side."""
-    keys = numbered(figure)
+def panels(figure: Figure, width: float, columns: int, keys: dict[str, int] | None = None) -> list[Drawing]:
+    """All panels of a figure, for so many side by side; `keys` number the series of its page."""
+    keys = numbered(figure) if keys is None else keys
     return [draw(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, Sampled
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
-from tracecvr.data.inspection.words import ACTION, CLICK, CONVERSION, LABEL, REFUND, TYPE
+from tracecvr.data.inspection.words import ACTION, AMOUNT, CLICK, CONVERSION, LABEL, REFUND, TYPE
 from tracecvr.data.own_log.schema import RESERVED
 
 _MOST_TYPES = 30
@@ -34,6 +34,8 @@ class GuessedAction:
     label: str = ""
     unit: str = ""
     """Of a delay."""
+    amount: str = ""
+    decimal: str = "."
 
 
 @dataclass
@@ -141,7 +143,13 @@ def _of_clicks(columns: Mapping[str, Profile], said: Said) -> Guess:
         guess.actions.insert(0, known)
     _believe_label(guess, columns)
     used = {click.name, *guess.id, *(one.name for one in others)}
+    if guess.refund is not None and guess.actions[0].time:
+        back = {name: one for name, one in columns.items() if _has(name, REFUND)}
+        paid = {name: one for name, one in columns.items() if name not in back}
+        happened = (~_missing(columns[action.time]) for action in (guess.actions[0], guess.refund))
+        _amounts(guess, *(_of_all(side, rows) for side, rows in zip((paid, back), happened, strict=True)))
     used |= {name for action in guess.actions for name in (action.delay, action.label)}
+    used |= {guess.refund.amount} if guess.refund is not None else set()
     _features(guess, [one for one in columns.values() if one.name not in used], said)
     return guess
 
@@ -199,7 +207,7 @@ def _by_label(guess: Guess, columns: Sequence[Profile], every_row: Sequence[Prof
     assert named is not None
     action = GuessedAction(_short(named.name), label="" if label is None else label.name)
     if delay is not None:
-        action.delay, action.unit = delay.name, delay.delay_unit or "s"
+        action.delay, action.unit, action.decimal = delay.name, delay.delay_unit or "s", delay.decimal
         action.why = f"{delay.name}: {delay.examples(3)}"
         if delay.delay_unit is None:
             guess.doubts.append(f"{delay.name!r} is taken to be a delay in seconds: its name does not say the unit")
@@ -276,6 +284,9 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile, said: Said) -> Gu
     _order(guess)
     if not guess.actions:
         raise UserError(f"column {kinds.name!r} has clicks ({click_word}), but nothing that could follow them")
+    if guess.refund is not None:
+        both = (kinds.values == action.event for action in (guess.actions[0], guess.refund))
+        _amounts(guess, *(_of_all(columns, mine) for mine in both))
     # Parts of an id, a user or an item, say something of other clicks, too; a whole one does not.
     used = {time.name, kinds.name, *(guess.id if len(guess.id) == 1 else ())}
     _features(guess, [one for one in of_clicks.values() if one.name not in used], said)
@@ -329,6 +340,9 @@ def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Pro
     clicks = logs[place]
     common = [one for name, one in clicks.columns.items() if all(name in log.columns for log in logs)]
     key, whole = _id(common, max((one.rows for one in common), default=0), said)
+    unnamed = [one for one in common if one.unit is None and one.distinct >= 0.9 * one.filled > 0]
+    if not key and len(unnamed) == 1:
+        key, whole = (unnamed[0].name,), unnamed[0].whole
     if not key:
         raise UserError(
             "files with different columns, but no id that all of them have: there is nothing to join them by"
@@ -357,10 +371,52 @@ def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Pro
         _order(guess)
     if not guess.actions:
         raise UserError("files of clicks and refunds, but none of conversions")
+    if guess.refund is not None:
+        _amounts(guess, *(_rows_of(guess, action.event) for action in (guess.actions[0], guess.refund)))
     used = {time.name, *guess.id}
     _features(guess, [one for one in clicks.columns.values() if one.name not in used], said)
     guess.left_out |= clicks.partial
     return guess, {one.name: one for log in reversed(logs) for one in log.columns.values()}
+
+
+def _rows_of(guess: Guess, word: str) -> dict[str, Profile]:
+    """Columns of the rows that a word stands for, in whichever file they are."""
+    for file in guess.by_file:
+        columns = file.log.columns
+        if file.event == word:
+            return columns
+        if file.type and (rows := columns[file.type].values == word).any():
+            return _of_all(columns, rows)
+    return {}
+
+
+def _amounts(guess: Guess, bought: Mapping[str, Profile], back: Mapping[str, Profile]) -> None:
+    """Find the columns that say how much was bought and how much was taken back, in money or in pieces."""
+    assert guess.refund is not None
+    for words in AMOUNT:
+        paid, refunded = ([one for one in rows.values() if _is_amount(one, words)] for rows in (bought, back))
+        pairs = [(one, other) for one in paid for other in refunded]
+        if not pairs:
+            continue
+        one, other = max(pairs, key=lambda pair: pair[0].name == pair[1].name)
+        for action, column in ((guess.actions[0], one), (guess.refund, other)):
+            action.amount, action.decimal = column.name, column.decimal
+        return
+
+
+def _is_amount(one: Profile, words: Sequence[str]) -> bool:
+    """Whether a column says of nearly every row how much it was."""
+    if one.unit is not None or not one.number or one.named_id or not _has(one.name, words):
+        return False
+    return bool(((one.values.cast(pl.Float64, strict=False) != 0).sum()) >= 0.9 * max(one.rows, 1))
+
+
+def _missing(time: Profile) -> pl.Series:
+    return time.values.is_null() | time.values.cast(pl.String).is_in(time.absent)
+
+
+def _of_all(columns: Mapping[str, Profile], rows: pl.Series) -> dict[str, Profile]:
+    return {name: _of_rows(one, rows) for name, one in columns.items() if one.unit is None}
 
 
 def _time_of(log: Sampled, said: Said) -> Profile:
@@ -374,7 +430,7 @@ def _time_of(log: Sampled, said: Said) -> Profile:
 def _of_rows(one: Profile, rows: pl.Series) -> Profile:
     values = one.values.filter(rows)
     distinct = 0 if values.dtype.is_nested() else values.drop_nulls().n_unique()
-    return Profile(one.name, values, values.null_count(), distinct, number=one.number, whole=one.whole)
+    return replace(one, values=values, nulls=values.null_count(), distinct=distinct)
 
 
 def _id(columns: Sequence[Profile], rows: int, said: Said) -> tuple[tuple[str, ...], bool]:
@@ -429,7 +485,7 @@ def _no_feature(one: Profile) -> str | None:
     if one.unit is not None:
         return "a time"
     if one.comma:
-        return f"numbers with a decimal comma ({one.examples()}): write them with a point to use them"
+        return f"numbers of which nobody knows whether the comma is a decimal one ({one.examples()}): write 1234.5"
     if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:
         return "the number of the row"
     if one.filled == 0 or one.distinct == 0:

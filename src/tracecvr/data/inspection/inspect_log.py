@@ -18,7 +18,7 @@ from tracecvr.data.inspection.column_roles import Guess, guess_roles
 from tracecvr.data.inspection.columns import Profile
 from tracecvr.data.inspection.file_groups import sample_tables
 from tracecvr.data.inspection.measurements import Measured
-from tracecvr.data.inspection.proposal import DRAFT_ORIGINS, Proposal, many_dropped
+from tracecvr.data.inspection.proposal import DRAFT_ORIGINS, Proposal, many_dropped, partial_refunds
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
 from tracecvr.data.own_log import schema
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
@@ -43,7 +43,8 @@ class Inspection:
     @property
     def doubts(self) -> list[str]:
         """Where another reading is possible, and whether much is lost by this one."""
-        return self.guess.doubts + self.measured.doubts + many_dropped(self.counts)
+        partial = partial_refunds(self.guess, self.counts)
+        return self.guess.doubts + self.measured.doubts + partial + many_dropped(self.counts)
 
     def to_json(self) -> dict[str, Any]:
         labels = self.measured.labels

@@ -139,7 +139,8 @@ class Proposal:
             what = "the conversion" if number == 0 else "an action before or beside it"
             lines += ["", "[[action]]", _line("name", action.name, what), *_where(action, units)]
         if self.guess.refund is not None:
-            lines += ["", "[refund]", *_where(self.guess.refund, units)]
+            doubts = [f"# In doubt: {doubt}." for doubt in partial_refunds(self.guess, self.counts or {})]
+            lines += ["", "[refund]", *doubts, *_where(self.guess.refund, units)]
         return lines
 
     def _units(self) -> dict[str, str]:
@@ -259,16 +260,17 @@ class Proposal:
 
     def _feature(self, one: Profile) -> str:
         """How a column is made a feature. While nothing is measured, values stay as they are."""
-        measured = self.measured
+        measured, decimal = self.measured, ', decimal = ","' if one.decimal == "," else ""
         if measured is None:
-            return f'{_key(one.name)} = {{kind = "vocabulary"}}'
+            kind = f'"binned", size = {_BINS}{decimal}' if decimal else '"vocabulary"'
+            return f"{_key(one.name)} = {{kind = {kind}}}"
         values, unseen = measured.values[one.name], measured.unseen[one.name]
         seen = f"{values:,} different: {one.examples()}"
-        if one.number and one.distinct > 50 and not self._names(one):
+        if one.number and (one.distinct > 50 or decimal) and not self._names(one):
             numbers = one.values.cast(float, strict=False).drop_nulls()
             low, middle, high = float(numbers.min()), float(numbers.median()), float(numbers.max())  # type: ignore[arg-type]
             scale = ', scale = "log"' if low >= -1 and high > 50 * max(middle, 1.0) else ""
-            return f'{_key(one.name)} = {{kind = "binned", size = {_BINS}{scale}}}    # {seen}'
+            return f'{_key(one.name)} = {{kind = "binned", size = {_BINS}{scale}{decimal}}}    # {seen}'
         if values <= FEW_VALUES and unseen <= NEW_VALUES:
             return f'{_key(one.name)} = {{kind = "vocabulary"}}    # {_one_line(seen)}'
         size = min(_MOST_IDS, max(16, 1 << (_IDS_PER_VALUE * values - 1).bit_length()))
@@ -300,10 +302,23 @@ def many_dropped(counts: Mapping[str, int]) -> list[str]:
     return [f"{share:.1%} of the rows are dropped ({words}): see why before you allow it"]
 
 
+def partial_refunds(guess: Guess, counts: Mapping[str, int]) -> list[str]:
+    """A doubt, if amounts decide that some refunds do not take a conversion back."""
+    if guess.refund is None or not guess.refund.amount or not counts.get("refund_partial"):
+        return []
+    names = " and ".join(dict.fromkeys(repr(one.amount) for one in (guess.actions[0], guess.refund)))
+    return [
+        f"{counts['refund_partial']:,} refunds are of a part: a conversion stands until as much was refunded as was "
+        f"bought, by {names}; if every refund is of everything, leave out `amount`"
+    ]
+
+
 def _where(action: GuessedAction, units: Mapping[str, str]) -> list[str]:
+    lines = [_line("amount", action.amount, "how much")] if action.amount else []
+    lines += [_line("decimal", action.decimal)] if action.decimal != "." else []
     if action.event:
-        return [_line("event", action.event, action.why)]
-    lines = [] if not action.label else [_line("label", action.label, "1 where it happened")]
+        return [_line("event", action.event, action.why), *lines]
+    lines += [_line("label", action.label, "1 where it happened")] if action.label else []
     if action.delay:
         return [*lines, _line("delay", action.delay, action.why), _line("unit", action.unit, "of the delay")]
     lines.append(_line("time", action.time, action.why))

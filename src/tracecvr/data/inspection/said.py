@@ -85,7 +85,7 @@ def _as_delay(one: Profile, what: str) -> Profile:
     known = profiled(one.values.alias("delay"))
     if not known.number:
         raise UserError(f"{what}: column {one.name!r} is not a number of seconds from the click to the conversion")
-    return replace(known, name=one.name, values=one.values)
+    return replace(known, name=one.name)
 
 
 def _as_label(one: Profile, what: str) -> Profile:
@@ -102,7 +102,7 @@ def _as_feature(one: Profile, what: str) -> Profile:
     elif one.unit is not None and not one.number:
         reason = "holds times: make a number or a category of them first, such as the hour"
     elif one.comma:
-        reason = f"has numbers with a decimal comma ({one.examples()}): write them with a point"
+        reason = f"has numbers of which nobody knows whether the comma is a decimal one ({one.examples()})"
     elif one.distinct == 1 and not one.nulls:
         reason = f"has one value in every row ({one.examples()})"
     if reason is not None:

@@ -20,4 +20,11 @@ CONVERSION = (
 REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
 ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
 TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
+AMOUNT = ("amount", "price", "revenue", "value", "total", "money"), ("quantity", "qty", "units", "pieces")
+"""Money, then pieces."""
 LABEL = (*CONVERSION, "label", "target", "outcome", "success")
+
+
+def is_amount_name(name: str) -> bool:
+    """Whether a column is named like money or pieces."""
+    return any(word in name.lower() for words in AMOUNT for word in words)

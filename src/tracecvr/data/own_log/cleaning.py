@@ -12,6 +12,7 @@ from tracecvr.data.click_keys import key_of_text
 from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.own_log.rows import Rows, given_id
 from tracecvr.data.own_log.times import bounds_of, origin_of
+from tracecvr.data.table import TURNS
 
 DROPPED = (
     "duplicate_click",
@@ -43,6 +44,7 @@ COUNTED = (
     "refund_after_d_max",
     "refund_before_conversion",
     "refund_without_conversion",
+    "refund_partial",
     "refund_repeated",
     "conversion_after_refund",
     "naive_time",
@@ -59,6 +61,10 @@ _LOOKED_AT = 2
 
 _COPIES = 3
 """How often rows of a part are held at once while they are joined."""
+
+
+_UNKNOWN, _ROUNDING = 1e-3, 1e-9
+"""An amount for conversions of which none is known, and the share of what was bought that is nothing."""
 
 
 class Cleaner:
@@ -95,22 +101,30 @@ class Cleaner:
 
     def _of_events(self, rows: pl.DataFrame) -> pl.DataFrame:
         clicks = rows.filter(pl.col("_kind") == 0).rename({"_ts": "_click"}).drop("_kind")
-        actions = rows.filter(pl.col("_kind") > 0).select("_row", "_id", "_kind", "_ts")
+        actions = rows.filter(pl.col("_kind") > 0).select("_row", "_id", "_kind", "_ts", "_amount")
         return self._with_actions(self._once(clicks, ["_click"]), self._distinct(actions))
 
     def _of_clicks(self, rows: pl.DataFrame) -> pl.DataFrame:
         times = [f"_{i}" for i in range(len(self.schema.kinds))]
         rows = self._once(rows, ["_click", *times]) if self.with_ids else rows.with_columns(pl.col("_row").alias("_id"))
+        amounts = {name: f"_amount{name[1:]}" for name in times}
         actions = [
-            rows.select("_row", "_id", pl.lit(i, pl.Int8).alias("_kind"), pl.col(name).alias("_ts"))
+            rows.select(
+                "_row",
+                "_id",
+                pl.lit(i, pl.Int8).alias("_kind"),
+                pl.col(name).alias("_ts"),
+                (pl.col(amounts[name]) if amounts[name] in rows.columns else pl.lit(1.0)).alias("_amount"),
+            )
             for i, name in enumerate(times, start=1)
         ]
-        return self._with_actions(rows.drop(times), pl.concat(actions).drop_nulls("_ts"))
+        clicks = rows.drop(times, *(name for name in amounts.values() if name in rows.columns))
+        return self._with_actions(clicks, pl.concat(actions).drop_nulls("_ts"))
 
     def _distinct(self, actions: pl.DataFrame) -> pl.DataFrame:
-        """Actions without those that are there twice: of one click, one kind and one second, as live events are told
-        apart. Counted as two, a copy of a conversion would outlive a refund."""
-        again = ~pl.struct("_id", "_kind", "_ts").is_first_distinct()
+        """Actions without those that are there twice: of one click, one kind, one second and one amount. Counted as
+        two, a copy of a conversion would outlive a refund."""
+        again = ~pl.struct("_id", "_kind", "_ts", "_amount").is_first_distinct()
         kinds = actions.filter(again)["_kind"]
         for kind in kinds.unique().to_list():
             word = "conversion" if kind == 1 else "refund" if kind == self.refund_kind else "action"
@@ -191,24 +205,28 @@ class Cleaner:
         return clicks, sound.with_columns(pl.max_horizontal("_ts", "_click").alias("_ts"))
 
     def _with_refunds(self, clicks: pl.DataFrame, bought: pl.DataFrame, refunds: pl.DataFrame) -> pl.DataFrame:
-        """Clicks with the moment at which as many conversions have been taken back as there were."""
+        """Clicks with the moments at which as much had been taken back as was bought, and at which more was bought."""
         conversion = self.schema.names[0]
-        refunds = refunds.select("_id", "_ts").join(clicks.select("_id", conversion), on="_id")
+        refunds = refunds.select("_id", "_ts", "_amount").join(clicks.select("_id", conversion), on="_id")
         none, before = pl.col(conversion).is_null(), pl.col("_ts") < pl.col(conversion)
         self.counts["refund_without_conversion"] += int(refunds.select(none.sum()).item())
         self.counts["refund_before_conversion"] += int(refunds.select(before.sum()).item())
-        refunds = refunds.filter(~none & ~before)
-        undone = _undone(bought, refunds)
-        self.counts["refund_repeated"] += len(refunds) - len(undone)
-        again = bought.join(undone, on="_id").filter(pl.col("_ts") > pl.col("undone"))
-        self.counts["conversion_after_refund"] += len(again)
-        clicks = clicks.join(undone, on="_id", how="left", maintain_order="left")
-        click, limit = pl.col("_click"), self.d_max
-        counts = (pl.col(conversion) - click <= limit) & (pl.col("undone") - click <= limit)
-        effective = int(clicks.select(counts.sum()).item())
-        self.counts["refund"] += effective
-        self.counts["refund_after_d_max"] += len(undone) - effective
-        return clicks if self.schema.defects.refund == "retract" else clicks.drop("undone")
+        steps = _steps(bought, refunds.filter(~none & ~before))
+        stood, stands, fresh = pl.col("stood"), pl.col("stands"), pl.col("conversions") > 0
+        for name, part, rows in (
+            ("refund_partial", stands, "refunds"),
+            ("refund_repeated", ~stands & ~stood & ~fresh, "refunds"),
+            ("conversion_after_refund", ~stood, "conversions"),
+        ):
+            self.counts[name] += int(steps.filter(part)[rows].sum())
+        clicks = clicks.join(_turns(steps), on="_id", how="left", maintain_order="left")
+        limit = pl.col("_click") + self.d_max
+        counts = (pl.col(conversion) <= limit) & (pl.col("undone") <= limit)
+        by_then = pl.sum_horizontal((pl.col(name) <= limit).fill_null(False) for name in TURNS)
+        in_time, gone = clicks.select(counts.sum(), (counts & (by_then % 2 == 1)).sum().alias("gone")).row(0)
+        self.counts["refund"] += gone
+        self.counts["refund_after_d_max"] += clicks["undone"].count() - in_time
+        return clicks if self.schema.defects.refund == "retract" else clicks.drop(TURNS)
 
     def _finish(self, clicks: pl.DataFrame) -> pl.DataFrame:
         """The columns of the table, in seconds since the origin."""
@@ -220,7 +238,7 @@ class Cleaner:
                 f"{self.schema.path}: row {early['_row'].min() + 1} of the log: the click is earlier than "  # type: ignore[operator]
                 f"[time] origin = {self.schema.times.origin}; choose an earlier origin"
             )
-        times = [name for name in (*self.schema.names, "undone") if name in clicks.columns]
+        times = [name for name in (*self.schema.names, *TURNS) if name in clicks.columns]
         by_text = self.with_ids and not self.schema.click.whole_ids
         clicks = clicks.with_columns(given_id().alias("_given")) if by_text else clicks
         return clicks.select(
@@ -242,15 +260,33 @@ def _without(gone: pl.DataFrame, clicks: pl.DataFrame, actions: pl.DataFrame) ->
     )
 
 
-def _undone(bought: pl.DataFrame, refunds: pl.DataFrame) -> pl.DataFrame:
-    """When the conversions of each click that has refunds had all been taken back, for the first time."""
+def _steps(bought: pl.DataFrame, refunds: pl.DataFrame) -> pl.DataFrame:
+    """Of clicks that have refunds, the seconds in which something was bought or taken back: how many of either, and
+    whether anything stood before that second and stands after it. A refund of unknown amount takes back everything, and
+    any refund takes back a conversion of unknown amount."""
     mine = bought.join(refunds.select("_id").unique(), on="_id", how="semi")
-    steps = pl.concat(
-        [
-            mine.select("_id", "_ts", pl.lit(1, pl.Int8).alias("step")),
-            refunds.select("_id", "_ts", pl.lit(-1, pl.Int8).alias("step")),
-        ]
-    ).sort("_id", "_ts", "step", descending=[False, False, True])
-    standing = steps.with_columns(pl.col("step").cum_sum().over("_id").alias("standing"))
-    gone = standing.filter((pl.col("step") == -1) & (pl.col("standing") <= 0))
-    return gone.group_by("_id").agg(pl.col("_ts").min().alias("undone"))
+    amount = pl.col("_amount")
+    plus = mine.group_by("_id", "_ts").agg(
+        pl.len().alias("conversions"), amount.fill_null(_UNKNOWN).sum().alias("plus")
+    )
+    minus = refunds.group_by("_id", "_ts").agg(
+        pl.len().alias("refunds"), amount.sum().alias("minus"), amount.is_null().any().alias("all")
+    )
+    steps = plus.join(minus, on=["_id", "_ts"], how="full", coalesce=True).sort("_id", "_ts")
+    steps = steps.with_columns(pl.col("conversions", "plus", "refunds", "minus").fill_null(0))
+    steps = steps.with_columns(pl.col("plus").cum_sum().over("_id").alias("ever"))
+    steps = steps.with_columns(pl.when("all").then("ever").otherwise("minus").alias("minus"))
+    level = (pl.col("plus") - pl.col("minus")).cum_sum().over("_id")
+    steps = steps.with_columns(level.alias("level"))
+    least = pl.min_horizontal(pl.col("level").cum_min().over("_id"), 0)  # no more is taken back than was bought
+    stands = (pl.col("level") - least > _ROUNDING * pl.col("ever")).alias("stands")
+    return steps.with_columns(stands).with_columns(
+        pl.col("stands").shift(1).over("_id").fill_null(pl.lit(value=True)).alias("stood")
+    )
+
+
+def _turns(steps: pl.DataFrame) -> pl.DataFrame:
+    """When each click's conversion was taken back, stood again, and was taken back again."""
+    turned = steps.filter(pl.col("stands") != pl.col("stood"))
+    times = [pl.col("_ts").get(place, null_on_oob=True).alias(name) for place, name in enumerate(TURNS)]
+    return turned.group_by("_id", maintain_order=True).agg(times)

@@ -1,8 +1,8 @@
 """Rows of a log's files in one form, whatever its shape: ids, kinds, seconds and raw features.
 
 Internal columns begin with an underscore: `_row` (number in the log), `_id`, and of a row per click `_click`, `_0`,
-`_1`, ... (times of the click and of what follows it, refunds last), of a row per event `_kind` (0 the click, then what
-follows it) and `_ts`.
+`_1`, ... (times of the click and of what follows it, refunds last) and `_amount0`, ... if the schema names amounts, of
+a row per event `_kind` (0 the click, then what follows it), `_ts` and `_amount` (1 if the schema names none).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import key_of_text
+from tracecvr.data.encoder import read_numbers
 from tracecvr.data.own_log import files, times
 from tracecvr.data.own_log.files import LogFile
 from tracecvr.data.own_log.schema import ActionColumns, File, LogSchema
@@ -59,15 +60,16 @@ class Rows:
         schema = self.schema
         for kind, file in self.opened():
             key, at = kind.id or schema.click.id, kind.time or schema.click.time
-            followed = [name for a in schema.kinds for name in (a.time, a.delay, a.label) if name]
+            followed = [name for a in schema.kinds for name in (a.time, a.delay, a.label, a.amount) if name]
             for frame in self._batches(file, [*key, at, *followed]):
                 self._check_ids(file, frame, key)
                 clicked = self._seconds(file, frame, at, kind.unit or schema.click.unit)
                 columns = [clicked.alias("_click")]
                 for i, action in enumerate(schema.kinds):
                     columns.append(self._follow(file, frame, action, clicked).alias(f"_{i}"))
+                    columns += [_amount(frame, action).alias(f"_amount{i}")] if action.amount else []
                 selected = frame.with_columns(columns).select(
-                    "_row", *self._id(key), r"^_click$|^_\d+$", *self._features(frame)
+                    "_row", *self._id(key), r"^_click$|^_\d+$|^_amount\d+$", *self._features(frame)
                 )
                 selected = self._with_known_labels(selected, frame)
                 yield self._with_times(self._with_ids(selected) if key else selected)
@@ -83,7 +85,9 @@ class Rows:
                 raise UserError(
                     f"{schema.path}: {file.path}: say what its rows are ([[file]] event or type, or [click] type)"
                 )
-            for frame in self._batches(file, [*key, at, *filter(None, [column])], kind.event != schema.click.event):
+            amounts = [action.amount for action in schema.kinds if action.amount in file.columns()]
+            needed = [*key, at, *filter(None, [column]), *amounts]
+            for frame in self._batches(file, needed, kind.event != schema.click.event):
                 self._check_ids(file, frame, key)
                 said = pl.col(column).cast(pl.String) if column else pl.lit(kind.event)
                 which = said.replace_strict(words, list(range(len(words))), default=None, return_dtype=pl.Int8)
@@ -93,9 +97,19 @@ class Rows:
                 if (known["_kind"] == 0).any():  # rows of actions need no features, clicks do
                     file.refuse_missing([feature.raw for feature in schema.features])
                 seconds = self._seconds(file, known, at, kind.unit or schema.click.unit)
-                timed = known.with_columns(seconds.alias("_ts"))
-                selected = timed.select("_row", *self._id(key), "_kind", "_ts", *self._features(frame))
+                timed = known.with_columns(seconds.alias("_ts"), self._amounts(file, known))
+                selected = timed.select("_row", *self._id(key), "_kind", "_ts", "_amount", *self._features(frame))
                 yield self._with_moment(self._with_ids(selected))
+
+    def _amounts(self, file: LogFile, events: pl.DataFrame) -> pl.Series:
+        """What was bought, or taken back, in each event."""
+        amount = pl.Series("_amount", [1.0]).new_from_index(0, len(events))
+        for kind, action in enumerate(self.schema.kinds, start=1):
+            mine = events["_kind"] == kind
+            if action.amount and mine.any():
+                file.refuse_missing([action.amount])
+                amount = amount.zip_with(~mine, _amount(events, action))
+        return amount.alias("_amount")
 
     def given_ids(self) -> pl.LazyFrame | None:
         """Ids as text (`given_id`) by their keys (`click_id`); None if there are none, or whole numbers."""
@@ -153,7 +167,10 @@ class Rows:
         """When an action of each click happened: as its time says or its delay, and its label if there is one."""
         if action.delay:
             unit = action.unit or "s"
-            delay = times.read_delay(frame[action.delay], self.schema.times, unit)
+            given = frame[action.delay]
+            if action.decimal == "," and given.dtype == pl.String:
+                given = given.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+            delay = times.read_delay(given, self.schema.times, unit)
             self._refuse_unreadable(file, frame, action.delay, delay.unreadable, f"a duration in {unit!r}")
             seconds = clicked + delay.seconds
         else:
@@ -256,6 +273,12 @@ class Rows:
 def given_id() -> pl.Expr:
     """An id of one column or several as people write it."""
     return pl.col("_id").str.replace_all("\x1f", "|", literal=True)
+
+
+def _amount(frame: pl.DataFrame, action: ActionColumns) -> pl.Series:
+    """How much was bought or taken back, null if nobody knows; refunds may be written as negative numbers."""
+    number = read_numbers(pl.col(action.amount), frame.schema[action.amount], action.decimal).abs()
+    return frame.select(pl.when(number > 0).then(number)).to_series()
 
 
 def _words(labels: pl.Series) -> pl.Series:

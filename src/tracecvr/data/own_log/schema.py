@@ -22,19 +22,22 @@ name = "purchase"
 time = "bought_at"                   # clicks: the column; events: `event`, the word
 # delay = "hours_to_sale"            # or how long it took; `unit` is s, ms, us, ns, min, h or d
 # label = "sold"                     # the column that says whether it happened (1, true, yes), if the time does not
+# amount = "order_value"             # what was bought, in money or pieces; [refund] then has an amount, too
 [refund]
 time = "refunded_at"                 # or `event`
+# amount = "refunded_value"          # the conversion stands until as much has been taken back as was bought
 [labels]
 d_max = "7d"
 horizons = ["1h", "1d", "7d"]
 split = "10d"
 interval = "1h"
 observed_until = "40d"
+outages = ["14d", "16d"]             # start and end of each time in which conversions were not recorded
 [defects]                            # see `Defects`
 [features]
 device = {kind = "vocabulary"}         # an id for each value of the warm-up part, one for others, one for none
 campaign = {kind = "hashed", size = 64}
-price = {kind = "binned", size = 32, scale = "log"}
+price = {kind = "binned", size = 32, scale = "log"}    # `decimal = ","` if text is written 1.234,50
 product = {kind = "growing", after = 5, forget = "60d"}  # a row for each value, as they come
 [[file]]                             # in place of `files`, where files differ
 path = "sales.parquet"               # or several, a folder, a pattern
@@ -55,13 +58,14 @@ from tracecvr.base.config import DAY, Seconds, filled, nearest, option
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing, read_toml
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
+from tracecvr.data.table import TURNS
 
 SHAPES = ("clicks", "events")
 NUMBERS = ("s", "ms", "us", "ns")
 DATES = ("dd/mm/yyyy", "mm/dd/yyyy", "yyyymmdd")
 UNITS = (*NUMBERS, "text", "datetime", *DATES)
 DELAY_UNITS = (*NUMBERS, "min", "h", "d")
-RESERVED = ("click_ts", "click_id", "digest", "undone")
+RESERVED = ("click_ts", "click_id", "digest", *TURNS)
 """Columns of the table that is made: no action or feature may be named like them."""
 
 
@@ -99,6 +103,8 @@ class ActionColumns:
     label: str = option("", "clicks: column that says whether it happened: 1, true or yes")
     event: str = option("", "events: what the column of types says of it")
     unit: str | None = option(None, "unit of this column; that of [time] by default, of a delay s")
+    amount: str = option("", "conversion and refund: column of money or pieces, for refunds of a part")
+    decimal: str = option(".", "what stands before the decimals of an amount or a delay", choices=(".", ","))
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,9 @@ class Labels:
     interval: Seconds = option(3600, "length of an interval", above=0)
     observed_until: Seconds = option(0, "where labels end", above=0)
     window: Seconds | None = option(None, "observation window of methods that have one; theirs by default", low=0)
+    outages: tuple[Seconds, ...] = option(
+        (), "start and end of each time in which conversions were not recorded: clicks open then are not used", low=0
+    )
     negatives_kept: float = option(1.0, "share of clicks without a conversion that is in the log", above=0, high=1)
 
 
@@ -152,7 +161,7 @@ class File:
 class _Growth:
     after: int = option(5, "clicks after which a value gets a row of its own", low=1)
     forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
-    size: int = option(2**31, "rows at most", low=2, high=2**31)
+    size: int = option(2**20, "rows at most", low=2, high=2**31)
 
 
 @dataclass(frozen=True)
@@ -253,7 +262,7 @@ def _growing(name: str, rule: dict[str, Any], where: str) -> Column:
     return Growing(name, growth.size, after=growth.after, forget=growth.forget)
 
 
-_FEATURE_KEYS = {"vocabulary": {"kind"}, "hashed": {"kind", "size"}, "binned": {"kind", "size", "scale"}}
+_FEATURE_KEYS = {"vocabulary": {"kind"}, "hashed": {"kind", "size"}, "binned": {"kind", "size", "scale", "decimal"}}
 
 
 def _column(name: str, rule: Any, where: str) -> Column:
@@ -263,7 +272,7 @@ def _column(name: str, rule: Any, where: str) -> Column:
     if kind not in _FEATURE_KEYS or set(rule) - _FEATURE_KEYS[kind]:
         raise UserError(
             f'{where}: expected {{kind = "vocabulary"}}, {{kind = "growing"}}, {{kind = "hashed", size = 64}} or '
-            f'{{kind = "binned", size = 32, scale = "linear" or "log"}}, found {rule!r}'
+            f'{{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." or ","}}, found {rule!r}'
         )
     if kind == "vocabulary":
         return Vocabulary(name)
@@ -272,7 +281,10 @@ def _column(name: str, rule: Any, where: str) -> Column:
         raise UserError(f"{where}: size is {size!r}: give the number of ids")
     if scale not in ("linear", "log"):
         raise UserError(f"{where}: scale is {scale!r}: choose linear or log")
-    return Hashed(name, size) if kind == "hashed" else Binned(name, size, scale=scale)
+    decimal = rule.get("decimal", ".")
+    if decimal not in (".", ","):
+        raise UserError(f"{where}: decimal is {decimal!r}: choose '.' or ','")
+    return Hashed(name, size) if kind == "hashed" else Binned(name, size, scale=scale, decimal=decimal)
 
 
 def _check_action(where: str, action: ActionColumns, events: bool) -> None:
@@ -284,6 +296,14 @@ def _check_action(where: str, action: ActionColumns, events: bool) -> None:
     if events and (action.delay or action.label):
         raise UserError(f'{where}: delay and label belong to shape = "clicks"; leave them out')
     _check_unit(where, action.unit, DELAY_UNITS if action.delay else UNITS)
+
+
+def _check_amounts(schema: LogSchema) -> None:
+    paid, back = schema.actions[0].amount, schema.refund.amount if schema.refund is not None else ""
+    if bool(paid) != bool(back) or any(action.amount for action in schema.actions[1:]):
+        raise UserError(
+            f"{schema.path}: amount: give it of the conversion and of [refund], or of neither; other actions have none"
+        )
 
 
 def _check_unit(where: str, unit: str | None, known: tuple[str, ...]) -> None:
@@ -308,6 +328,7 @@ def _check(schema: LogSchema) -> None:
         raise UserError(f"{where}: separator = {schema.separator!r}: give one character")
     for action in schema.kinds:
         _check_action(f"{where}: action {action.name!r}", action, events)
+    _check_amounts(schema)
     for unit in (schema.times.unit, schema.click.unit, *(file.unit for file in schema.files)):
         _check_unit(str(where), unit, UNITS)
     taken = [*RESERVED, *schema.names, *(column.raw for column in schema.features)]

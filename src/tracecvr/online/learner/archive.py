@@ -2,17 +2,23 @@
 
 An archive is a long event log: a row per event, with its type, click, times and, of clicks, the raw features. The
 hash of `archive/NAME.parquet` is in `archive.sha256/NAME`; a file is without one while it is being written.
+
+Whoever moves or deletes events holds the store (`hold_log`): one at a time. Learners need not wait for them. A file is
+whole before its events leave the database, so whoever asks the database first and the archive then misses nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import sha256, write_parquet, write_text
+from tracecvr.base.files import locked, sha256, write_parquet, write_text
+from tracecvr.data.table import NEVER
 from tracecvr.online.ledger.erasure import erase_at_rest, remove_at_rest
 from tracecvr.online.ledger.ledger import first_held, memory_of
 from tracecvr.online.log.event_log import Accepted, EventLog, answers_for
@@ -35,6 +41,13 @@ _FACTS = {
     "version": pl.Int64,
     "model": pl.String,
 }
+_PATIENCE = 600.0
+"""Seconds that a command waits for another one that moves or deletes events."""
+
+
+def hold_log(store: Store) -> AbstractContextManager[None]:
+    """Be the only one that moves or deletes events of a store. Whoever is at it is waited for."""
+    return locked(store.folder, "it is compacted or erased from: try again later", ".upkeep.lock", _PATIENCE)
 
 
 def compact(store: Store, memory: int) -> int:
@@ -44,6 +57,11 @@ def compact(store: Store, memory: int) -> int:
     A file is whole before its events are deleted, and named by its intervals: a compaction that is killed is repeated.
     Each file has as many intervals as fit in memory.
     """
+    with hold_log(store):
+        return _compact(store, memory)
+
+
+def _compact(store: Store, memory: int) -> int:
     log = store.log()
     for path in archived(store):  # if a compaction was killed before it deleted
         log.prune(store.grid.bounds(_intervals(path)[1])[0])
@@ -85,7 +103,7 @@ def restore(store: Store, number: int) -> None:
         first, last = _intervals(path)
         if last <= number:
             continue
-        frame = pl.read_parquet(path)
+        frame = _read(path)
         log.put_back(_rows(store, frame.filter(pl.col("seen") >= start)))
         _hash_of(path).unlink(missing_ok=True)
         if first >= number:
@@ -103,9 +121,14 @@ def erase(store: Store, user: str) -> tuple[int, int]:
 
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
+    with hold_log(store):
+        return _erase(store, user)
+
+
+def _erase(store: Store, user: str) -> tuple[int, int]:
     clicks, actions = store.log().erase(user)
     for path in archived(store):
-        frame = pl.read_parquet(path)
+        frame = _read(path)
         theirs = frame.filter((pl.col("user") == user) & (pl.col("type") == "click"))["click_id"]
         gone = (pl.col("user") == user).fill_null(False) | pl.col("click_id").is_in(theirs.implode())
         left = frame.filter(~gone)
@@ -144,6 +167,17 @@ def problem(path: Path) -> str | None:
     return "" if recorded.read_text(encoding="utf-8").split()[:1] == [sha256(path)] else f"{path} is damaged"
 
 
+def _read(path: Path) -> pl.DataFrame:
+    """A file as it was written: what is damaged is not written anew."""
+    _refuse_damaged(path)
+    return pl.read_parquet(path)
+
+
+def _refuse_damaged(path: Path) -> None:
+    if problem(path):
+        raise UserError(f"{path} is damaged: copy it from where the store is whole")
+
+
 def _record(path: Path) -> None:
     """Write the hash of a file as it is now, in the form of `sha256sum`."""
     _hash_of(path).parent.mkdir(exist_ok=True)
@@ -170,21 +204,21 @@ class WholeLog(EventLog):
         self._checked: set[Path] = set()
 
     def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
-        number = self.grid.number(start)
+        number, kept = self.grid.number(start), super().between(start, end)
         rows: list[tuple[Any, ...]] = []
         for path in archived(self.store):
             first, last = _intervals(path)
             if first <= number < last:
                 rows += self._read_archived(path, start, end)
-        return sorted(rows, key=_order) if rows else super().between(start, end)
+        return sorted(rows, key=_order) if rows else kept
 
     def next_known(self, time: int) -> int | None:
+        kept = super().next_known(time)
         for path in archived(self.store):  # in order of time, and before what is in the database
-            if self.grid.bounds(_intervals(path)[1])[0] > time:
-                seen = pl.scan_parquet(path).filter(pl.col("seen") >= time).select(pl.col("seen").min()).collect()
-                if (first := seen.item()) is not None:
-                    return int(first)
-        return super().next_known(time)
+            over = self.grid.bounds(_intervals(path)[1])[0] <= time
+            if not over and (first := self._read(path, time, NEVER)["seen"].min()) is not None:
+                return int(cast("int", first))
+        return kept
 
     def answers(self, start: int, end: int, model: str | None = None) -> list[tuple[int, float, int]]:
         number, model = self.grid.number(start), model or self.store.model
@@ -197,6 +231,14 @@ class WholeLog(EventLog):
                 rows += answers_for(model, kept.select("click_id", "score", "version", "model").rows())
         return rows
 
+    def arrivals(self, clicks: Sequence[int], start: int, end: int) -> dict[int, int]:
+        came = super().arrivals(clicks, start, end)
+        for path in archived(self.store) if len(came) < len(clicks) else ():
+            if self.grid.bounds(_intervals(path)[1])[0] > start:
+                ours = (pl.col("type") == "click") & pl.col("click_id").is_in(list(clicks))
+                came |= dict(self._read(path, start, end).filter(ours).select("click_id", "seen").rows())
+        return came
+
     def _read_archived(self, path: Path, start: int, end: int) -> list[tuple[Any, ...]]:
         reader, frame = self.store.reader, self._read(path, start, end)
         rows = frame.select("type", "click_id", "ts", "seen", *_columns(store=self.store)).rows()
@@ -207,8 +249,8 @@ class WholeLog(EventLog):
 
     def _read(self, path: Path, start: int, end: int) -> pl.DataFrame:
         """Archived events that became known in an interval."""
-        if path not in self._checked and problem(path):
-            raise UserError(f"{path} is damaged: copy it from where the store is whole")
+        if path not in self._checked:
+            _refuse_damaged(path)
         self._checked.add(path)
         return pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
 

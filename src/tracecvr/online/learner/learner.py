@@ -5,6 +5,7 @@ Only one learner uses a store. Killed at any moment, it resumes from the newest 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -26,20 +27,33 @@ from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, windowed
+from tracecvr.online.learner.watching import Watch
+from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
 from tracecvr.online.ledger.erasure import ANSWERS, apply_erasures
-from tracecvr.online.ledger.files import LEDGER
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource
 
+_log = logging.getLogger("tracecvr.learner")
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _WORSE = 1.5
 """By which factor a calibration that was off before must get worse for a tick to be undone."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
-_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version", "pairs"}
+_ONLY_IN_VERSIONS = {
+    "format",
+    "intervals",
+    "sha256",
+    "store",
+    "features",
+    "vitals",
+    "by_version",
+    "pairs",
+    "monitor",
+    "alarms",
+}
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
@@ -134,7 +148,7 @@ class Learner:
         self.engine.keep_answers_in(store.home / ANSWERS)
         self.versions = Versions(store.home, store.settings.keep)
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
-        self.vitals = LiveMetrics(store.schema.d_max)
+        self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
         self.first = 0 if store.taken_over is None else store.taken_over.intervals
         """The first interval that it learns."""
         row = self.ledger.first_of_stream if store.taken_over is None else store.taken_over.rows
@@ -142,6 +156,7 @@ class Learner:
         manifest = self.versions.latest()
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
+            self.watch.start()
             self.prequential.keep(0)
             self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
@@ -150,8 +165,18 @@ class Learner:
     def tick(self) -> Tick | None:
         """Learn the next interval that is closed, and publish what came of it; None if there is none.
 
-        Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end.
+        Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end. If
+        the ledger is found to be damaged, it is built anew, and learning goes on from the newest version.
         """
+        try:
+            return self._tick()
+        except DamagedLedgerError as error:
+            _log.error("%s: it is built anew from the log", error)
+            self.ledger.files.clear()
+            self._restore(self.versions.latest() or {})
+            return self._tick()
+
+    def _tick(self) -> Tick | None:
         self._apply_erasures()
         closed, first, since = self.closed(), self.ledger.done, time.monotonic()
         if closed <= first:
@@ -174,7 +199,9 @@ class Learner:
         start, end = self.store.grid.bounds(self.ledger.done)
         self.ledger.advance()
         clicks = self.ledger.clicks(start, end)
-        self.prequential.append(self.engine.score(clicks.x))
+        log_odds = self.engine.score(clicks.x)
+        self.prequential.append(log_odds)
+        self.watch.observe(self.ledger, start, clicks, log_odds)
         events, undone = learn(self.engine, self.ledger, self.guard, start, end)
         self._observe(start, end)
         return len(clicks), events, undone
@@ -245,7 +272,8 @@ class Learner:
             "mature": self.vitals.summary(),
         }
         features = [column.raw for column in self.store.reader.encoder.columns]
-        facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
+        facts: dict[str, Any] = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
+        facts |= {"monitor": self.watch.monitor.state(), "alarms": self.watch.summary()}
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
         self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
@@ -267,6 +295,8 @@ class Learner:
         self.engine.forget_answers(lambda start: start >= end)  # intervals that were reopened have other clicks now
         self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
+        self.watch.monitor.load(manifest["monitor"])
+        self.watch.hide(self.ledger, end)
         self.prequential.keep(manifest["scored"])
         if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
             record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
@@ -285,6 +315,7 @@ def opened(store: Store, progress: Progress = no_progress, kind: type[Learner] |
             yield learner
         finally:
             learner.log.close()
+            learner.ledger.close()
 
 
 def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) -> tuple[int, str]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from tracecvr.base.errors import HeldError
 from tracecvr.base.files import locked
-from tracecvr.data.table import NEVER, Ints
-from tracecvr.online.ledger.files import LEDGER, MANIFEST
+from tracecvr.data.table import Ints
+from tracecvr.online.ledger.database import DATABASE, LEDGER, DamagedLedgerError
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import CLICK
@@ -25,7 +25,6 @@ from tracecvr.online.store.store import Store
 
 ANSWERS = "answers"
 """The folder of a store, or of a challenger, in which the learner keeps what frozen nets say of open clicks."""
-_BLOCK = 1 << 16
 
 
 def apply_erasures(ledger: Ledger) -> list[int]:
@@ -51,15 +50,19 @@ def erase_at_rest(store: Store, log: EventLog) -> bool:
     """Let the files of a model's ledger forget what was erased from its log; False if a learner is at work on them,
     which does it before its next tick."""
     folder = store.home / LEDGER
-    if not (folder / MANIFEST).is_file():
+    if not (folder / DATABASE).is_file():
         return remove_at_rest(store.home)
     try:
         with locked(store.home / "models", "the learner erases it"):
             ledger = Ledger(store.base, store.grid, store.reader, log, 0, folder)
-            if not ledger.open_as_it_is():
+            try:
+                intervals = apply_erasures(ledger) if ledger.open_as_it_is() else None
+            except DamagedLedgerError:
+                intervals = None
+            ledger.close()
+            if intervals is None:
                 _remove(store.home)
-                return True
-            for number in apply_erasures(ledger):
+            for number in intervals or ():
                 for path in (store.home / ANSWERS).glob(f"*/{store.grid.bounds(number)[0]}"):
                     path.unlink()
     except HeldError:
@@ -105,66 +108,34 @@ def _erased_rows(ledger: Ledger, intervals: list[int]) -> Ints | None:
         first, last = ledger.table.rows_between(*bounds)
         if len(clicks) != last - first:
             return None
-        rows.append(ledger.files.clicks.first + first + np.flatnonzero([row[4] is None for row in clicks]))
+        rows.append(ledger.files.first + first + np.flatnonzero([row[4] is None for row in clicks]))
     return np.concatenate(rows)
 
 
 def _blank_what_is_over(ledger: Ledger, over: int) -> None:
-    clicks = ledger.files.clicks
-    end = clicks.first + clicks.search("arrival_ts", over)
-    for start in range(clicks.first, end, _BLOCK):
-        _blank(ledger, np.arange(start, min(start + _BLOCK, end)))
-    if end > clicks.first:
+    first, end = ledger.files.first, ledger.files.search(over)
+    if end > first:
+        _blank(ledger, np.arange(first, end))
         ledger.whole_since = over
 
 
 def _blank(ledger: Ledger, rows: Ints) -> None:
     """Leave of clicks that they were there and when."""
-    clicks, actions, size = ledger.files.clicks, ledger.files.actions, len(rows)
-    ids = clicks.gather("click_id", rows)
-    never = np.full((size, len(ledger.schema.actions)), NEVER)
+    size = len(rows)
     values: dict[str, Any] = {
         "x": np.zeros((size, len(ledger.schema.features)), np.int32),
         "click_id": np.full(size, -1),
-        "action_ts": never,
-        "known_ts": never,
-        "refund_ts": never[:, 0],
-        "erased": np.ones(size, np.bool_),
-        "score": np.full(size, np.nan, np.float32),
         "version": np.full(size, -1),
+        "score": np.full(size, np.nan, np.float32),
+        "erased": np.ones(size, np.bool_),
     }
-    clicks.write(rows, values, ledger.done)
-    ledger.files.by_id.remove(rows)
-    theirs = _actions_of(ledger, rows)
-    gone = np.full(len(theirs), -1)
-    actions.write(theirs, {"row": gone, "ts": np.zeros_like(gone)}, ledger.done)
-    _remove_waiting(ledger, np.unique(ledger.files.by_click.find(ids)[1]))
-    clicks.sync()
-
-
-def _actions_of(ledger: Ledger, rows: Ints) -> Ints:
-    """Numbers of the actions of some clicks."""
-    actions, numbers = ledger.files.actions, [np.empty(0, np.int64)]
-    for at in range(0, len(actions), _BLOCK):
-        clicks = actions.column("row")[at : at + _BLOCK]
-        numbers.append(actions.first + at + np.flatnonzero(np.isin(clicks, rows)))
-    return np.concatenate(numbers)
+    ledger.files.change(rows, values)
+    ledger.files.forget_actions(rows.tolist())
 
 
 def _blank_waiting(ledger: Ledger) -> None:
-    """Actions that wait and are not in the log any more, or that have waited too long."""
-    waiting, now = ledger.files.waiting, ledger.grid.bounds(ledger.done)[0]
-    first, last = waiting.first, waiting.end
-    over = first + waiting.search("seen", now - ledger.grid.d_max)
-    rows = np.arange(over, last)
-    facts = zip(*(waiting.gather(name, rows).tolist() for name in ("click", "kind", "ts")), strict=True)
-    gone = [row for row, fact in zip(rows.tolist(), facts, strict=True) if not ledger.log.has(*fact)]
-    _remove_waiting(ledger, np.concatenate([np.arange(first, over), np.array(gone, np.int64)]))
-
-
-def _remove_waiting(ledger: Ledger, rows: Ints) -> None:
-    waiting = ledger.files.waiting
-    rows = rows[rows >= waiting.first]
-    gone = np.full(len(rows), -1)
-    waiting.write(rows, {"click": gone, "ts": np.zeros_like(gone), "joined": np.zeros_like(gone)}, ledger.done)
-    ledger.files.by_click.remove(rows)
+    """Actions that waited and are not in the log any more, or that have waited too long."""
+    over = ledger.grid.bounds(ledger.done)[0] - ledger.grid.d_max
+    waited = ledger.files.waiting()
+    gone = [row for row, seen, ts, kind, click in waited if seen < over or not ledger.log.has(click, kind, ts)]
+    ledger.files.forget_waiting(gone)

@@ -5,16 +5,15 @@ keep their numbers. A ledger that is built anew from the log is the same ledger.
 
 How much is open does not matter to memory or to the time of a tick:
 
-- Clicks are memory-mapped columns, in the order in which they became known (`segments`). An interval appends to them,
-  and reads one contiguous range for each horizon. What is written to older rows are actions.
-- Actions are a table in the order in which they became known, so those of an interval are a contiguous range, too.
-- An action finds its click by an index of sorted files (`sorted_runs`). A new click is looked for in the base alone:
-  the log takes no click twice.
-- Clicks that came late are found by an index by their time, actions that wait for their click by one by its id.
+- Clicks are in blocks, in the order in which they became known, and never change. An interval appends to them, and
+  reads one contiguous range for each horizon.
+- Actions are a table by click and by when they became known.
+- An action finds its click by the event log, which has an index of ids, and knows when the click came. A new click is
+  looked for in the base alone: the log takes no click twice.
 
-With a folder, `commit` lets the files be whole as of an interval, and `restore` goes on from there: it takes back what
-is newer than the version that learning goes on from, and reads from the log what is missing. If files are missing,
-damaged or another store's, the ledger is built anew from the log. What happens when it is killed: `ledger_files`.
+With a folder, `commit` lets the database be whole as of an interval (`open_clicks`), and `restore` goes on from there:
+it takes back what is newer than the version that learning goes on from, and reads from the log what is missing. If the
+database is missing, damaged or another store's, the ledger is built anew from the log.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,10 +29,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.base.errors import UserError
-from tracecvr.data.table import NEVER, ClickTable, Ints
-from tracecvr.online.ledger.files import LedgerFiles
-from tracecvr.online.ledger.sorted_runs import PINNED
+from tracecvr.data.table import NEVER, ClickTable, Ints, add_turn, turns_of
+from tracecvr.online.ledger.database import DamagedLedgerError
+from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import CLICK, Reader
 from tracecvr.online.log.grid import Grid
@@ -47,9 +46,6 @@ MATURE = 24
 
 SPARE = 48
 """Intervals for which rows stay in the files after they are over, so that as many can be taken back."""
-
-_BLOCK = 1 << 18
-"""Rows of the base that are copied at a time."""
 
 
 def memory_of(grid: Grid, events: int) -> int:
@@ -102,7 +98,7 @@ class Ledger(TableSource):
         """If erasures left nothing of clicks that were over: since when clicks are as they were."""
         self._base, self._base_rows = base, 0
         schema = base.schema
-        self.files = LedgerFiles(folder, len(schema.features), len(schema.actions), temporary)
+        self.files = OpenClicks(folder, len(schema.features), len(schema.actions), temporary)
         if folder is None:
             self.begin()
         else:
@@ -118,6 +114,7 @@ class Ledger(TableSource):
         self._start(first_needed(self.grid, self.memory, done))
         while self.done < done:
             self.advance()
+            self.files.flush()
         self.counts = Counter(counts)
         self.first_row = rows - len(self.table)
 
@@ -135,7 +132,7 @@ class Ledger(TableSource):
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
         now = self.grid.bounds(self.done)[0]
-        if len(self._still_waiting(now - self.grid.d_max, NEVER)):  # their time runs out with each interval
+        if self.files.still_waiting(now - self.grid.d_max, NEVER):  # their time runs out with each interval
             return
         known = self.log.next_known(now)
         until = closed if known is None else min(closed, self.grid.number(known))
@@ -164,11 +161,19 @@ class Ledger(TableSource):
     def commit(self) -> None:
         """Let the files be this ledger, whatever happens from now on."""
         facts = {"first_row": self.first_row, "base_rows": self._base_rows, "whole_since": self.whole_since}
-        self.files.commit(self.done, facts | {"erasures": self.erasures, "identity": self._identity()})
+        self.files.commit(facts | {"done": self.done, "erasures": self.erasures, "identity": self._identity()})
+
+    def close(self) -> None:
+        """What was not committed is gone."""
+        self.files.close()
 
     def restore(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become the ledger that had `done` intervals: from files and what came since, or else from the log."""
-        if not (self._open(done) and self.rows == rows):
+        try:
+            whole = self._open(done) and self.rows == rows
+        except DamagedLedgerError:
+            whole = False
+        if not whole:
             self.erasures = self.log.facts().get("erasures", 0)
             self.rebuild(done, rows, counts)
             self.commit()
@@ -176,18 +181,15 @@ class Ledger(TableSource):
 
     def open_as_it_is(self) -> bool:
         """Become the ledger that was committed, with the memory that it had; whether it can be read."""
-        content = self.files.read()
-        if content is not None:
-            self.memory = content["identity"][-1]
-        return self._open_at_commit(content)
+        return self._open_committed(any_memory=True)
 
-    def _open_at_commit(self, content: dict[str, Any] | None) -> bool:
-        if content is None or content["identity"] != self._identity():
+    def _open_committed(self, any_memory: bool = False) -> bool:
+        content = self.files.read()
+        if content is None:
             return False
-        at, synced = (self.grid.bounds(content[name])[0] for name in ("done", "synced"))
-        try:
-            self.files.load(content, at, synced)
-        except UserError:
+        if any_memory:
+            self.memory = content["identity"][-1]
+        if content["identity"] != self._identity():
             return False
         self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
         self.erasures, self.whole_since = content["erasures"], content["whole_since"]
@@ -195,17 +197,17 @@ class Ledger(TableSource):
         return True
 
     def _open(self, done: int) -> bool:
-        """Become the ledger of so many intervals, if the files have what that takes."""
-        if not self._open_at_commit(self.files.read()):
+        """Become the ledger of so many intervals, if the database has what that takes."""
+        if not self._open_committed():
             return False
         if self.done > done:
             time = self.grid.bounds(done)[0]
             oldest = self.table.arrival_ts[:1]
-            if self.whole_since is None and self.files.clicks.first and len(oldest):
+            if self.whole_since is None and self.files.first and len(oldest):
                 self.whole_since = int(oldest[0])
             if self.whole_since is not None and self.whole_since > time - self.memory:
                 return False
-            self.files.roll_back(time, done)
+            self.files.truncate(time)
             self.done = done
         while self.done < done:
             self.advance()
@@ -248,12 +250,12 @@ class Ledger(TableSource):
     def served(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
         """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
         not: clicks of the base, and those that came by `ingest` or from a broker."""
-        score, version = (self.files.clicks.column(name)[position] for name in ("score", "version"))
+        score, version = (self.files.column(name)[position] for name in ("score", "version"))
         return score, version
 
     def _late_between(self, seconds: int, start: int, end: int) -> Ints:
         """Late clicks that happened in, or came in, [start, end) less so many seconds, or came in it."""
-        happened = self.files.late.between(start - seconds, end - seconds) - self.files.clicks.first
+        happened = self.files.late_between(start - seconds, end - seconds) - self.files.first
         parts = [happened[happened >= 0]]
         for since, until in ((start, end), (start - seconds, end - seconds)):
             first, last = self.table.rows_between(since, until)
@@ -261,10 +263,8 @@ class Ledger(TableSource):
         return np.unique(np.concatenate(parts))
 
     def _seen_between(self, action: int, start: int, end: int) -> Ints:
-        actions = self.files.actions
-        first, last = actions.search("seen", start), actions.search("seen", end)
-        rows = actions.column("row")[first:last][actions.column("kind")[first:last] == action + 1]
-        position: Ints = rows[rows >= self.files.clicks.first] - self.files.clicks.first
+        rows = self.files.seen_between(action + 1, start, end)
+        position: Ints = rows[rows >= self.files.first] - self.files.first
         return position
 
     # Taking in.
@@ -277,40 +277,32 @@ class Ledger(TableSource):
         self.files.clear()
         self.whole_since = None
         self.first_row, self.done, self._base_rows = begin, first, end - begin
-        for start in range(begin, end, _BLOCK):
-            self._take_over(slice(start, min(start + _BLOCK, end)))
-        self._take_over_actions(begin, end)
+        for start in range(begin, end, ROWS):
+            self._take_over(slice(start, min(start + ROWS, end)))
+            self.files.flush()
         self._look()
 
     def _take_over(self, part: slice) -> None:
         """Append clicks of the base."""
         t, split = self._base, self.grid.split
-        known, size = t.known_ts[part] < split, part.stop - part.start
-        undone = np.full(size, NEVER) if t.refund_ts is None else t.refund_ts[part]
-        block = _blank_answers(size) | {
-            "x": t.x[part],
-            "click_ts": t.click_ts[part],
-            "click_id": t.click_id[part],
-            "action_ts": np.where(known, t.action_ts[part], NEVER),
-            "known_ts": np.where(known, t.known_ts[part], NEVER),
-            "arrival_ts": t.arrival_ts[part],
-            "refund_ts": np.where(undone < split, undone, NEVER),
+        block = _blank_answers(part.stop - part.start) | {
+            name: getattr(t, name)[part] for name in ("x", "click_ts", "click_id", "arrival_ts")
         }
-        number = self.files.clicks.append(block)
-        self.files.by_id.add(np.array(t.click_id[part]), number, PINNED)
-        late = t.arrival_ts[part] != t.click_ts[part]
-        self.files.late.add(np.array(t.click_ts[part])[late], number[late], PINNED)
-
-    def _take_over_actions(self, begin: int, end: int) -> None:
-        """Actions of the base, in the order in which they became known."""
-        known = self._base.known_ts[begin:end]
-        row, column = np.nonzero(known < self.grid.split)
-        seen, ts = known[row, column], self._base.action_ts[begin:end][row, column]
-        self._note(row, column + 1, ts, seen)
+        number = self.files.append(block)
+        late = block["arrival_ts"] != block["click_ts"]
+        self.files.note_late(block["click_ts"][late], number[late])
+        row, column = np.nonzero(t.known_ts[part] < split)
+        facts = t.action_ts[part][row, column], t.known_ts[part][row, column]
+        self.files.note(number[row], column + 1, *facts)
+        if t.refund_ts is not None:
+            turns = turns_of(t.refund_ts[part])
+            row, which = np.nonzero(turns < split)
+            self.files.note(number[row], len(t.schema.actions) + 1 + which, turns[row, which], turns[row, which])
 
     def _look(self) -> None:
         """The columns, which tell what they hold now."""
-        columns: dict[str, Any] = {name: self.files.clicks.column(name) for name in self.files.clicks.layout}
+        names = (*self.files.layout, "action_ts", "known_ts", "refund_ts")
+        columns: dict[str, Any] = {name: self.files.column(name) for name in names}
         self._erased = cast("npt.NDArray[np.bool_]", columns["erased"])
         self.table = ClickTable(
             x=columns["x"],
@@ -327,10 +319,8 @@ class Ledger(TableSource):
         """The clicks of an interval, the next one by default, that get a row. Clicks that came after their
         d_max and clicks that the base has get none. The log has each click once."""
         inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]
-        if not self._base_rows or self.files.clicks.first >= self._base_rows:
-            return inside
         end = self.grid.bounds(self.done if number is None else number)[1]
-        known = self._rows_of([click for _, click, *_ in inside], end, self._base_rows)
+        known = self._rows_in_base(np.array([click for _, click, *_ in inside], np.int64), end)
         fresh = [row for row, old in zip(inside, known.tolist(), strict=True) if old < 0 or row[4] is None]
         if number is None:
             self.counts["repeated_clicks"] += len(inside) - len(fresh)
@@ -346,9 +336,9 @@ class Ledger(TableSource):
         x[~erased], unreadable = self.reader.encode_and_count([body for body in bodies if body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
         answered = {click: (score, version) for click, score, version in answers}
-        blank, (ids, times, came) = _blank(len(fresh), len(self.schema.actions)), np.array((click, ts, seen), np.int64)
+        ids, times, came = np.array((click, ts, seen), np.int64)
         served = [answered.get(number, (np.nan, -1)) for number in click]
-        block = blank | {
+        block = {
             "x": x,
             "click_ts": times,
             "click_id": ids,
@@ -357,115 +347,106 @@ class Ledger(TableSource):
             "score": np.array([score for score, _ in served], np.float32),
             "version": np.array([version for _, version in served], np.int64),
         }
-        number = self.files.clicks.append(block)
-        self.files.by_id.add(ids[~erased], number[~erased])
-        self.files.late.add(times[times != came], number[times != came])
+        number = self.files.append(block)
+        self.files.note_late(times[times != came], number[times != came])
         kept: Ints = ids[~erased]
         return kept
 
     def _no_longer_waiting(self, fresh: Ints, start: int) -> list[KnownAction]:
         """Actions that waited for one of these clicks."""
-        waiting = self.files.waiting
-        _, rows = self.files.by_click.find(fresh)
-        rows = np.sort(rows[rows >= waiting.first])
-        seen, ts, click, kind, joined = (
-            waiting.gather(name, rows) for name in ("seen", "ts", "click", "kind", "joined")
-        )
-        ours = (joined == NEVER) & (seen >= start - self.grid.d_max)
-        waiting.write(rows[ours], {"joined": np.full(int(ours.sum()), start)}, self.done)
-        facts = (column[ours].tolist() for column in (seen, ts, kind, click))
-        return [KnownAction(*fact) for fact in zip(*facts, strict=True)]
+        return [KnownAction(*row) for row in self.files.join_waiting(fresh, start - self.grid.d_max, start)]
 
     def _join(self, actions: list[KnownAction]) -> None:
         """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""
         if not actions:
             return
-        table, end = self.files.clicks, self.grid.bounds(self.done)[1]
-        number = self._rows_of([action.click for action in actions], end)
+        number = self._rows_of([action.click for action in actions], self.grid.bounds(self.done)[1])
         self._wait([action for action, row in zip(actions, number.tolist(), strict=True) if row < 0])
         rows = np.unique(number[number >= 0])
-        clicks = _Open(*(table.gather(name, rows) for name in ("arrival_ts", "click_ts", "action_ts", "refund_ts")))
+        known = self.files.known(rows)
+        arrival, click = (self.files.gather(name, rows) for name in ("arrival_ts", "click_ts"))
+        clicks = _Open(arrival, click, known.action_ts.copy(), known.refund_ts.copy())
         place = np.searchsorted(rows, number).tolist()
         ours = [  # one that came before its click becomes known with it
             (action._replace(seen=max(action.seen, int(clicks.arrival[at]))), at)
             for action, at, row in zip(actions, place, number.tolist(), strict=True)
             if row >= 0
         ]
-        noted = [(at, action) for action, at in sorted(ours) if self._counts(clicks, at, action)]
-        if not noted:
-            return
-        at, kind, ts, seen = np.array([(at, action.kind, action.ts, action.seen) for at, action in noted]).T
-        self._note(rows[at], kind, ts, seen)
-        self.files.sync_actions()
-        known, happened = table.gather("known_ts", rows), kind <= len(self.schema.actions)
-        known[at[happened], kind[happened] - 1] = seen[happened]
-        changed = np.unique(at)
-        values = {"known_ts": known, "action_ts": clicks.action, "refund_ts": clicks.refund}
-        table.write(rows[changed], {name: value[changed] for name, value in values.items()}, self.done)
+        changes = ((at, self._change(clicks, at, action)) for action, at in sorted(ours))
+        noted = [(at, change) for at, change in changes if change is not None]
+        if noted:
+            at, kind, ts, seen = np.array([(at, action.kind, action.ts, action.seen) for at, action in noted]).T
+            self.files.note(rows[at], kind, ts, seen)
 
-    def _rows_of(self, clicks: Sequence[int], end: int, before: int | None = None) -> Ints:
-        """The numbers of clicks in the files, -1 of those not known when an interval ends, or too old by then."""
-        oldest = self.files.clicks.first + self.files.clicks.search("arrival_ts", end - self.memory)
-        number = self.files.by_id.newest(np.array(clicks, np.int64), before)
-        number[number < oldest] = -1
+    def _rows_of(self, clicks: Sequence[int], end: int) -> Ints:
+        """The numbers of clicks in the database, -1 of those not known when an interval ends, or too old by then."""
+        ids, begin = np.array(clicks, np.int64), int(np.searchsorted(self._base.arrival_ts, self.grid.split))
+        in_base = self._rows_in_base(ids, end)
+        number = in_base - (begin - self._base_rows) if self._base_rows else np.full(len(ids), -1)
+        number[in_base < 0] = -1
+        came = self.log.arrivals(np.unique(ids[in_base < 0]).tolist(), end - self.memory, end)
+        asked = np.flatnonzero((in_base < 0) & np.isin(ids, np.array(list(came), np.int64)))
+        number[asked] = self.files.find(ids[asked], np.array([came[key] for key in ids[asked].tolist()], np.int64))
         return number
 
-    def _counts(self, clicks: _Open, at: int, action: KnownAction) -> bool:
-        """Whether an action changes anything, and the change; if not, why is counted."""
-        if action.kind > len(self.schema.actions):
+    def _rows_in_base(self, ids: Ints, end: int) -> Ints:
+        """The rows of clicks in the base, -1 of those that it has not, or that are too old when an interval ends."""
+        oldest, split = np.searchsorted(self._base.arrival_ts, (end - self.memory, self.grid.split))
+        if oldest >= split or not len(ids):
+            return np.full(len(ids), -1)
+        keys, rows = self._base_index
+        after = np.searchsorted(keys, ids, "right")
+        hit = (after > 0) & (keys[np.maximum(after, 1) - 1] == ids)
+        row = np.where(hit, rows[np.maximum(after, 1) - 1], -1)
+        return np.where(row >= oldest, row, -1)
+
+    @cached_property
+    def _base_index(self) -> tuple[Ints, Ints]:
+        """Ids of the base's clicks that were open at its end, sorted, and their rows."""
+        first, last = np.searchsorted(self._base.arrival_ts, (self.grid.split - self.memory, self.grid.split)).tolist()
+        ids = np.array(self._base.click_id[first:last])
+        order = np.argsort(ids, kind="stable")
+        return ids[order], first + order
+
+    def _change(self, clicks: _Open, at: int, action: KnownAction) -> KnownAction | None:
+        """What an action changes, as it is noted, once it is changed; if it changes nothing, why is counted. Refunds,
+        and a conversion after one, are turns of the click, each with a kind of its own."""
+        turns, first = clicks.refund[at], len(self.schema.actions) + 1
+        turn = action._replace(kind=first + int((turns != NEVER).sum()))
+        if action.kind == first:
             self.counts["refunds"] += 1
-            first = action.seen < clicks.refund[at]
-            clicks.refund[at] = min(action.seen, int(clicks.refund[at]))
-            return bool(first)
+            return turn if add_turn(turns, action.seen, refund=True) else None
         delay, column = action.ts - int(clicks.click[at]), action.kind - 1
         if delay < 0:
             self.counts["before_click"] += 1
         elif delay > self.grid.d_max:
             self.counts["out_of_window"] += 1
-        elif clicks.action[at, column] != NEVER:
-            self.counts["repeated_actions"] += 1
-        else:
+        elif clicks.action[at, column] == NEVER:
             clicks.action[at, column] = action.ts
-            return True
-        return False
-
-    def _note(self, row: Ints, kind: Ints, ts: Ints, seen: Ints) -> None:
-        """Keep actions in the order in which they became known: those of an interval come after all before it."""
-        order = np.lexsort((kind, row, seen))
-        block = {"seen": seen[order], "ts": ts[order], "row": row[order], "kind": kind[order]}
-        self.files.actions.append(block)
+            return action
+        elif column == 0 and add_turn(turns, action.seen, refund=False):
+            self.counts["conversions_after_refund"] += 1
+            return turn
+        else:
+            self.counts["repeated_actions"] += 1
+        return None
 
     def _wait(self, actions: Sequence[KnownAction]) -> None:
         if actions:
-            seen, ts, kind, click = np.array(sorted(actions, key=lambda action: action.seen), np.int64).T
-            block = {"seen": seen, "ts": ts, "click": click, "kind": kind, "joined": np.full(len(actions), NEVER)}
-            self.files.by_click.add(click, self.files.waiting.append(block))
+            self.files.wait(sorted(actions))
 
     # Forgetting.
 
-    def _still_waiting(self, since: int, until: int) -> Ints:
-        """Actions that became known in a range of time and whose click has not come."""
-        waiting = self.files.waiting
-        first, last = waiting.search("seen", since), waiting.search("seen", until)
-        return waiting.first + first + np.flatnonzero(waiting.column("joined")[first:last] == NEVER)
-
     def _expire(self, start: int, end: int) -> None:
         """Give up on actions whose click has not come in d_max."""
-        self.counts["orphans"] += len(self._still_waiting(start - self.grid.d_max, end - self.grid.d_max))
+        self.counts["orphans"] += self.files.still_waiting(start - self.grid.d_max, end - self.grid.d_max)
 
     def _drop(self, before: int) -> None:
         """Forget clicks that became known before a time, and actions that nobody asks about any more."""
-        files = self.files
-        spare = SPARE * self.grid.interval if files.folder is not None else 0
-        first = files.clicks.first
-        files.clicks.drop(first + files.clicks.search("arrival_ts", before - spare))
-        self.first_row += files.clicks.first - first
-        files.by_id.drop(files.clicks.first)
-        files.late.drop(files.clicks.first)
-        files.actions.drop(files.actions.first + files.actions.search("seen", before - spare))
-        over = self.grid.bounds(self.done)[0] - self.grid.d_max
-        files.waiting.drop(files.waiting.first + files.waiting.search("seen", over - spare))
-        files.by_click.drop(files.waiting.first)
+        spare = SPARE * self.grid.interval if self.files.folder is not None else 0
+        first = self.files.first
+        self.files.drop(before - spare, self.grid.bounds(self.done)[0] - self.grid.d_max - spare)
+        self.first_row += self.files.first - first
 
 
 class _Open(NamedTuple):
@@ -483,9 +464,3 @@ def _blank_answers(size: int) -> dict[str, npt.NDArray[Any]]:
         "score": np.full(size, np.nan, np.float32),
         "version": np.full(size, -1),
     }
-
-
-def _blank(size: int, actions: int) -> dict[str, npt.NDArray[Any]]:
-    """Of clicks of which nothing is known."""
-    never = np.full((size, actions), NEVER)
-    return _blank_answers(size) | {"action_ts": never, "known_ts": never, "refund_ts": never[:, 0]}

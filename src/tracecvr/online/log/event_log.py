@@ -36,6 +36,8 @@ OF_ANOTHER_MODEL = -2
 """Instead of a version: that of another model answered."""
 MOST_AHEAD, MOST_CONFLICTS = 100_000, 10_000
 """Events that are kept though they do not count: a client gone wrong must not fill the disk. The oldest are kept."""
+MOST_SHOWN = 1000
+"""Actions of one click that are looked at when somebody asks for it."""
 _AT_ONCE = 500
 """Events whose time has come that are accepted together with others."""
 
@@ -426,8 +428,16 @@ class EventLog(EventDatabase):
         return self._accepted_rows("WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
 
     def events_of_click(self, click: int) -> list[Accepted]:
-        """A click, if it has come, and its actions."""
-        return self._accepted_rows("WHERE click = ? ORDER BY kind, seen, ts", (click,))
+        """A click, if it has come, and its actions; of very many, those that came first."""
+        found = self._accepted_rows("WHERE event = ?", (f"c{click}",))
+        condition = "WHERE click = ? AND kind > 0 ORDER BY pos LIMIT ?"
+        return found + self._accepted_rows(condition, (click, MOST_SHOWN)) if found else []
+
+    def arrivals(self, clicks: Sequence[int], start: int, end: int) -> dict[int, int]:
+        """When clicks became known, of those that did in a range of time."""
+        query = """SELECT click, seen FROM events
+          WHERE click IN (SELECT value FROM json_each(?)) AND kind = 0 AND seen >= ? AND seen < ?"""
+        return dict(self._rows(query, (json.dumps(list(clicks)), start, end)))
 
     def has_click(self, click: int) -> bool:
         """Whether a click has come."""

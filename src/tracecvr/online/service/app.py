@@ -26,6 +26,8 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
+from tracecvr.forecast.forecast import LEVEL
+from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
 from tracecvr.online.challengers.status import comparisons
 from tracecvr.online.log.event_log import Accepted
@@ -54,6 +56,7 @@ from tracecvr.online.service.published import published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service
 from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.forecast import NewestForecasts
 from tracecvr.online.upkeep.status import status_of, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
@@ -135,6 +138,13 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Events by kind, progress, versions and live metrics."""
         return await run_in_threadpool(_status, service)
 
+    newest = NewestForecasts(service.store)
+
+    @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
+    async def forecast(by: str | None = None, level: float = LEVEL, days: _Days = None) -> dict[str, Any]:
+        """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
+        return await run_in_threadpool(newest.rows, by, level, days)
+
     @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
     async def promote(asked: bodies.Promotion) -> bodies.Promoted:
         """Choose the version or the challenger that serves. Training goes on as before."""
@@ -156,7 +166,10 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
         failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
         serving = service.scorer.ready()
-        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}"
+        newest = service.scorer.versions.listed()[-1:]
+        kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
+        on = f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else ""  # no values: anybody may ask
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}{on}"
 
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offered() -> bodies.Published:
@@ -206,6 +219,7 @@ def scoring_routes(app: FastAPI, service: Scoring) -> None:
         return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
 
 
+_Days = Annotated[int | None, Query(ge=1, le=1000, description="of the last days; all that are open without")]
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
 
 

@@ -42,10 +42,12 @@ class Names:
             return 400, "both Content-Length and Transfer-Encoding: send one"
         if self.names is None or path in ALWAYS:
             return None
-        if name_of(headers.get(b"host", b"").decode("latin-1")) not in self.names:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if name_of(host) not in self.names:
             return 421, "not served under this host name: ask for localhost, or name it with --host-name"
         origin = headers.get(b"origin")
-        if origin is not None and name_of(origin.decode("latin-1").partition("://")[2]) not in self.names:
+        page = host if origin is None else origin.decode("latin-1").partition("://")[2]
+        if name_of(page) not in self.names or (name_of(page) in LOOPBACK and page.lower() != host.lower()):
             return 403, "pages of other sites may not ask"
         return None
 

@@ -7,12 +7,13 @@ it over HTTP and keeps a copy. If the writer is gone, a replica goes on with wha
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from http.client import HTTPException as BrokenAnswer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
@@ -24,10 +25,11 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import Gauge
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import sha256, write_atomically
+from tracecvr.base.files import read_json, sha256, write_atomically
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import guarded, scoring_routes
 from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.bodies import Published, PublishedFile
 from tracecvr.online.service.guards import ERRORS, need
 from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.limits import Limits
@@ -38,8 +40,10 @@ from tracecvr.online.store.store import Store
 _SECONDS = 10.0
 """How long the writer may take to answer."""
 _BLOCK = 1 << 20
-_LARGEST = 1 << 36
-"""Bytes of a file that a writer may offer."""
+_DESCRIPTION = ("store.json", "base/table.json", "base/encoder.json")
+"""Files that never change: another content is another store."""
+_LARGEST, _MOST = 1 << 32, 1 << 33
+"""Bytes that a writer may offer: of a file, and of all together."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -69,7 +73,7 @@ class Mirror:
         """Fetch what has changed; whether the writer could be asked. What is there stays until it is replaced."""
         try:
             self._pull()
-        except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+        except (OSError, ValueError, BrokenAnswer, UserError) as error:
             self.problem = _reason(error)
             return False
         self.reached, self.problem = time.monotonic(), None
@@ -77,31 +81,56 @@ class Mirror:
 
     def _pull(self) -> None:
         with self._ask("/v1/published") as answer:
-            files: dict[str, dict[str, Any]] = json.loads(answer.read(_BLOCK))["files"]
-        if strange := [name for name in files if not ALLOWED.fullmatch(name)]:
-            raise UserError(f"the writer offers {strange[0]!r}, which is no file of a store")
+            files = Published.model_validate_json(answer.read(_BLOCK)).files
+        _refuse_strange(files)
+        if (self.folder / "store.json").is_file():
+            for name in _DESCRIPTION:
+                if sha256(self.folder / name) != files[name].sha256:
+                    raise UserError(f"the writer has another store than the copy in {self.folder}: remove the copy")
+        else:
+            self._fetch_description(files)
         for name, facts in files.items():
-            self._fetch(name, facts)
-        self._remove(files)
+            if name not in _DESCRIPTION:
+                self._fetch(self.folder, name, facts)
+        if any(name.startswith("models/") for name in files):  # else it has just started
+            self._remove(files)
 
-    def _fetch(self, name: str, facts: dict[str, Any]) -> None:
-        path = self.folder / name
-        if path.is_file() and path.stat().st_size == facts["size"] and _same_time(path, facts["written"]):
+    def _fetch_description(self, files: dict[str, PublishedFile]) -> None:
+        """What never changes, once it was seen to be a store."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=self.folder, prefix=".incoming.") as room:
+            for name in _DESCRIPTION:
+                self._fetch(Path(room), name, files[name])
+            try:
+                store = Store.open(Path(room), check=False)
+                store.engine()
+                _ = store.reader
+            except Exception as error:  # whatever is in these files, written by whoever answers there
+                raise UserError(f"the writer offers no store that can be read ({_reason(error)})") from error
+            (self.folder / "base").mkdir(exist_ok=True)
+            for name in reversed(_DESCRIPTION):  # whoever finds the first finds all
+                (Path(room) / name).rename(self.folder / name)
+
+    def _fetch(self, folder: Path, name: str, facts: PublishedFile) -> None:
+        path = folder / name
+        if path.is_file() and path.stat().st_size == facts.size and _same_time(path, facts.written):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda temporary: self._download(name, facts, temporary))
-        os.utime(path, (facts["written"], facts["written"]))
+        os.utime(path, (facts.written, facts.written))
         os.utime(path.parent)  # who looks whether something has changed looks at the directory
 
-    def _download(self, name: str, facts: dict[str, Any], to: Path) -> None:
-        left = min(int(facts["size"]), _LARGEST)
+    def _download(self, name: str, facts: PublishedFile, to: Path) -> None:
+        left = facts.size
         with self._ask(f"/v1/published/{quote(name)}") as answer, to.open("wb") as file:
             while left > 0 and (block := answer.read(min(_BLOCK, left))):
                 left -= file.write(block)
-        if sha256(to) != facts["sha256"]:
+        if sha256(to) != facts.sha256:
             raise UserError(f"{name} was replaced while it was fetched")
+        if name.endswith(".json") and not isinstance(read_json(to), dict):
+            raise UserError(f"the writer offers a {name} that cannot be read")
 
-    def _remove(self, files: dict[str, Any]) -> None:
+    def _remove(self, files: dict[str, PublishedFile]) -> None:
         """Versions that serve no longer, and choices that were taken back."""
         for path in sorted(self.folder.rglob("*"), reverse=True):
             name = path.relative_to(self.folder).as_posix()
@@ -111,6 +140,19 @@ class Mirror:
     def _ask(self, path: str) -> Any:
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         return self._opener.open(Request(self.url + path, headers=headers), timeout=_SECONDS)
+
+
+def _refuse_strange(files: dict[str, PublishedFile]) -> None:
+    """Refuse what no store offers."""
+    if strange := [name for name in files if not ALLOWED.fullmatch(name)]:
+        raise UserError(f"the writer offers {strange[0]!r}, which is no file of a store")
+    if missing := [name for name in _DESCRIPTION if name not in files]:
+        raise UserError(f"the writer offers no {missing[0]}, so it has no store")
+    sizes = [facts.size for facts in files.values()]
+    if min(sizes) < 0 or max(sizes) > _LARGEST or sum(sizes) > _MOST:
+        raise UserError(f"the writer offers files of {sum(sizes):,} bytes: more than a model has")
+    if not all(0 <= facts.written < 1 << 33 for facts in files.values()):
+        raise UserError("the writer offers files without a time")
 
 
 def _same_time(path: Path, written: float) -> bool:
@@ -139,7 +181,12 @@ class Replica(Scoring):
     def look(self) -> None:
         if self.mirror is not None:
             self.mirror.pull()
-        super().look()
+        try:
+            super().look()
+        except Exception as error:
+            if self.mirror is not None:
+                self.mirror.problem = f"what the writer offers cannot be served ({_reason(error)})"
+            raise
         if (age := self.age()) is not None:
             self._age.set(age)
 

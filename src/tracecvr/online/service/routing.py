@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from tracecvr.online.store.challenge import named
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.traffic import CLICK_ID, USER, Traffic
 from tracecvr.stream.reveal import Reveals
+
+_log = logging.getLogger("tracecvr.serve")
 
 
 class Asked(NamedTuple):
@@ -58,11 +61,12 @@ class RoutedScorer:
         self.store, self.own = store, LiveScorer(store)
         self.versions = self.own.versions
         self._routes = _Routes(Traffic(), {})
+        self._told = ""
 
     def refresh(self) -> None:
         """Swap in whatever serves now. A challenger that cannot be read is passed over: the store's own answers."""
         self.own.refresh()
-        now, scorers = traffic.current(self.store.folder), {}
+        now, scorers = self._choice(), {}
         for name in {*now.shares, *(() if now.model is None else (now.model,))}:
             try:
                 scorers[name] = self._scorer(name)
@@ -70,6 +74,21 @@ class RoutedScorer:
             except (OSError, UserError):
                 scorers.pop(name, None)
         self._routes = _Routes(now, scorers)
+
+    def _choice(self) -> Traffic:
+        """What was chosen last that can be understood; what is wrong with another choice is logged once."""
+        try:
+            now = traffic.current(self.store.folder)
+            if now.column not in (CLICK_ID, USER, *self.store.reader.features):
+                path = self.store.folder / traffic.NAME
+                raise UserError(f"{path} chooses by {now.column!r}, which is no column of a click")
+        except UserError as error:
+            if str(error) != self._told:
+                _log.error("%s", error)
+            self._told = str(error)
+            return self._routes.traffic
+        self._told = ""
+        return now
 
     def _scorer(self, name: str) -> LiveScorer:
         """The scorer of a challenger; another one if it was dropped and made anew."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import NEVER
+from tracecvr.data.table import NEVER, TURNS, add_turn
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import Score, fast_score
 from tracecvr.online.log.event_log import Accepted
@@ -78,11 +78,13 @@ class LiveScorer:
     def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
         """Log-odds of a click given what is known of it at a clock, and what that is."""
         model, kinds = self.ready(), len(self.store.schema.actions)
-        happened, undone = np.full((1, kinds), NEVER), np.full(1, NEVER)
-        for action in actions:
+        happened, undone = np.full((1, kinds), NEVER), np.full((1, len(TURNS)), NEVER)
+        for action in sorted(actions, key=lambda one: one.seen):
             if action.kind > kinds:
-                undone[0] = min(undone[0], action.seen)
+                add_turn(undone[0], action.seen, refund=True)
             elif 0 <= action.ts - click.ts <= self.store.schema.d_max:
+                if action.kind == 1 and happened[0, 0] != NEVER:
+                    add_turn(undone[0], action.seen, refund=False)
                 happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
         assert click.body is not None
         known = reveal(

@@ -109,12 +109,16 @@ class Scoring:
         return token
 
     async def watch(self) -> None:
-        """Swap in new versions, and tell how far the learner is. Errors are logged, and it tries again."""
+        """Swap in new versions, and tell how far the learner is. Errors are logged, each once, and it tries again."""
+        logged = ""
         while True:
             try:
                 await run_in_threadpool(self.look)
-            except Exception:
-                _log.exception("could not look for another version")
+                logged = ""
+            except Exception as error:
+                if (problem := f"{type(error).__name__}: {error}") != logged:
+                    _log.exception("could not look for another version")
+                logged = problem
             await asyncio.sleep(_LOOK_S)
 
     def model_facts(self) -> dict[str, Any]:
@@ -205,6 +209,7 @@ class Service(Scoring):
             for newest in self.scorer.versions.listed()[-1:]:
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
                 self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
+                self.gauges.warn(newest["alarms"])
                 for column, count in bad_values(newest["counts"]).items():
                     self.gauges.bad_values.labels(column).set(count)
         self.gauges.compare(challengers_of(self.store, self.log))

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -73,9 +72,20 @@ def current(folder: Path) -> Traffic:
     path = folder / NAME
     if not path.exists():
         return Traffic()
-    content: dict[str, Any] = read_json(path)
-    lists = {name: tuple(content[name]) for name in ("before", "rules", "refused")}
-    return Traffic(**content | lists)
+    content = read_json(path)
+    try:
+        lists = {name: tuple(content[name]) for name in ("before", "rules", "refused")}
+        choice = Traffic(**content | lists)
+        names = {choice.model, *choice.before, *choice.rules, *choice.refused, *choice.shares} - {None}
+        whole = all(isinstance(name, str) for name in (choice.column, *names))
+        whole &= (
+            all(0 < share <= 1 for share in choice.shares.values()) and math.fsum(choice.shares.values()) < 1 + 1e-6
+        )
+    except (TypeError, KeyError, AttributeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is damaged: remove it, and the store's own model answers; then choose again")
+    return choice
 
 
 def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:

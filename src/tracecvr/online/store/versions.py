@@ -82,4 +82,10 @@ class Versions:
         self.checkpoints.restore(engine, manifest)
 
     def _pinned(self) -> int | None:
-        return read_json(self._serving)["version"] if self._serving.exists() else None
+        if not self._serving.exists():
+            return None
+        content = read_json(self._serving)
+        number = content.get("version", "") if isinstance(content, dict) else ""
+        if not isinstance(number, int | None):
+            raise UserError(f"{self._serving} is damaged: remove it, and the newest version serves")
+        return number

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
-from tracecvr.online.learner.archive import restore
+from tracecvr.online.learner.archive import hold_log, restore
 from tracecvr.online.log.event_log import Reopening
 from tracecvr.online.store.challenge import Challenger, challengers
 from tracecvr.online.store.store import Store
@@ -27,6 +27,7 @@ def reopen(store: Store, number: int, until: int | None = None) -> Reopening:
     with ExitStack() as held:
         for model in (store, *others):
             held.enter_context(locked(model.home / "models", _STOP))
+        held.enter_context(hold_log(store))
         log = store.log()
         try:
             if not 0 <= number < log.closed():

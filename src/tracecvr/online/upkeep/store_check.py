@@ -12,7 +12,8 @@ from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online.learner import archive
-from tracecvr.online.ledger.files import LEDGER, MANIFEST, LedgerFiles
+from tracecvr.online.ledger.database import DATABASE, LEDGER
+from tracecvr.online.ledger.open_clicks import OpenClicks
 from tracecvr.online.log import page_checksums
 from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK
@@ -163,30 +164,23 @@ def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
 
 def _ledger(store: Store) -> Finding:
     """The files of the ledger. Whatever is wrong with them, they can be made again from the log."""
-    folder = store.home / LEDGER
-    if not (folder / MANIFEST).is_file():
+    path = store.home / LEDGER / DATABASE
+    if not path.is_file():
         return Finding("ledger", True, "no files: it is built from the log when the learner starts")
     try:
-        with locked(store.home / "models"):  # what was not committed is taken back
-            return _check(LedgerFiles(folder, len(store.schema.features), len(store.schema.actions)), folder, store)
+        with locked(store.home / "models"):
+            return _checked_ledger(path, store)
     except HeldError:
         return Finding("ledger", True, "not checked: the learner is at work on it")
 
 
-def _check(files: LedgerFiles, folder: Path, store: Store) -> Finding:
-    content = files.read()
-    wrong = [f"{folder / MANIFEST} is damaged"] if content is None else _wrong_files(files, content, store)
-    advice = "" if not wrong else f"remove {folder}: the learner builds it anew from the log"
-    clicks = len(files.clicks)
-    return _finding("ledger", wrong + [advice] * bool(wrong), f"{clicks:,} clicks, {len(files.waiting)} actions waited")
-
-
-def _wrong_files(files: LedgerFiles, content: dict[str, Any], store: Store) -> list[str]:
-    try:
-        files.load(content, *(store.grid.bounds(content[name])[0] for name in ("done", "synced")))
-    except UserError as error:
-        return [str(error)]
-    return [f"{path} is damaged" for path in files.wrong()]
+def _checked_ledger(path: Path, store: Store) -> Finding:
+    database = OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))
+    wrong = [f"{path} is damaged"] if database.read() is None else database.wrong()
+    text = "" if wrong else f"{len(database):,} clicks, {len(database.waiting())} actions waited"
+    database.close()
+    advice = [f"remove {path.parent}: the learner builds it anew from the log"] if wrong else []
+    return _finding("ledger", wrong + advice, text)
 
 
 def _archive(store: Store) -> Finding:

@@ -10,12 +10,13 @@ import torch
 
 from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.data.table import NEVER, ClickTable, atomic_directory
+from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
+from tracecvr.online.learner.watching import Watch
+from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.erasure import ANSWERS
-from tracecvr.online.ledger.files import LEDGER
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -72,6 +73,9 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
     versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).listed()}
     last = max(versions, default=log.closed())
     begin(engine, ledger, store, progress)
+    watch = Watch(store)
+    if watch.holds:
+        watch.start()
     facts = log.facts()
     verification = LogVerification(
         erased_clicks=facts.get("erased_clicks", 0), erased_actions=facts.get("erased_actions", 0)
@@ -84,12 +88,36 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
             break
         if not skip(ledger, min(n for n in (*versions, last) if n > number)):
             ledger.advance()
-            _, undone = learn(engine, ledger, guard, *store.grid.bounds(number))
+            start, end = store.grid.bounds(number)
+            if watch.holds:
+                clicks = ledger.clicks(start, end)
+                watch.observe(ledger, start, clicks, engine.score(clicks.x))
+            else:
+                watch.hide(ledger, end)
+            _, undone = learn(engine, ledger, guard, start, end)
             verification.undone += [number] if undone else []
             ledger.commit()
         progress("replay", ledger.done, last)
     verification.intervals, verification.weights = last, engine.fingerprint()
     return verification
+
+
+def table_of(ledger: Ledger, kept: Ints) -> ClickTable:
+    """Clicks of a ledger by their positions, with what is known of them; labels end with its last interval."""
+    t, undone = ledger.table, ledger.table.refund_ts
+    assert undone is not None
+    notes = (*t.schema.notes, "kept live: clicks and actions are known since they came, not since they happened")
+    return ClickTable(
+        x=t.x[kept],
+        click_ts=t.click_ts[kept],
+        click_id=t.click_id[kept],
+        action_ts=t.action_ts[kept],
+        schema=replace(t.schema, observed_until=ledger.grid.bounds(ledger.done)[0], notes=notes),
+        counts={"clicks": len(kept), **{k: v for k, v in ledger.counts.items() if v}},
+        refund_ts=undone[kept] if (undone[kept] != NEVER).any() else None,
+        late_known_ts=t.known_ts[kept],
+        late_arrival_ts=t.arrival_ts[kept],
+    )
 
 
 def as_table(store: Store, out: Path) -> ClickTable:
@@ -100,21 +128,8 @@ def as_table(store: Store, out: Path) -> ClickTable:
         ledger.pass_over(log.closed())
         if ledger.done < log.closed():
             ledger.advance()
-    t, kept = ledger.table, ledger.known_between(0, _ALWAYS)
-    notes = (*t.schema.notes, "kept live: clicks and actions are known since they came, not since they happened")
-    assert t.refund_ts is not None
-    undone = t.refund_ts[kept]
-    table = ClickTable(
-        x=t.x[kept],
-        click_ts=t.click_ts[kept],
-        click_id=t.click_id[kept],
-        action_ts=t.action_ts[kept],
-        schema=replace(t.schema, observed_until=store.grid.bounds(ledger.done)[0], notes=notes),
-        counts={"clicks": len(kept), **{k: v for k, v in ledger.counts.items() if v}},
-        refund_ts=undone if (undone != NEVER).any() else None,
-        late_known_ts=t.known_ts[kept],
-        late_arrival_ts=t.arrival_ts[kept],
-    )
+    table = table_of(ledger, ledger.known_between(0, _ALWAYS))
+    table = replace(table, schema=replace(table.schema, outages=Watch(store).declared))
     with atomic_directory(out) as folder:
         table.write_columns(folder)
         store.reader.encoder.save(folder / "encoder.json")

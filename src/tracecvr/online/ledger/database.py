@@ -1,0 +1,187 @@
+"""The ledger's database: one file of SQLite, opened by one learner at a time.
+
+What an interval changes is one transaction. Pages have checksums (`page_checksums`). Whatever is not as it was written
+is a `DamagedLedgerError`, before anybody learns from it. What is in it: `open_clicks`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import numpy as np
+import xxhash
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import make_private, not_written
+from tracecvr.data.table import Ints
+from tracecvr.online.log import page_checksums
+
+LEDGER, DATABASE = "ledger", "ledger.db"
+"""The folder of a store, or of a challenger, with its ledger; and the file in it."""
+_FORMAT = 2
+
+_SCHEMA = """
+CREATE TABLE facts(content TEXT NOT NULL);
+CREATE TABLE blocks(first INTEGER PRIMARY KEY, size INTEGER NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL);
+CREATE TABLE arrays(id INTEGER PRIMARY KEY, hash TEXT NOT NULL, data BLOB NOT NULL);
+CREATE TABLE actions(row INTEGER, kind INTEGER, ts INTEGER NOT NULL, seen INTEGER NOT NULL, PRIMARY KEY(row, kind))
+  WITHOUT ROWID;
+CREATE INDEX actions_seen ON actions(seen);
+CREATE TABLE late(ts INTEGER, row INTEGER, PRIMARY KEY(ts, row)) WITHOUT ROWID;
+CREATE TABLE waiting(  -- actions that came without their click
+  seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL,
+  joined INTEGER         -- the start of the interval in which it came
+);
+CREATE INDEX waiting_click ON waiting(click);
+CREATE INDEX waiting_seen ON waiting(seen);
+"""
+
+
+class DamagedLedgerError(UserError):
+    """The ledger is not as it was written. It can be built anew from the log."""
+
+
+class Block(NamedTuple):
+    """Clicks `first` to `first + size`, and when the first and the last of them became known."""
+
+    first: int
+    size: int
+    since: int
+    until: int
+
+
+class LedgerDatabase:
+    """Without a folder it is in memory. If it is temporary, nobody opens it again: nothing waits for the disk."""
+
+    def __init__(self, folder: Path | None, temporary: bool = False) -> None:
+        self.folder, self._temporary = folder, temporary
+        if folder is not None:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            make_private(folder)
+        self._db: apsw.Connection | None = None
+        self._set_blocks([])
+
+    def _set_blocks(self, blocks: Sequence[Block]) -> None:
+        """Note which clicks there are."""
+        self.blocks = blocks
+
+    @property
+    def path(self) -> Path | None:
+        return None if self.folder is None else self.folder / DATABASE
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.close()
+        if self.folder is not None:
+            for path in self.folder.iterdir():
+                path.unlink()
+        with self._errors():
+            self._db = self._connect()
+            self._db.execute(_SCHEMA)
+            self._db.execute("BEGIN")
+
+    def read(self) -> dict[str, Any] | None:
+        """Open what was committed last, and say what it is; None if there is nothing that could be read."""
+        self.close()
+        if self.path is None or not self.path.is_file():
+            return None
+        try:
+            with self._errors():
+                return self._read()
+        except (DamagedLedgerError, ValueError, KeyError, TypeError):
+            self.close()
+            return None
+
+    def _read(self) -> dict[str, Any] | None:
+        assert self.path is not None
+        if page_checksums.available() and not page_checksums.checked(self.path):
+            return None
+        log = self.path.with_name(f"{DATABASE}-wal")
+        left = log.is_file() and log.stat().st_size > 0
+        self._db = self._connect()
+        # A transaction is moved to the database as soon as it is whole. If there is one that is not, the power may have
+        # gone while it was moved, and the rest of it is lost.
+        if left and not self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)[0]:
+            return None
+        self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        content: dict[str, Any] = json.loads(self._db.execute("SELECT content FROM facts").get or "{}")
+        if content.pop("format", None) != _FORMAT:
+            return None
+        blocks = [Block(*row) for row in self._db.execute("SELECT * FROM blocks ORDER BY first")]
+        if content.pop("blocks") != digest(json.dumps(blocks).encode()):
+            return None
+        self._set_blocks(blocks)
+        self._db.execute("BEGIN")
+        return content
+
+    def commit(self, facts: Mapping[str, Any]) -> None:
+        """Let this be the ledger that is opened next."""
+        with self._errors():
+            content = {**facts, "format": _FORMAT, "blocks": digest(json.dumps(self.blocks).encode())}
+            self._run("DELETE FROM facts")
+            self._run("INSERT INTO facts VALUES(?)", (json.dumps(content),))
+            self.flush()
+
+    def flush(self) -> None:
+        """Let memory be free of what was written. Without facts, it is not opened again."""
+        with self._errors():
+            self._run("COMMIT")
+            if self.folder is not None and not self._temporary:
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._run("BEGIN")
+
+    def close(self) -> None:
+        """What was not committed is gone."""
+        if self._db is not None:
+            with suppress(apsw.Error):  # of one that is damaged
+                self._db.close(force=True)
+        self._db = None
+        self._set_blocks([])
+
+    def _connect(self) -> apsw.Connection:
+        if self.path is None:
+            return apsw.Connection(":memory:")
+        db = page_checksums.connected(self.path)
+        make_private(self.path)
+        pragmas = ["locking_mode = EXCLUSIVE", "secure_delete = ON", "cache_spill = OFF"]
+        durable = ["journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"]
+        for pragma in [*pragmas, *(["journal_mode = OFF", "synchronous = OFF"] if self._temporary else durable)]:
+            db.execute(f"PRAGMA {pragma}")
+        return db
+
+    @property
+    def _connection(self) -> apsw.Connection:
+        if self._db is None:
+            raise DamagedLedgerError(f"{self.path} is not open")
+        return self._db
+
+    def _run(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        return self._connection.execute(query, values)
+
+    def _rows(self, query: str, values: tuple[Any, ...], columns: int) -> Ints:
+        """What a query finds, an array for each column."""
+        with self._errors():
+            rows = self._run(query, values).fetchall()
+        return np.array(rows, np.int64).reshape(len(rows), columns).T
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.FullError as error:
+            raise not_written(Path(str(self.path)), error) from error
+        except apsw.Error as error:
+            if isinstance(error, apsw.IOError | apsw.ReadOnlyError | apsw.CantOpenError) and not page_checksums.damaged(
+                error
+            ):
+                raise not_written(Path(str(self.path)), error) from error
+            raise DamagedLedgerError(f"{self.path} is damaged ({page_checksums.reason(error)})") from error
+
+
+def digest(data: bytes, seed: int = 0) -> str:
+    return xxhash.xxh3_128_hexdigest(data, seed)
