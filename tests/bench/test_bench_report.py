@@ -69,7 +69,7 @@ def test_how_far_each_is_from_the_bound_comes_first(tmp_path: Path) -> None:
     assert sections[-3:] == ["tables", "words", "setup"]
     sentence = "Use TRACE: its NLL, 0.4033, is 0.0167 lower than that of the next, DEFER. That is statistically "
     assert text.index('id="distance"') < text.index(sentence) < text.index('class="wide panels"')
-    for part in ("conversions for each observed one (PCOC)", "0.0167 worse than Oracle", "A run takes "):
+    for part in ("conversions for each observed one (PCOC)", "0.0167 worse than Oracle", "A run of TRACE takes "):
         assert text.index(sentence) < text.index(part) < text.index('class="wide panels"'), "on the first screen"
     made = next(figure for figure in figures(Outcome(tmp_path)) if figure.key == "distance")
     assert [panel.title.split(":")[0] for panel in made.panels] == ["NLL", "AUC", "PCOC"]
@@ -213,7 +213,7 @@ def test_noise_is_called_noise(tmp_path: Path) -> None:
     text = words(madeup.bench(tmp_path, {"DEFER": (0.70, 0.80, 0.71), "TRACE": (0.75, 0.70, 0.80)}))
     assert "open: TRACE is ahead: its NLL, " in text
     assert "not statistically significant over 3 seeds" in text
-    assert "Use the one that costs less, " in text
+    assert "Use either; TRACE is not slower." in text
     assert "open: AUC: " in text
     assert "the interval includes zero" in text
 

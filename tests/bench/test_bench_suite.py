@@ -40,7 +40,7 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_every_built_in_suite_makes_rows_that_can_be_run() -> None:
-    assert set(suite.built_in()) == {*NAMES, "warm_labels", "budget", "tune", "gauntlet"}
+    assert set(suite.built_in()) == {*NAMES, "warm_labels", "budget", "tune", "gauntlet", "forecast"}
     for name in suite.built_in():
         made = rows(name)
         assert len({row.name for row in made}) == len(made) > 1
@@ -67,7 +67,7 @@ def test_the_papers_tables_learn_as_the_paper_does(name: str) -> None:
         assert stream == AS_WARM_UP, row.label
         assert (stream.optimiser, stream.warm_optimiser, stream.averages) == ("adam", "adam", False)
         assert (method.learning_rate, method.batch_size, method.weight_decay) == (1e-3, 4096, 1e-6)
-        assert method.hidden == (256, 256, 128)
+        assert (method.backbone, method.hidden) == ("mlp", (256, 256, 128))
         assert [len(range(4096)[part]) for part in stream.batches(4096, method.batch_size)] == [4096]
 
 

@@ -175,7 +175,7 @@ def test_a_third_partys_optimiser_is_used_by_name(monkeypatch: pytest.MonkeyPatc
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
     for wrong, words in (
-        ({"carry_moments": True, "optimiser": "adagrad"}, "carry_moments"),
+        ({"carry_moments": True, "optimiser": "adagrad", "warm_optimiser": "adam"}, "carry_moments"),
         ({"batch_size": 1}, "batch_size = 1"),
     ):
         with pytest.raises(UserError, match=words):
@@ -197,3 +197,17 @@ def test_a_replay_scores_with_the_average_of_what_was_learnt_before() -> None:
         x = source.clicks(*PLAN.bounds(done.number)).x
         assert np.array_equal(done.log_odds, twin.score(x)[: len(done.log_odds)])
         tick(twin, done.number)
+
+
+def test_the_optimiser_is_chosen_by_the_rows_of_all_tables_and_a_run_says_which() -> None:
+    few = TABLE.schema
+    many = replace(few, features=tuple(replace(f, size=60_000) for f in few.features))
+    for schema, expected in ((few, "adam"), (many, "lazy_adam")):
+        engine = Engine(Vanilla(hidden=(4,)), schema, stream=StreamLearning(carry_moments=True))
+        told = engine.resolve_options()["stream"]
+        assert (told["optimiser"], told["warm_optimiser"]) == (expected, expected)
+        assert (expected in engine._optimisers) or expected == "adam"
+    said = Engine(Vanilla(hidden=(4,)), many, stream=StreamLearning(optimiser="adam")).resolve_options()["stream"]
+    assert (said["optimiser"], said["warm_optimiser"]) == ("adam", "lazy_adam")
+    with pytest.raises(UserError, match="carry_moments"):
+        Engine(Vanilla(hidden=(4,)), many, stream=StreamLearning(optimiser="adam", carry_moments=True))

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tracecvr.data.table import Growth
 from tracecvr.nets.growing import GrowingMap
 
-VALUES = [0, 1, 5, 2**31, 2**31 + 1, 2**40, 2**61, 2**62 - 1]
+VALUES = [0, 1, 5, 7, 9, 2**31, 2**31 + 1, 2**40, 2**61, 2**62 - 1]
 GROWTH = Growth(after=2, forget=10, most=5)
 
 
@@ -48,6 +48,9 @@ class Admission(RuleBasedStateMachine):
             free = set(range(1, GROWTH.most)) - {v.row for v in self.plain.values()}
             if free:
                 self.plain[value].row = min(free)
+        without = sorted((v for v in self.plain if not self.plain[v].row), key=lambda v: (-self.plain[v].seen, v))
+        for value in without[GROWTH.most :]:
+            del self.plain[value]
 
     @precondition(lambda self: self.plain)
     @rule()

@@ -25,7 +25,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Binned, Encoder, Hashed
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
-from tracecvr.online.ledger import database
+from tracecvr.online.ledger import open_clicks
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log import page_checksums
 from tracecvr.online.log.committer import Committer
@@ -370,7 +370,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.small = mock.patch.multiple(database, ROWS=3, _CACHED=200)
+        self.small = mock.patch.multiple(open_clicks, ROWS=3, _CACHED=200)
         self.small.start()
         self.room = TemporaryDirectory(dir=MEMORY_DISK)  # a thousand commits: a disk would take minutes
         self.log = EventLog(Path(self.room.name) / "events.db", replace(GRID, origin=0), lambda: CLOCK)

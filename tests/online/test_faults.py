@@ -139,7 +139,7 @@ class Writer:
         }
         self.contents = {f"/v1/published/{name}": file.path.read_bytes() for name, file in files.items()}
         self.offer(self.listed)
-        monkeypatch.setattr(mirror, "_asked", lambda path: io.BytesIO(self.answers[path]))
+        monkeypatch.setattr(mirror, "_ask", lambda path: io.BytesIO(self.answers[path]))
 
     def offer(self, files: dict[str, Any]) -> None:
         self.answers = self.contents | {"/v1/published": json.dumps({"files": files}).encode()}

@@ -21,9 +21,10 @@ from tracecvr.base import registry
 from tracecvr.base.config import HOUR
 from tracecvr.online.learner import archive
 from tracecvr.online.learner.learner import ledger_of, opened
-from tracecvr.online.ledger import database
+from tracecvr.online.ledger import open_clicks
 from tracecvr.online.ledger.database import DATABASE, DamagedLedgerError, LedgerDatabase
 from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.ledger.open_clicks import OpenClicks
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import verify_log
@@ -33,8 +34,8 @@ from tracecvr.online.upkeep.verify_log import verify_log
 def small() -> Iterator[None]:
     """Blocks of a few clicks, and a cache of few of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "ROWS", 16)
-        patch.setattr(database, "_CACHED", 1000)
+        patch.setattr(open_clicks, "ROWS", 16)
+        patch.setattr(open_clicks, "_CACHED", 1000)
         yield
 
 
@@ -58,8 +59,8 @@ def after(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MOMENTS = {
-    "before actions are noted": (LedgerDatabase, "note", killed),
-    "after actions are noted": (LedgerDatabase, "note", after(LedgerDatabase.note)),
+    "before actions are noted": (OpenClicks, "note", killed),
+    "after actions are noted": (OpenClicks, "note", after(OpenClicks.note)),
     "before the ledger is committed": (LedgerDatabase, "commit", killed),
     "after the ledger is committed": (LedgerDatabase, "commit", after(LedgerDatabase.commit)),
     "after the version is written": (Versions, "save", after(Versions.save)),

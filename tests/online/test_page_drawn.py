@@ -40,6 +40,23 @@ def figures(page: Any) -> list[list[str]]:
     return [row.locator("td.n").all_text_contents() for row in page.locator("#figures tr:has(td)").all()]
 
 
+def in_view(page: Any, width: int) -> None:
+    """Nothing of a table is cut, promote can be seen, zones are named, and calibration is drawn as a ratio."""
+    tables = page.locator(".wide table").all()
+    if width < 640:
+        assert all(
+            table.evaluate("one => one.parentElement.scrollWidth <= one.parentElement.clientWidth") for table in tables
+        )
+    for button in page.locator("#versions button").all():
+        box = button.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= width
+    assert "Dates are UTC." in page.text_content("#span")
+    assert "learnt until, UTC" in page.text_content("#versions tr")
+    ratio = page.locator("#charts figure", has_text="PCOC of recent").locator("line.level").bounding_box()["y"]
+    box = page.locator("#charts figure", has_text="PCOC of recent").locator("svg").bounding_box()
+    assert abs((ratio - box["y"]) / box["height"] - 0.46) < 0.03  # 1 is in the middle
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1440, "light"), (1440, "dark")])
 def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width: int, scheme: str) -> None:
     store = made("trace")
@@ -90,9 +107,10 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
         page.click("#yes")
         serves(page, intervals)
         newest = page.locator("#versions tr:has(td)").first.locator("td").all_text_contents()
-        assert newest[0] == str(intervals)
-        assert re.fullmatch(r"\d+ [A-Z][a-z]{2,3}, \d\d:\d\d", newest[1])
-        assert 0 < float(newest[2]) < 1
+        assert newest[:2] == [str(intervals), "serves"]
+        assert re.fullmatch(r"\d+ [A-Z][a-z]{2,3}, \d\d:\d\d", newest[2])
+        assert 0 < float(newest[3]) < 1
+        in_view(page, width)
         explained = page.locator("#words dt").all_text_contents()
         assert {"PCOC", "AUC", "NLL", "ECE", "CVR", "d_max", "prequential", "watermark"} <= set(explained)
         for word in page.query_selector_all("a.word"):
@@ -114,6 +132,30 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
             page.screenshot(path=Path(folder) / f"page-{width}-{scheme}.png", full_page=True)
         assert watched.said == []
         assert all(asked.startswith((url, "data:")) for asked in watched.asked)
+        watched.context.close()
+
+
+def test_tiles_turn_to_a_warning(made: Made, browser: Any) -> None:
+    """If twice as many conversions are predicted as come, and if none is expected of recent clicks."""
+    store = made("vanilla")
+    send(store, the_events()[:1200])
+    learnt(store)
+
+    def alter(route: Any) -> None:
+        answer = route.fetch()
+        status = answer.json()
+        status["window"]["prequential"]["pcoc"] = 2.0
+        status["recent"]["prequential"]["projected"] = 0.0
+        route.fulfill(response=answer, json=status)
+
+    with served(store) as url:
+        watched = Watched(browser, url, 390)
+        page = watched.page
+        page.wait_for_selector("#now .card")
+        assert page.locator("#now .card.warn").count() == 0
+        page.route("**/v1/status", alter)
+        page.wait_for_selector("#now .card.warn")
+        assert page.locator("#now .card.warn b").all_text_contents() == ["2.000", "0.0000"]
         watched.context.close()
 
 
@@ -180,9 +222,9 @@ def test_challengers_are_compared_and_promoted_after_a_question(made: Made, brow
         )
         assert theirs[0] == "other (fnw)"
         assert own[0] == "the store's own (vanilla)"
-        assert theirs[3] == own[3] != "0"  # the same clicks
+        assert theirs[4] == own[4] != "0"  # the same clicks
         assert len(page.query_selector_all("#differences svg path")) == 1  # too few clicks for an interval
-        assert (theirs[-1], own[-1]) == ("promote", "serves")
+        assert (theirs[1], own[1]) == ("promote", "serves")
         page.click("button[aria-label='let other serve']")
         assert page.text_content("#asked") == "Let other serve?"
         assert page.locator("#compared tr:has(td) td:first-child").all_text_contents() == ["other", "the store's own"]
@@ -190,7 +232,7 @@ def test_challengers_are_compared_and_promoted_after_a_question(made: Made, brow
         page.click("button[aria-label='let other serve']")
         page.click("#yes")
         page.locator("#what", has_text="challenger other, version").wait_for()
-        states = page.locator("#versions tr:has(td) td:last-child").all_text_contents()
+        states = page.locator("#versions tr:has(td) td.act").all_text_contents()
         assert set(states) == {"promote"}, "no version of the store's own serves"
         if folder := os.environ.get("TRACECVR_SCREENSHOTS"):
             page.screenshot(path=Path(folder) / "challengers.png", full_page=True)

@@ -26,7 +26,7 @@ OPTIONS: dict[str, Any] = {
     "observed_until": 7 * DAY,
 }
 FORMS = {
-    "adam": StreamLearning(),
+    "adam": StreamLearning(optimiser="adam", warm_optimiser="adam"),
     "lazy": StreamLearning(optimiser="lazy_adam", batch_size=64),
     "rows": StreamLearning(optimiser="lazy_adam", warm_optimiser="lazy_adam", average=None),
 }

@@ -1,9 +1,11 @@
-"""Methods, plugins and datasets of yours, known by name in this process."""
+"""Methods, plugins, datasets and backbones of yours, known by name in this process."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TypeVar
+
+from torch import nn
 
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import registry
@@ -13,7 +15,7 @@ from tracecvr.data.dataset import Dataset
 
 T = TypeVar("T", bound=type)
 
-_KINDS: dict[type, str] = {Method: "method", Plugin: "plugin", Dataset: "dataset"}
+_KINDS: dict[type, str] = {Method: "method", Plugin: "plugin", Dataset: "dataset", nn.Module: "backbone"}
 
 
 def register(cls: T) -> T:
@@ -52,5 +54,5 @@ def is_registered(kind: str, name: str) -> bool:
 def _kind(cls: type) -> str:
     kind = next((kind for base, kind in _KINDS.items() if issubclass(cls, base)), None)
     if kind is None or not isinstance(vars(cls).get("name"), str):
-        raise UserError(f"{cls.__name__}: expected a Method, a Plugin or a Dataset with a `name` of its own")
+        raise UserError(f"{cls.__name__}: expected a Method, a Plugin, a Dataset or a torch module, with a `name`")
     return kind

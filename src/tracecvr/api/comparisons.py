@@ -296,4 +296,5 @@ def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, a
 
 
 def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [("method", row["method"]), *(("plugin", plugin) for plugin in row["plugins"])]
+    net = [("backbone", str(row["set"]["backbone"]))] if "backbone" in row["set"] else []
+    return [("method", row["method"]), *(("plugin", plugin) for plugin in row["plugins"]), *net]

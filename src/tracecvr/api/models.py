@@ -13,10 +13,11 @@ import polars as pl
 import torch
 
 from tracecvr.api.frames import Table, collect
+from tracecvr.api.logs import Log
 from tracecvr.api.own_tables import Duration, seconds
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
-from tracecvr.base.metrics import probability
+from tracecvr.base.metrics import evaluate, probability
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.table import NEVER, Ints, atomic_directory
 from tracecvr.forecast.cells import Outcomes, count
@@ -24,6 +25,9 @@ from tracecvr.forecast.forecast import forecast
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.run import save_model
 from tracecvr.stream.reveal import reveal
+
+_MOST_OTHERS = 100
+"""Rows of a background that are used."""
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -119,6 +123,62 @@ class Model:
         events = reveal(self._ids(rows), click, action, action, clock, self.engine.schema.d_max, np.arange(len(rows)))
         known = probability(self.engine.posterior_log_odds(events))
         return np.where(events.converted.numpy(), 1.0, known)
+
+    def effects(self, clicks: Table, background: Table = None) -> pl.DataFrame:
+        """Why these scores: of each click, how much each feature adds to the log-odds.
+
+        That is the log-odds less those without the feature. Without it means: as a missing value; or, with `background`
+        (rows of other clicks, 50 are enough), the mean over the values that those have. Effects need not add up to the
+        score: features work together.
+        """
+        rows = collect(clicks, "clicks")
+        ids = self._ids(rows)
+        others = None if background is None else self._ids(collect(background, "background")[:_MOST_OTHERS])
+        if others is None:
+            others = self._ids(
+                pl.DataFrame({name: [None] for name in self.features}, rows.select(self.features).schema)
+            )
+        whole = self.engine.score(torch.from_numpy(ids))
+        effects = {}
+        for name, columns in self._columns.items():
+            without = np.zeros(len(ids))
+            for other in others:
+                changed = ids.copy()
+                changed[:, columns] = other[columns]
+                without += self.engine.score(torch.from_numpy(changed)) / len(others)
+            effects[name] = whole - without
+        return pl.DataFrame(effects)
+
+    def importance(self, log: Log, clicks: int = 20_000, seed: int = 0) -> pl.DataFrame:
+        """Which features matter: what NLL and AUC lose if the values of a feature are shuffled among clicks.
+
+        Taken are the newest clicks of the stream with final labels. The model has learnt from them, once, so a feature
+        with a value of its own in nearly every click looks better than it is.
+        """
+        table = log.table
+        if table.schema.features != self.engine.schema.features:
+            raise UserError("importance: this log has other features than the model's; give the log that it has learnt")
+        last = table.schema.observed_until - table.schema.d_max
+        final = np.flatnonzero((table.click_ts >= table.schema.split) & (table.click_ts <= last))[-clicks:]
+        if not len(final):
+            raise UserError("importance: no click of the stream has a final label; give a longer log")
+        ids, label = np.array(table.x[final]), table.label[final]
+        weight = np.where(label, 1.0, 1 / table.schema.negatives_kept)
+        whole, rng = evaluate(self.engine.score(torch.from_numpy(ids)), label, weight), np.random.default_rng(seed)
+        losses = []
+        for name, columns in self._columns.items():
+            shuffled = ids.copy()
+            shuffled[:, columns] = ids[rng.permutation(len(ids))][:, columns]
+            one = evaluate(self.engine.score(torch.from_numpy(shuffled)), label, weight)
+            auc = None if whole.auc is None or one.auc is None else whole.auc - one.auc
+            losses.append({"feature": name, "nll": one.nll - whole.nll, "auc": auc})
+        return pl.DataFrame(losses).sort("nll", descending=True)
+
+    @property
+    def _columns(self) -> dict[str, list[int]]:
+        """Places of the ids of each raw column: a growing one has two."""
+        raw = [column.raw for column in self.encoder.columns]
+        return {name: [place for place, one in enumerate(raw) if one == name] for name in self.features}
 
     def forecast(
         self,

@@ -195,7 +195,7 @@ def _content(field: Field) -> dict[str, Any]:
         "clicks": int(seen["clicks"].sum()),
         "conversions": int(seen["conversions"].sum()),
         "ours": "",
-        "headline": _headline(field),
+        "headline": [_headline(field)],
         "sentences": _sentences(field),
         "unfinished": [],
         "facts": {"logs": ", ".join(field.logs), "not at hand": ", ".join(facts["absent"]) or "none"},

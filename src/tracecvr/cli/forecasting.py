@@ -37,7 +37,7 @@ def forecast(
     """
     from tracecvr.api.own_tables import moment
 
-    asked = _opened(model)
+    asked = _open(model)
     when = None if at is None else moment(at, asked.origin, "--at")
     frame = asked.forecast(by, when, level, estimator, days)
     if out is not None:
@@ -48,7 +48,7 @@ def forecast(
         _print(frame, level)
 
 
-def _opened(path: Path) -> Forecasts:
+def _open(path: Path) -> Forecasts:
     from tracecvr.forecast.of_run import open_run
 
     if (path / "result.json").is_file():

@@ -16,6 +16,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog
 from tracecvr.data.encoder import Column, Encoder
 from tracecvr.data.external_sort import Scratch
+from tracecvr.data.outages import pair
 from tracecvr.data.own_log import schema as schemas
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
 from tracecvr.data.own_log.rows import Rows
@@ -96,6 +97,7 @@ class Logs(Dataset):
             actions=described.names,
             window=described.labels.window,
             negatives_kept=described.labels.negatives_kept,
+            outages=pair(described.labels.outages, f"{described.path}: [labels] outages"),
         )
 
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:

@@ -88,7 +88,7 @@ class Engine:
         stream: StreamLearning = AS_WARM_UP,
     ) -> None:
         self.method, self.schema, self.seed, self.publish_lag = method, schema, seed, publish_lag
-        self.stream = validate(stream).fit_to(schema.interval)
+        self.stream = validate(stream).fit_to(schema.interval, sum(schema.tables.values()))
         method.bind(schema, seed)
         self.plugins = method.plugins() + plugins
         self._refuse_doubles(plugins)

@@ -71,12 +71,6 @@ class GrowingMap:
         frequent first if there are not enough rows. Returns the rows that have a new value. Of values without a row no
         more are remembered than there may be rows: the newest."""
         self._take({name: getattr(self, name) for name in _COLUMNS}, self.seen > now - self.growth.forget)
-        without = (self.row == 0).nonzero()[:, 0]
-        if len(without) > self.growth.most:
-            kept = torch.ones(len(self.row), dtype=torch.bool)
-            newest = torch.sort(self.seen[without], descending=True, stable=True).indices
-            kept[without[newest[self.growth.most :]]] = False
-            self._take({name: getattr(self, name) for name in _COLUMNS}, kept)
         waiting = ((self.row == 0) & (self.count >= self.growth.after)).nonzero()[:, 0]
         waiting = waiting[torch.sort(self.count[waiting], descending=True, stable=True).indices]
         used = int((self.row > 0).sum())
@@ -88,6 +82,12 @@ class GrowingMap:
         free[0] = False
         fresh = free.nonzero()[: len(waiting), 0]
         self.row[waiting] = fresh
+        without = (self.row == 0).nonzero()[:, 0]
+        if len(without) > self.growth.most:
+            newest = torch.sort(self.seen[without], descending=True, stable=True).indices
+            kept = torch.ones(len(self.row), dtype=torch.bool)
+            kept[without[newest[self.growth.most :]]] = False
+            self._take({name: getattr(self, name) for name in _COLUMNS}, kept)
         return fresh
 
     def state(self) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ STORE/serving.json      which version serves
 STORE/traffic.json      which challenger serves, and which answer a share of the clicks
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
 STORE/prequential.f32   log-odds that the learner gave clicks of the stream before it learnt them, by row
-STORE/ledger/           open clicks and what is known of them (`ledger.database`); can be made again
+STORE/ledger/           open clicks and what is known of them (`ledger.open_clicks`); can be made again
 STORE/answers/          what frozen nets say of open clicks; can be made again
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 STORE/archive.sha256/*  the hashes of these files

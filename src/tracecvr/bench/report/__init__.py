@@ -66,6 +66,9 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+_ALARMS = 5
+"""Alarms that the page shows."""
+
 # The page.
 
 
@@ -197,11 +200,23 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
         result: dict[str, Any] = read_json(path) if path.is_file() else {}
         facts |= {"versions": _settings(result["versions"], " ")} if result else {}
+        facts |= _alarms(result)
     if (outcome.out / "log.json").is_file():
         log = read_json(outcome.out / "log.json")
         facts["rows of the log"] = _settings({name: f"{count:,}" for name, count in log["counts"].items()}, " ")
         facts |= {f"note {n}": note for n, note in enumerate(log["notes"], start=1)}
     return facts
+
+
+def _alarms(result: Mapping[str, Any]) -> dict[str, str]:
+    """What was not as expected in the stream, by one of the methods.
+
+    >>> _alarms({"method": "vanilla", "alarms": [{"text": "traffic changed since day 3"}]})
+    {'alarm 1, by vanilla': 'traffic changed since day 3'}
+    """
+    texts = [alarm["text"] for alarm in result.get("alarms", [])]
+    shown = {f"alarm {n}, by {result['method']}": text for n, text in enumerate(texts[:_ALARMS], start=1)}
+    return shown | ({"more alarms": str(len(texts) - _ALARMS)} if len(texts) > _ALARMS else {})
 
 
 def _settings(settings: dict[str, Any], sign: str = "=") -> str:

@@ -17,6 +17,9 @@ _MOST_ROWS = 6
 """Rows of a suite that get a sentence each; of more, only sums are told."""
 
 
+_LESS = 0.8
+"""Share of the time that is worth a word."""
+
 _OFF = 1.1
 """PCOC up to which, or down to its inverse, a total is called right."""
 
@@ -42,13 +45,13 @@ def summary(outcome: Outcome) -> list[Sentence]:
     return sentences + _caveats(outcome)
 
 
-def headline(outcome: Outcome) -> str:
+def headline(outcome: Outcome) -> list[str]:
     """What came out, for a reader who reads one thing: it stands above the figure that decides."""
     if not outcome.lines:
-        return "No run is finished yet."
+        return ["No run is finished yet."]
     if outcome.suite["layout"] != "comparison":
-        return summary(outcome)[0].text
-    return " ".join(one.text for one in _verdict(outcome))
+        return [summary(outcome)[0].text]
+    return [one.text for one in _verdict(outcome)]
 
 
 def _deciding(outcome: Outcome) -> str | None:
@@ -67,30 +70,31 @@ def _verdict(outcome: Outcome) -> list[Sentence]:
     if metric is None or best is None:
         return [Sentence("fact", "No method that could be used is finished.")]
     second = outcome.best_other(best, metric, column_of(metric, pooled=False))
-    made = [_choice(outcome, best, second, metric), _calibration(best), _to_bound(outcome, best, metric)]
-    return [one for one in (*made, _cost(outcome, best)) if one is not None]
+    gap = None if second is None else outcome.difference(best, second, metric, pooled=False)
+    used = best if second is None or gap is None or gap.clear else _cheaper(best, second)
+    made = [_choice(best, second, used, gap, metric), _calibration(used), _to_bound(outcome, used, metric)]
+    return [one for one in (*made, _cost(outcome, used)) if one is not None]
 
 
-def _choice(outcome: Outcome, best: Line, second: Line | None, metric: str) -> Sentence:
+def _cheaper(best: Line, second: Line) -> Line:
+    """Of two that are equally good, the one that takes less time, if that is worth a word."""
+    return second if _seconds(second) < _LESS * _seconds(best) else best
+
+
+def _choice(best: Line, second: Line | None, used: Line, gap: stats.Difference | None, metric: str) -> Sentence:
     """Which method to use."""
     name, mine = NAMES[metric], best.mean(column_of(metric, pooled=False))
     if second is None:
         return Sentence("fact", f"{best.name} has {mine:.4f} in {name}. There is no other method to compare it with.")
-    gap = outcome.difference(best, second, metric, pooled=False)
     if gap is None:
         return Sentence("open", f"{best.name} has the best {name}, {mine:.4f}; it shares no seed with {second.name}.")
     size = f"its {name}, {mine:.4f}, is {abs(gap.mean):.4f} {'higher' if gap.mean > 0 else 'lower'} than that of the "
     size += f"next, {second.name}"
     if gap.clear:
         return Sentence("better", f"Use {best.name}: {size}. That is {_how_sure(gap)}.")
-    cheap = min((best, second), key=_seconds)
-    why = "with one seed and one day nobody knows how sure that is" if gap.low is None else f"that is {_how_sure(gap)}"
-    use = (
-        f"Until more seeds or days decide, use the one that costs less, {cheap.name}."
-        if gap.low is None
-        else (f"Use the one that costs less, {cheap.name}.")
-    )
-    return Sentence("open", f"{best.name} is ahead: {size}, but {why}. {use}")
+    sure = "with one seed and one day nobody knows how sure that is" if gap.low is None else f"that is {_how_sure(gap)}"
+    use = f"Use {used.name}, which takes less time." if used is second else f"Use either; {best.name} is not slower."
+    return Sentence("open", f"{best.name} is ahead: {size}, but {sure}. {use}")
 
 
 def _how_sure(gap: stats.Difference) -> str:
@@ -105,7 +109,7 @@ def _calibration(line: Line) -> Sentence | None:
     pcoc = line.mean("pcoc")
     if pcoc is None:
         return None
-    text = f"It predicts {pcoc:.2f} conversions for each observed one (PCOC)"
+    text = f"{line.name} predicts {pcoc:.2f} conversions for each observed one (PCOC)"
     if 1 / _OFF <= pcoc <= _OFF:
         return Sentence("fact", f"{text}: the total is right within {_OFF - 1:.0%}.")
     return Sentence("worse", f"{text}: look at calibration over time before you bid by it.")
@@ -119,7 +123,7 @@ def _to_bound(outcome: Outcome, line: Line, metric: str) -> Sentence | None:
         return None
     worse = stats.better(metric, 0.0, gap.mean)
     where = f"{abs(gap.mean):.4f} {'worse' if worse else 'better'} than {bound.name}, which knows every label at once"
-    return Sentence("fact", f"In {NAMES[metric]} it is {where}.")
+    return Sentence("fact", f"In {NAMES[metric]}, {line.name} is {where}.")
 
 
 def _caveats(outcome: Outcome) -> list[Sentence]:
@@ -234,7 +238,7 @@ def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
     mine, mine_s = ours.mean("shown_per_click"), _seconds(ours)
     if not mine:
         return None
-    text = f"A run takes {duration(mine_s)}, with {mine:.2f} events per click"
+    text = f"A run of {ours.name} takes {duration(mine_s)}, with {mine:.2f} events per click"
     if others:
         shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
         times = sorted(_seconds(line) for line in others)

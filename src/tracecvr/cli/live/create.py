@@ -13,6 +13,7 @@ from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, 
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
+    from tracecvr.data.outages import Outages
     from tracecvr.online.log.times import AskedTimes
     from tracecvr.online.store.store import Store as LiveStore
 
@@ -57,17 +58,34 @@ def init(
             "at least.",
         ),
     ] = None,
+    gap: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="FROM TO",
+            help="A time of the log without events or conversions, such as 44d 46d: it is not learnt, nor are clicks "
+            "that were open then.",
+        ),
+    ] = None,
+    hold_on_outage: Annotated[
+        bool,
+        typer.Option(
+            "--hold-on-outage",
+            help="Learn nothing while conversions have stopped arriving, nor later from clicks that were open then.",
+        ),
+    ] = False,
 ) -> None:
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
+    from tracecvr.data.outages import pair
     from tracecvr.online.store.store import Settings, Store
 
     waits = config.parse_duration(lateness, "--lateness")
     most = None if max_advance is None else config.parse_duration(max_advance, "--max-advance")
     times = _times(time, origin)
+    outages = pair([config.parse_duration(end, "--gap") for end in gap or ()], "--gap")
     if model is not None:
         _refuse_beside_model(context)
-        make_of_run(store, model, source, waits, keep, most, times)
+        make_of_run(store, model, source, waits, keep, most, times, hold_on_outage, outages)
         return
     data = dataset_named(data, source, schema)
     for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
@@ -87,6 +105,8 @@ def init(
             seed=seed,
             threads=threads,
             max_advance=most,
+            hold_on_outage=hold_on_outage,
+            outages=outages,
         ),
         times,
     )
@@ -127,12 +147,14 @@ def make_of_run(
     keep: int,
     max_advance: int | None = None,
     times: AskedTimes | None = None,
+    hold_on_outage: bool = False,
+    outages: Outages = (),
 ) -> LiveStore:
     """A store that goes on where a run ended, with a version to serve at once."""
     from tracecvr.online.learner.learner import opened
     from tracecvr.online.store.store import Store
 
-    made = Store.from_run(store, run, source, lateness, keep, max_advance, times)
+    made = Store.from_run(store, run, source, lateness, keep, max_advance, times, hold_on_outage, outages)
     with opened(made):
         _say_made(made)
     typer.echo(

@@ -276,6 +276,8 @@ class Proposal:
         size = min(_MOST_IDS, max(16, 1 << (_IDS_PER_VALUE * values - 1).bit_length()))
         shared = self.shared.get(one.name)
         crowd = "" if shared is None else f"; {shared[0]:,} of {shared[1]:,} share an id with another"
+        if size > measured.clicks:
+            crowd += f"; more rows than the {measured.clicks:,} clicks: is it worth them?"
         return f'{_key(one.name)} = {{kind = "hashed", size = {size}}}    # {_one_line(seen + crowd)}'
 
     def _names(self, one: Profile) -> bool:

@@ -32,6 +32,7 @@ horizons = ["1h", "1d", "7d"]
 split = "10d"
 interval = "1h"
 observed_until = "40d"
+outages = ["14d", "16d"]             # start and end of each time in which conversions were not recorded
 [defects]                            # see `Defects`
 [features]
 device = {kind = "vocabulary"}         # an id for each value of the warm-up part, one for others, one for none
@@ -116,6 +117,9 @@ class Labels:
     interval: Seconds = option(3600, "length of an interval", above=0)
     observed_until: Seconds = option(0, "where labels end", above=0)
     window: Seconds | None = option(None, "observation window of methods that have one; theirs by default", low=0)
+    outages: tuple[Seconds, ...] = option(
+        (), "start and end of each time in which conversions were not recorded: clicks open then are not used", low=0
+    )
     negatives_kept: float = option(1.0, "share of clicks without a conversion that is in the log", above=0, high=1)
 
 

@@ -27,6 +27,7 @@ from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, windowed
+from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
 from tracecvr.online.ledger.erasure import ANSWERS, apply_erasures
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
@@ -41,7 +42,18 @@ _RECENT = 24
 _WORSE = 1.5
 """By which factor a calibration that was off before must get worse for a tick to be undone."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
-_ONLY_IN_VERSIONS = {"format", "intervals", "sha256", "store", "features", "vitals", "by_version", "pairs"}
+_ONLY_IN_VERSIONS = {
+    "format",
+    "intervals",
+    "sha256",
+    "store",
+    "features",
+    "vitals",
+    "by_version",
+    "pairs",
+    "monitor",
+    "alarms",
+}
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
@@ -136,7 +148,7 @@ class Learner:
         self.engine.keep_answers_in(store.home / ANSWERS)
         self.versions = Versions(store.home, store.settings.keep)
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
-        self.vitals = LiveMetrics(store.schema.d_max)
+        self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
         self.first = 0 if store.taken_over is None else store.taken_over.intervals
         """The first interval that it learns."""
         row = self.ledger.first_of_stream if store.taken_over is None else store.taken_over.rows
@@ -144,6 +156,7 @@ class Learner:
         manifest = self.versions.latest()
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
+            self.watch.start()
             self.prequential.keep(0)
             self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
@@ -186,7 +199,9 @@ class Learner:
         start, end = self.store.grid.bounds(self.ledger.done)
         self.ledger.advance()
         clicks = self.ledger.clicks(start, end)
-        self.prequential.append(self.engine.score(clicks.x))
+        log_odds = self.engine.score(clicks.x)
+        self.prequential.append(log_odds)
+        self.watch.observe(self.ledger, start, clicks, log_odds)
         events, undone = learn(self.engine, self.ledger, self.guard, start, end)
         self._observe(start, end)
         return len(clicks), events, undone
@@ -257,7 +272,8 @@ class Learner:
             "mature": self.vitals.summary(),
         }
         features = [column.raw for column in self.store.reader.encoder.columns]
-        facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
+        facts: dict[str, Any] = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
+        facts |= {"monitor": self.watch.monitor.state(), "alarms": self.watch.summary()}
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
         self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
@@ -279,6 +295,8 @@ class Learner:
         self.engine.forget_answers(lambda start: start >= end)  # intervals that were reopened have other clicks now
         self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
+        self.watch.monitor.load(manifest["monitor"])
+        self.watch.hide(self.ledger, end)
         self.prequential.keep(manifest["scored"])
         if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
             record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}

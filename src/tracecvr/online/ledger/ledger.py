@@ -11,8 +11,8 @@ How much is open does not matter to memory or to the time of a tick:
 - An action finds its click by the event log, which has an index of ids, and knows when the click came. A new click is
   looked for in the base alone: the log takes no click twice.
 
-With a folder, `commit` lets the database be whole as of an interval (`database`), and `restore` goes on from there: it
-takes back what is newer than the version that learning goes on from, and reads from the log what is missing. If the
+With a folder, `commit` lets the database be whole as of an interval (`open_clicks`), and `restore` goes on from there:
+it takes back what is newer than the version that learning goes on from, and reads from the log what is missing. If the
 database is missing, damaged or another store's, the ledger is built anew from the log.
 """
 
@@ -30,7 +30,8 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.data.table import NEVER, ClickTable, Ints, add_turn, turns_of
-from tracecvr.online.ledger.database import ROWS, DamagedLedgerError, LedgerDatabase
+from tracecvr.online.ledger.database import DamagedLedgerError
+from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import CLICK, Reader
 from tracecvr.online.log.grid import Grid
@@ -97,7 +98,7 @@ class Ledger(TableSource):
         """If erasures left nothing of clicks that were over: since when clicks are as they were."""
         self._base, self._base_rows = base, 0
         schema = base.schema
-        self.files = LedgerDatabase(folder, len(schema.features), len(schema.actions), temporary)
+        self.files = OpenClicks(folder, len(schema.features), len(schema.actions), temporary)
         if folder is None:
             self.begin()
         else:
@@ -296,7 +297,7 @@ class Ledger(TableSource):
         if t.refund_ts is not None:
             turns = turns_of(t.refund_ts[part])
             row, which = np.nonzero(turns < split)
-            self.files.note(number[row], len(self.schema.actions) + 1 + which, turns[row, which], turns[row, which])
+            self.files.note(number[row], len(t.schema.actions) + 1 + which, turns[row, which], turns[row, which])
 
     def _look(self) -> None:
         """The columns, which tell what they hold now."""

@@ -103,7 +103,7 @@ class Reader:
             raise UserError(f"user is {user!r}: expected text")
         if kind == CLICK:
             return self.read_click(content.get("click_id"), ts, content.get("features"), user)[0]
-        click, ts = click_key(content.get("click_id")), self.times.read(ts)
+        click, ts = _key_of(content.get("click_id")), self.times.read(ts)
         if "features" in content:
             raise UserError(f"a {content['type']} has no features: they belong to its click")
         given = content.get("event_id")
@@ -113,7 +113,7 @@ class Reader:
 
     def read_click(self, click_id: object, ts: object, features: object, user: str | None) -> tuple[Event, list[Any]]:
         """A click as the log keeps it, and its raw values."""
-        key, seconds, values = click_key(click_id), self.times.read(ts), self.values(features)
+        key, seconds, values = _key_of(click_id), self.times.read(ts), self.values(features)
         return Event(f"c{key}", CLICK, key, seconds, user, body_of(values)), values
 
     def read_tolerantly(self, content: object) -> tuple[Event, int]:
@@ -191,3 +191,10 @@ class Reader:
 def body_of(values: Sequence[Any]) -> str:
     """Raw features as the log keeps them."""
     return _encoder.encode(values)
+
+
+def _key_of(click_id: object) -> int:
+    """The key of a click. Its id must be one that people and addresses can have."""
+    if isinstance(click_id, str) and not click_id.isprintable():
+        raise UserError(f"click_id is {click_id!r}: it has a character that cannot be printed")
+    return click_key(click_id)

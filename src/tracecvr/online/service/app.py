@@ -27,6 +27,7 @@ from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.forecast import LEVEL
+from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
 from tracecvr.online.challengers.status import comparisons
 from tracecvr.online.log.event_log import Accepted
@@ -165,7 +166,10 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
         failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
         serving = service.scorer.ready()
-        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}"
+        newest = service.scorer.versions.listed()[-1:]
+        kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
+        on = f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else ""  # no values: anybody may ask
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}{on}"
 
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offered() -> bodies.Published:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter as Counts
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from tracecvr.monitor.monitor import TEXTS
 
 BUCKETS = tuple(round(m * 10.0**e, 4) for e in (-3, -2, -1, 0) for m in (1, 1.4, 2, 3, 5, 7))
 """Seconds: fine enough to compute quantiles from."""
@@ -45,6 +48,7 @@ class Gauges:
             ["column"],
             registry=self.registry,
         )
+        self.alarms = Gauge("tracecvr_alarms", "Alarms that are on", ["kind"], registry=self.registry)
         self.challengers = Gauge(
             "tracecvr_challenger",
             "NLL per click of a challenger less that of the store's own model: mean, low, high; below 0 it is better",
@@ -66,6 +70,12 @@ class Gauges:
             for metric in ("clicks", "conversions", "cvr", "auc", "nll", "ece", "pcoc"):
                 value = figure.get(metric)
                 self.figures.labels(scores, metric).set(math.nan if value is None else value)
+
+    def warn(self, alarms: Iterable[Mapping[str, Any]]) -> None:
+        """How many alarms are on, by kind."""
+        on = Counts(alarm["kind"] for alarm in alarms if alarm["on"])
+        for kind in TEXTS:
+            self.alarms.labels(kind).set(on[kind])
 
     def compare(self, challengers: Mapping[str, Mapping[str, Any]]) -> None:
         """How challengers compare with the store's own model. Those that were dropped are no longer reported."""

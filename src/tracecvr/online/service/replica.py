@@ -97,6 +97,7 @@ class Mirror:
 
     def _fetch_description(self, files: dict[str, PublishedFile]) -> None:
         """What never changes, once it was seen to be a store."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryDirectory(dir=self.folder, prefix=".incoming.") as room:
             for name in _DESCRIPTION:
                 self._fetch(Path(room), name, files[name])

@@ -209,6 +209,7 @@ class Service(Scoring):
             for newest in self.scorer.versions.listed()[-1:]:
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
                 self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
+                self.gauges.warn(newest["alarms"])
                 for column, count in bad_values(newest["counts"]).items():
                     self.gauges.bad_values.labels(column).set(count)
         self.gauges.compare(challengers_of(self.store, self.log))

@@ -6,7 +6,7 @@ STORE/challengers/NAME/files.json         sizes and hashes of the files that nev
 STORE/challengers/NAME/start.safetensors  the version of the store's own model that it goes on from, if it does
 STORE/challengers/NAME/models/N.*         its versions, after N intervals
 STORE/challengers/NAME/prequential.f32    log-odds that it gave clicks before it learnt them: the shadow of what serves
-STORE/challengers/NAME/ledger/            its open clicks, as the store has its own model's (`ledger.database`)
+STORE/challengers/NAME/ledger/            its open clicks, as the store has its own model's (`ledger.open_clicks`)
 STORE/challengers/NAME/answers/           what its frozen nets say of open clicks
 STORE/challengers/NAME/problem.json       why it cannot learn at present
 ```

@@ -24,6 +24,7 @@ from tracecvr.base.files import read_json, refuse_other_format, sha256, write_js
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
+from tracecvr.data.outages import Outages
 from tracecvr.data.table import ClickTable, Schema, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
@@ -64,6 +65,10 @@ class Settings:
     max_advance: int | None = None
     """Of a log whose time is its own: how many seconds ahead of its newest event, beside the time that has passed
     since, the next one may be dated; d_max by default, and a day at least."""
+    hold_on_outage: bool = False
+    """Learn nothing while conversions have stopped arriving, nor later from clicks that were open then."""
+    outages: Outages = ()
+    """Times in which conversions were not recorded, or no events sent."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,8 @@ class Store:
         keep: int,
         max_advance: int | None = None,
         times: AskedTimes | None = None,
+        hold_on_outage: bool = False,
+        outages: Outages = (),
     ) -> Store:
         """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
         origin = StartingRun.of(run)
@@ -175,6 +182,8 @@ class Store:
             seed=recorded["seed"],
             threads=recorded["threads"],
             max_advance=max_advance,
+            hold_on_outage=hold_on_outage,
+            outages=outages,
         )
         method, plugins, stream = parts(recorded)
         with _prepare(folder, origin.dataset, origin.log() if source is None else source) as base:

@@ -52,6 +52,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         status["bad_values"] = bad_values(newest["counts"])
         status["mature"] = _mature(store, newest, versions)
         status["recent"] = newest["recent"]
+        status["alarms"] = newest["alarms"]
         status["window"] = newest["window"]
         status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
     return status

@@ -12,7 +12,8 @@ from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online.learner import archive
-from tracecvr.online.ledger.database import DATABASE, LEDGER, LedgerDatabase
+from tracecvr.online.ledger.database import DATABASE, LEDGER
+from tracecvr.online.ledger.open_clicks import OpenClicks
 from tracecvr.online.log import page_checksums
 from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK
@@ -174,7 +175,7 @@ def _ledger(store: Store) -> Finding:
 
 
 def _checked_ledger(path: Path, store: Store) -> Finding:
-    database = LedgerDatabase(path.parent, len(store.schema.features), len(store.schema.actions))
+    database = OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))
     wrong = [f"{path} is damaged"] if database.read() is None else database.wrong()
     text = "" if wrong else f"{len(database):,} clicks, {len(database.waiting())} actions waited"
     database.close()

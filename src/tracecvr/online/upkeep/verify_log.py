@@ -14,6 +14,7 @@ from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
+from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.erasure import ANSWERS
 from tracecvr.online.ledger.ledger import Ledger
@@ -72,6 +73,9 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
     versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).listed()}
     last = max(versions, default=log.closed())
     begin(engine, ledger, store, progress)
+    watch = Watch(store)
+    if watch.holds:
+        watch.start()
     facts = log.facts()
     verification = LogVerification(
         erased_clicks=facts.get("erased_clicks", 0), erased_actions=facts.get("erased_actions", 0)
@@ -84,7 +88,13 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
             break
         if not skip(ledger, min(n for n in (*versions, last) if n > number)):
             ledger.advance()
-            _, undone = learn(engine, ledger, guard, *store.grid.bounds(number))
+            start, end = store.grid.bounds(number)
+            if watch.holds:
+                clicks = ledger.clicks(start, end)
+                watch.observe(ledger, start, clicks, engine.score(clicks.x))
+            else:
+                watch.hide(ledger, end)
+            _, undone = learn(engine, ledger, guard, start, end)
             verification.undone += [number] if undone else []
             ledger.commit()
         progress("replay", ledger.done, last)
@@ -119,6 +129,7 @@ def as_table(store: Store, out: Path) -> ClickTable:
         if ledger.done < log.closed():
             ledger.advance()
     table = table_of(ledger, ledger.known_between(0, _ALWAYS))
+    table = replace(table, schema=replace(table.schema, outages=Watch(store).declared))
     with atomic_directory(out) as folder:
         table.write_columns(folder)
         store.reader.encoder.save(folder / "encoder.json")

@@ -1,0 +1,71 @@
+"""A live model's monitor: alarms of the stream, and holding on an outage."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracecvr.base.durations import log_day
+from tracecvr.data.encoder import value_names
+from tracecvr.data.outages import Outages
+from tracecvr.monitor.monitor import Alarm, Monitor, segment_feature
+from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.store.store import Store
+from tracecvr.stream.source import Clicks, TableSource
+
+_log = logging.getLogger("tracecvr.learner")
+_SHOWN = 10
+"""Alarms that are over that are still shown."""
+
+
+class Watch:
+    """Follows the learner of a store. Nobody watches for a challenger: it would start in the middle of a stream."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.active = store, store.taken_over is None and store.model is None
+        self.holds = store.settings.hold_on_outage and self.active
+        position = segment_feature(store.schema)
+        names = {} if position is None else value_names(store.reader.encoder.columns[position])
+        self.monitor = Monitor(store.schema, store.grid.interval, None, names, self.declared)
+
+    @property
+    def declared(self) -> Outages:
+        """Outages that somebody has declared."""
+        gaps = tuple((start, end) for start, end in self.store.settings.outages)
+        return self.store.schema.outages + gaps
+
+    def start(self) -> None:
+        """Learn what is usual from the log that the store started from."""
+        if self.active:
+            source = TableSource(self.store.base)
+            source.outages = self.declared
+            self.monitor.start(source, self.store.grid.split)
+
+    def observe(self, ledger: Ledger, start: int, clicks: Clicks, log_odds: npt.NDArray[np.float32]) -> None:
+        """Compare an interval with what was expected, before it is learnt."""
+        if self.active:
+            for alarm in self.monitor.observe(ledger, start, clicks.x.numpy(), log_odds):
+                _log.warning("%s", self._text(alarm))
+        self.hide(ledger, start + self.store.grid.interval)
+
+    def hide(self, ledger: Ledger, now: int) -> None:
+        """Keep from the learner what outages have made false."""
+        ledger.outages = self.declared + (self.monitor.outages(now) if self.holds else ())
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Alarms that are on, and the last of those that are over."""
+        alarms = self.monitor.alarms
+        shown = [a for a in alarms if a.ended is None] + [a for a in alarms if a.ended is not None][-_SHOWN:]
+        return [asdict(a) | {"on": a.ended is None, "text": self._text(a)} for a in shown]
+
+    def _text(self, alarm: Alarm) -> str:
+        held = "; nothing is learnt until they come" if self.holds and _stops_all(alarm) else ""
+        return alarm.text(lambda seconds: self.store.times.iso(seconds) or log_day(seconds)) + held
+
+
+def _stops_all(alarm: Alarm) -> bool:
+    return alarm.kind == "stopped" and alarm.segment is None and alarm.ended is None
