@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from tracecvr.cli.commands import app
 from tracecvr.online.service import app as service

@@ -272,7 +272,7 @@ class Learner:
             "mature": self.vitals.summary(),
         }
         features = [column.raw for column in self.store.reader.encoder.columns]
-        facts = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
+        facts: dict[str, Any] = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
         facts |= {"monitor": self.watch.monitor.state(), "alarms": self.watch.summary()}
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
