@@ -103,7 +103,7 @@ def test_the_keyboard_does_what_the_mouse_does(browser: Any, out: Path) -> None:
     page.keyboard.press("Space")
     assert opened.style("body", "background-color") == "rgb(253, 253, 251)"
 
-    button = ".legend.common li:nth-child(4) button"
+    button = ".legend.common li:nth-child(4) button, #auc-over-time .legend li:nth-child(4) button"
     key = page.get_attribute(button, "data-k")
     page.focus(button)
     page.keyboard.press("Space")
