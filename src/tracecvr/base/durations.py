@@ -35,7 +35,7 @@ def exact_duration(seconds: int) -> str:
 def round_duration(seconds: int) -> str:
     """In its largest unit, to three digits.
 
-    >>> rounded_duration(50), rounded_duration(5400)
+    >>> round_duration(50), round_duration(5400)
     ('50 s', '1.5 h')
     """
     for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):

@@ -319,7 +319,7 @@ def role_of(method: str) -> str:
 def _fill(text: str, values: Mapping[str, str]) -> str:
     """A text with `{key}` replaced by values. Keys may have dots; `{{` and `}}` stand for braces.
 
-    >>> _filled("{method} at {stream.learning_rate}", {"method": "TRACE", "stream.learning_rate": "0.001"})
+    >>> _fill("{method} at {stream.learning_rate}", {"method": "TRACE", "stream.learning_rate": "0.001"})
     'TRACE at 0.001'
     """
 

@@ -66,7 +66,7 @@ def variables() -> str:
 def fill_in(css: str, theme: str) -> str:
     """A style sheet with the colours of a theme in place of variables.
 
-    >>> filled_in("text { fill: var(--soft) }", "light")
+    >>> fill_in("text { fill: var(--soft) }", "light")
     'text { fill: #5b6067 }'
     """
     return re.sub(r"var\(--(\w+)\)", lambda named: THEMES[theme][named[1]], css)

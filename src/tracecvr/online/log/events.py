@@ -195,6 +195,7 @@ def body_of(values: Sequence[Any]) -> str:
 
 def _key_of(click_id: object) -> int:
     """The key of a click. Its id must be one that people and addresses can have."""
+    key = click_key(click_id)
     if isinstance(click_id, str) and not click_id.isprintable():
         raise UserError(f"click_id is {click_id!r}: it has a character that cannot be printed")
-    return click_key(click_id)
+    return key

@@ -141,8 +141,10 @@ def _routes(app: FastAPI, service: Service) -> None:
     newest = NewestForecasts(service.store)
 
     @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
-    async def forecast(by: str | None = None, level: float = LEVEL, days: _Days = None) -> dict[str, Any]:
+    async def forecast(by: str | None = None, level: _Level = LEVEL, days: _Days = None) -> dict[str, Any]:
         """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
+        if by is not None and by not in service.store.reader.features:
+            raise HTTPException(422, f"by: no such feature; there are: {', '.join(service.store.reader.features)}")
         return await run_in_threadpool(newest.rows, by, level, days)
 
     @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
@@ -219,6 +221,7 @@ def scoring_routes(app: FastAPI, service: Scoring) -> None:
         return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
 
 
+_Level = Annotated[float, Query(gt=0, lt=1, description="share of intervals that are to hold the final number")]
 _Days = Annotated[int | None, Query(ge=1, le=1000, description="of the last days; all that are open without")]
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
 
