@@ -49,9 +49,9 @@ class RowEncoder:
     def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int]:
         row = [read(values[place]) for place, read in self._columns]
         if min(row, default=0) < 0:
-            wrong = {place for (place, _), found in zip(self._columns, row, strict=True) if found < 0}
+            wrong = {place for (place, _), given in zip(self._columns, row, strict=True) if given < 0}
             unreadable.update(self._names[place] for place in wrong)
-            row = [found if found >= 0 else -1 - found for found in row]
+            row = [given if given >= 0 else -1 - given for given in row]
         return row
 
 

@@ -34,13 +34,13 @@ def judge(cells: Cells, first: int, last: int, level: float = LEVEL) -> pl.DataF
     final, clicks = cells.conversions[:, day, -1], cells.clicks[:, day]
     for age in (age for age in AGES if age < cells.lags):
         ages = np.full(len(day), age)
-        found = estimate(cells, day, ages)
+        estimates = estimate(cells, day, ages)
         for name in ESTIMATORS:
-            ends = None if name == "so_far" else between(cells, day, ages, found, level, name)
+            ends = None if name == "so_far" else between(cells, day, ages, estimates, level, name)
             for size, (low, high) in SIZES.items():
                 ours = (clicks >= low) & (clicks < high)
                 facts: dict[str, Any] = {"estimator": name, "age_days": age, "size": size}
-                rows.append(facts | _measure(found.final[name], final, ours, ends))
+                rows.append(facts | _measure(estimates.final[name], final, ours, ends))
     return pl.DataFrame(rows, _SCHEMA)
 
 
@@ -49,9 +49,9 @@ def closing_in(cells: Cells, day: int, level: float = LEVEL) -> pl.DataFrame:
     segment = int(cells.clicks[:, day].argmax())
     age = np.arange(cells.lags)
     days = np.full(len(age), day)
-    found = estimate(cells, days, age)
-    low, high = between(cells, days, age, found, level)
-    columns = {name: found.final[name][segment].astype(np.float64) for name in ESTIMATORS}
+    estimates = estimate(cells, days, age)
+    low, high = between(cells, days, age, estimates, level)
+    columns = {name: estimates.final[name][segment].astype(np.float64) for name in ESTIMATORS}
     ends = {"low": low[segment], "high": high[segment]}
     return pl.DataFrame({"segment": segment, "day": day, "age_days": age} | columns | ends).with_columns(
         pl.lit(float(cells.conversions[segment, day, -1])).alias("final")

@@ -159,5 +159,5 @@ def _arrivals(
     age = np.maximum((when[rows] - end) // DAY + 1, 0)
     inside = age < ages
     place = (o.segment[rows] * days + day[rows])[inside] * ages + age[inside]
-    found = np.bincount(place, minlength=segments * days * ages).reshape(segments, days, ages)
-    return found.astype(np.float64)
+    counts = np.bincount(place, minlength=segments * days * ages).reshape(segments, days, ages)
+    return counts.astype(np.float64)

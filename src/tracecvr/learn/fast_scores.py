@@ -41,8 +41,8 @@ def fast_score(engine: Engine) -> Score | None:
 def _agrees(engine: Engine, score: Score) -> bool:
     """Whether random clicks get the same scores. An engine whose scores are not finite is left to torch's error."""
     x = _clicks(engine)
-    expected, found = engine.score(torch.from_numpy(x)), score(x)
-    return bool((np.abs(found - expected) <= TOLERANCE * np.maximum(1, np.abs(expected))).all())
+    expected, computed = engine.score(torch.from_numpy(x)), score(x)
+    return bool((np.abs(computed - expected) <= TOLERANCE * np.maximum(1, np.abs(expected))).all())
 
 
 def _clicks(engine: Engine) -> Ids:

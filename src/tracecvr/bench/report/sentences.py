@@ -395,10 +395,10 @@ def _forecast(outcome: Outcome) -> list[Sentence]:
         .group_by("estimator", "size")
         .agg(pl.col("error", "coverage").mean())
     )
-    found = {(row["estimator"], row["size"]): row for row in means.iter_rows(named=True)}
+    rows = {(row["estimator"], row["size"]): row for row in means.iter_rows(named=True)}
     said = []
-    for size in (size for size in SIZES if (DEFAULT, size) in found):
-        ours, so_far, old = (found[name, size] for name in (DEFAULT, "so_far", "projected"))
+    for size in (size for size in SIZES if (DEFAULT, size) in rows):
+        ours, so_far, old = (rows[name, size] for name in (DEFAULT, "so_far", "projected"))
         said.append(
             f"At the end of a day, final conversions of segments with {size} are forecast with an error of "
             f"{ours['error']:.1%}; conversions so far are {so_far['error']:.1%} off, projected by one curve "

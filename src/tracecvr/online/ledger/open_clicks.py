@@ -71,13 +71,13 @@ class OpenClicks(LedgerDatabase):
         try:
             with self._errors():
                 texts = [" ".join(text.split()) for (text,) in self._run("PRAGMA integrity_check(3)") if text != "ok"]
-                found = [f"{self.path} is damaged ({text})" for text in texts]
-                for block in self.blocks if not found else ():
+                damages = [f"{self.path} is damaged ({text})" for text in texts]
+                for block in self.blocks if not damages else ():
                     for name in self.layout:
                         self._load(block, name)
         except DamagedLedgerError as error:
             return [str(error)]
-        return found
+        return damages
 
     # Clicks.
 
@@ -183,9 +183,9 @@ class OpenClicks(LedgerDatabase):
                 keys, place = np.unique(click[asked], return_inverse=True)
                 ids = self.array(block, "click_id")
                 hits = np.flatnonzero(np.isin(ids, keys))
-                found = np.full(len(keys), -1)
-                found[np.searchsorted(keys, ids[hits])] = block.first + hits
-                number[asked] = np.maximum(number[asked], found[place])
+                rows = np.full(len(keys), -1)
+                rows[np.searchsorted(keys, ids[hits])] = block.first + hits
+                number[asked] = np.maximum(number[asked], rows[place])
         return number
 
     def truncate(self, time: int) -> None:
@@ -259,8 +259,8 @@ class OpenClicks(LedgerDatabase):
     def _actions_of(self, rows: Ints) -> Ints:
         if len(rows) and _DENSE * len(rows) >= rows[-1] - rows[0]:
             query = "SELECT * FROM actions WHERE row BETWEEN ? AND ?"
-            found = self._rows(query, (int(rows[0]), int(rows[-1])), 4)
-            return found[:, np.isin(found[0], rows, assume_unique=False)]
+            actions = self._rows(query, (int(rows[0]), int(rows[-1])), 4)
+            return actions[:, np.isin(actions[0], rows, assume_unique=False)]
         query = "SELECT * FROM actions WHERE row IN (SELECT value FROM json_each(?))"
         return self._rows(query, (json.dumps(rows.tolist()),), 4)
 
@@ -302,8 +302,8 @@ class OpenClicks(LedgerDatabase):
         if not self.still_waiting(since, NEVER):
             return []
         with self._errors():
-            found = self._run(f"SELECT seen, ts, kind, click FROM waiting WHERE {condition} ORDER BY rowid", values)
-            rows: list[tuple[int, int, int, int]] = found.fetchall()
+            waited = self._run(f"SELECT seen, ts, kind, click FROM waiting WHERE {condition} ORDER BY rowid", values)
+            rows: list[tuple[int, int, int, int]] = waited.fetchall()
             self._run(f"UPDATE waiting SET joined = ? WHERE {condition}", (start, *values))
         return rows
 

@@ -109,11 +109,11 @@ class EventDatabase:
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            found, tables = self._one(_FORMAT_AND_TABLES)
+            version, tables = self._one(_FORMAT_AND_TABLES)
             if not tables:
                 self._create()
-            elif found != _FORMAT:
-                refuse_other_format({"format": found}, _FORMAT, path)
+            elif version != _FORMAT:
+                refuse_other_format({"format": version}, _FORMAT, path)
 
     def _create(self) -> None:
         with self._transaction():

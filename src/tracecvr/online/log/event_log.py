@@ -429,9 +429,9 @@ class EventLog(EventDatabase):
 
     def events_of_click(self, click: int) -> list[Accepted]:
         """A click, if it has come, and its actions; of very many, those that came first."""
-        found = self._accepted_rows("WHERE event = ?", (f"c{click}",))
+        of_click = self._accepted_rows("WHERE event = ?", (f"c{click}",))
         condition = "WHERE click = ? AND kind > 0 ORDER BY pos LIMIT ?"
-        return found + self._accepted_rows(condition, (click, MOST_SHOWN)) if found else []
+        return of_click + self._accepted_rows(condition, (click, MOST_SHOWN)) if of_click else []
 
     def arrivals(self, clicks: Sequence[int], start: int, end: int) -> dict[int, int]:
         """When clicks became known, of those that did in a range of time."""
