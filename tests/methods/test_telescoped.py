@@ -451,6 +451,26 @@ def test_the_posterior_of_an_open_click_is_bayes_rule() -> None:
     assert mature[-1] < 1e-6
 
 
+@settings(deadline=None, max_examples=50)
+@given(lives())
+def test_the_posterior_is_the_rate_and_the_slope_of_the_likelihood(
+    life: tuple[ClickTable, dict[str, Any], int],
+) -> None:
+    """Of open clicks with any actions, by Bayes' rule: d log P(all that was seen) / d logit = posterior - rate."""
+    table = replace(life[0], late_known_ts=None, late_arrival_ts=None, refund_ts=None)
+    table = replace(table, click_ts=np.zeros_like(table.click_ts), action_ts=table.action_ts - table.click_ts[:, None])
+    _, method, served = per_click(table, life[1], life[2])
+    for number, look in enumerate(method.looks[:-1], start=1):
+        events = TableSource(table).known_at(look, 0, 1)
+        events = events.take((~events.converted).nonzero()[:, 0])
+        if len(events):
+            seen = method.log_likelihood(events, final=len(method.looks))[:, number].sum()
+            (slope,) = torch.autograd.grad(seen, served.logits)
+            rows = events.row
+            posterior = torch.sigmoid(method.posterior(events))
+            torch.testing.assert_close(posterior, (torch.sigmoid(served.logits) + slope)[rows], atol=1e-6, rtol=1e-5)
+
+
 # TRACE with the same idea.
 
 
