@@ -111,7 +111,7 @@ def measure(size: Size, room: Path, before: Path | None) -> list[Figure]:
 
 def figures(tallies: dict[tuple[str, str, int], Tally], size: Size) -> list[Figure]:
     """What was measured, then what is compared; a ratio is the median over rounds."""
-    found = [
+    ratios = [
         Figure(
             f"{who}: {what}, {n} connections",
             median(tally.per_cpu),
@@ -126,19 +126,19 @@ def figures(tallies: dict[tuple[str, str, int], Tally], size: Size) -> list[Figu
 
     for n in CONNECTIONS:
         echo, score = tallies["echo", "echo", n], tallies["now", "score", n]
-        found.append(ratio(f"echo / score, {n} connections", 2.5, echo.per_cpu, score.per_cpu, "per processor second"))
+        ratios.append(ratio(f"echo / score, {n} connections", 2.5, echo.per_cpu, score.per_cpu, "per processor second"))
         for what, target in (("score", 1 / 5), ("clicks", 1 / 3)) if ("before", "score", n) in tallies else ():
             old, new = tallies["before", what, n], tallies["now", what, n]
             how = f"per processor second; by the clock {median(old.rate) / median(new.rate):.2f}"
-            found.append(ratio(f"before / now: {what}, {n} connections", target, old.per_cpu, new.per_cpu, how))
+            ratios.append(ratio(f"before / now: {what}, {n} connections", target, old.per_cpu, new.per_cpu, how))
     eight = tallies["now", "score", 8]
-    found.append(ratio("99 % of score / of echo, 8", 3, eight.slow_ms, tallies["echo", "echo", 8].slow_ms, "times"))
+    ratios.append(ratio("99 % of score / of echo, 8", 3, eight.slow_ms, tallies["echo", "echo", 8].slow_ms, "times"))
     if ("now", "score while it learns", 8) in tallies:
         busy = tallies["now", "score while it learns", 8].slow_ms
-        found.append(
+        ratios.append(
             ratio("99 % of score while it learns / not, 8", 2, [median(busy)], [median(eight.slow_ms)], "times")
         )
-    return found
+    return ratios
 
 
 def note(tallies: dict[tuple[str, str, int], Tally], who: str, what: str, n: int, one: tuple[float, ...]) -> None:
@@ -240,14 +240,14 @@ def serve(store: Path, tree: Path) -> Iterator[tuple[int, int]]:
     config = store.parent / "serve.toml"
     config.write_text("rate = 1e9\n")
     words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store), "--no-learn", "--config", str(config)]
-    with started(words, tree) as found:
-        yield found
+    with started(words, tree) as server:
+        yield server
 
 
 @contextmanager
 def serve_echo() -> Iterator[tuple[int, int]]:
-    with started([sys.executable, "-c", ECHO], HERE) as found:
-        yield found
+    with started([sys.executable, "-c", ECHO], HERE) as server:
+        yield server
 
 
 @contextmanager

@@ -123,10 +123,10 @@ def _walk(home: str) -> list[type]:
     modules = [root]
     for info in pkgutil.iter_modules(getattr(root, "__path__", [])):
         modules.append(importlib.import_module(f"{home}.{info.name}"))
-    return [cls for module in modules for cls in _named(module)]
+    return [cls for module in modules for cls in _classes_with_names(module)]
 
 
-def _named(module: ModuleType) -> list[type]:
+def _classes_with_names(module: ModuleType) -> list[type]:
     """Classes that a module defines and gives a name."""
     return [
         cls
@@ -149,7 +149,7 @@ def _in_file(kind: str, path: Path) -> type:
         exec(compile(code, str(path), "exec"), vars(module))
     except Exception as error:
         raise UserError(f"{path}: could not be loaded: {type(error).__name__}: {error}") from error
-    classes = _named(module)
+    classes = _classes_with_names(module)
     if len(classes) != 1:
         raise UserError(f"{path}: expected one class with a `name`, found {len(classes)}")
     return classes[0]

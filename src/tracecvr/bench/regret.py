@@ -165,7 +165,7 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
     if not fair:
         return pl.DataFrame(schema=SCHEMA)
     best = min(fair, key=lambda name: scores[name].mean)
-    ends = [_named(course, role) for role in ("lower", "upper")]
+    ends = [_label_of(course, role) for role in ("lower", "upper")]
     rows = []
     for line in course.lines:
         ours = scores[line.name]
@@ -200,7 +200,7 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
     return pl.DataFrame(rows, SCHEMA)
 
 
-def _named(course: Course, role: str) -> str | None:
+def _label_of(course: Course, role: str) -> str | None:
     return next((line.name for line in course.lines if line.facts["role"] == role), None)
 
 

@@ -88,14 +88,14 @@ class Outcome:
         """Rows that are no upper bound."""
         return [line for line in self.lines if line.facts["role"] != "upper"]
 
-    def ranked(self, metric: str, column: str) -> list[Line]:
+    def rank(self, metric: str, column: str) -> list[Line]:
         """Rows that are no upper bound and have a metric, the best first."""
         known = [(mean, line) for line in self.fair if (mean := line.mean(column)) is not None]
         return [line for _, line in sorted(known, key=lambda one: one[0], reverse=metric in stats.HIGHER_IS_BETTER)]
 
     def best_other(self, line: Line, metric: str, column: str, variant: str | None = None) -> Line | None:
         """The best row but for one, in whichever form or in one."""
-        others = (one for one in self.ranked(metric, column) if one is not line)
+        others = (one for one in self.rank(metric, column) if one is not line)
         return next((one for one in others if variant in (None, one.facts["variant"])), None)
 
     def base_of(self, line: Line) -> Line | None:
@@ -375,7 +375,7 @@ def _differences(outcome: Outcome, pooled: bool) -> Table:
             row.append(difference_cell(difference))
         if base is not None or (against_best and line.facts["role"] != "upper"):
             table.rows.append([Text(line.name), Text("best other" if base is None else base.name), *row])
-    firsts = {m: outcome.ranked(m, column_of(m, pooled))[:2] for m in metrics} if against_best else {}
+    firsts = {m: outcome.rank(m, column_of(m, pooled))[:2] for m in metrics} if against_best else {}
     if named := [f"{' before '.join(line.name for line in two)} in {NAMES[m]}" for m, two in firsts.items() if two]:
         table.notes.append(f"Best: {', '.join(named)}.")
     table.notes += interval_notes(over)

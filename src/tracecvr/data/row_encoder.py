@@ -62,13 +62,13 @@ def compile_column(column: Column) -> Read:
         case Growing():
             return _growing(column, rare)
         case Hashed():
-            return _hashed(column, rare)
+            return _read_hashed(column, rare)
         case Vocabulary():
             return _vocabulary(column, rare)
         case Modulo():
             return _modulo(column, rare)
         case Binned():
-            return _binned(column, rare)
+            return _read_binned(column, rare)
     return rare
 
 
@@ -113,7 +113,7 @@ def _number(value: Any) -> float | int | None:
     return value if type(value) is float and abs(value) < 1e300 else None
 
 
-def _hashed(column: Hashed, rare: Read) -> Read:
+def _read_hashed(column: Hashed, rare: Read) -> Read:
     size, digest = column.size, xxhash.xxh3_64_intdigest
 
     def read(value: Any) -> int:
@@ -155,7 +155,7 @@ def _modulo(column: Modulo, rare: Read) -> Read:
     return read
 
 
-def _binned(column: Binned, rare: Read) -> Read:
+def _read_binned(column: Binned, rare: Read) -> Read:
     ends = edges(column)
     missing = bisect(ends, -1.0)
 

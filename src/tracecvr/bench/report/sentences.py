@@ -61,7 +61,7 @@ def _deciding(outcome: Outcome) -> str | None:
 
 def _leader(outcome: Outcome) -> Line | None:
     metric = _deciding(outcome)
-    return None if metric is None else next(iter(outcome.ranked(metric, column_of(metric, pooled=False))), None)
+    return None if metric is None else next(iter(outcome.rank(metric, column_of(metric, pooled=False))), None)
 
 
 def _verdict(outcome: Outcome) -> list[Sentence]:
