@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -18,7 +19,7 @@ import pytest
 from crashing import OVER_HTTP, Toll, free_port, replayed, send_over, small_events, small_store, survived
 from tracecvr.base.config import HOUR
 from tracecvr.online.client import Client
-from tracecvr.online.service.serve import Address, _url
+from tracecvr.online.service.serve import Address
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -114,7 +115,7 @@ def test_it_says_where_it_listens_once_it_does(tmp_path: Path) -> None:
     ],
 )
 def test_its_address_is_one_to_be_called(address: Address, url: str) -> None:
-    assert _url(address, 81) == url
+    assert replace(address, port=81).url == url
 
 
 def test_a_learner_ends_when_nobody_holds_its_standard_input(tmp_path: Path) -> None:

@@ -114,21 +114,21 @@ def _serve(folder: Path, port: int, wanted: str, after: int) -> None:
     from tracecvr.online.service.scoring import Service
 
     die = partial(_die, wanted=wanted, left=[after])
-    commit, scored, read = Service.commit, Service._scored, Service._read
+    commit, make_events, read = Service.commit, Service._events, Service.read
 
     async def committing(self: Service, events: Any) -> Any:
         die("pulled")
         return await commit(self, events)
 
-    def scoring(self: Service, batch: Any) -> Any:
+    def making(self: Service, clicks: Any) -> Any:
         die("acknowledged")  # the request before this one was answered
-        return scored(self, batch)
+        return make_events(self, clicks)
 
     def reading(self: Service, contents: Any) -> Any:
         die("acknowledged")
         return read(self, contents)
 
-    Service.commit, Service._scored, Service._read = committing, scoring, reading  # type: ignore[assignment, method-assign]
+    Service.commit, Service._events, Service.read = committing, making, reading  # type: ignore[assignment, method-assign]
     _mortal_log(die, "append_all")
     _command("serve", folder, "--port", port, "--no-learn")
 

@@ -33,7 +33,7 @@ def fast_score(engine: Engine) -> Score | None:
     shift = np.float32(np.log(engine.schema.negatives_kept))
 
     def score(x: Ids) -> npt.NDArray[np.float32]:
-        return net(x)[:, 0] + shift
+        return net(x) + shift
 
     return score if _agrees(engine, score) else None
 

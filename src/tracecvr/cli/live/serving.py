@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +66,12 @@ def serve(
     replica_token: Annotated[
         Path | None, typer.Option(help="File that holds a token of that service, of the scope replicate.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Scoring processes beside it, which share a port of their own.")
+    ] = None,
+    scoring_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="That port; the one after --port by default.")
+    ] = None,
     learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Run the learner beside it, or not.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second of each token, 500.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Events or clicks of one request, 500.")] = None,
@@ -77,7 +85,7 @@ def serve(
     """Serve a live model over HTTP: score, accept events, watch it learn at /."""
     try:
         from tracecvr.online.service.options import Options
-        from tracecvr.online.service.serve import Address
+        from tracecvr.online.service.serve import Address, scoring_workers
         from tracecvr.online.service.serve import serve as answer
     except ImportError:
         raise UserError("the service is an extra: pip install 'tracecvr[serve]'") from None
@@ -87,14 +95,20 @@ def serve(
     flags |= {"host_names": tuple(host_name) if host_name else None}
     flags |= {"certificate": certificate, "key": key, "learn": learn, "rate": rate, "batch": batch}
     flags |= {"source": source, "start": start, "announce": announce, "source_config": source_config}
-    flags |= {"replica": replica, "replica_token": replica_token}
+    flags |= {"replica": replica, "replica_token": replica_token, "workers": workers, "scoring_port": scoring_port}
     chosen = Options.from_file_and_flags(config, flags)
     address = Address(chosen.host, chosen.port, chosen.path("certificate"), chosen.path("key"), chosen.host_names)
     if chosen.replica is not None:
         _serve_replica(chosen, address)
         return
     opened_store = _open_or_make(chosen.path("store"), chosen.path("model"))
-    answer(opened_store, chosen.path("tokens"), address, chosen, chosen.learn, _pull(chosen), _say_where)
+    tokens_file, source_of_events = chosen.path("tokens"), _pull(chosen)
+    with ExitStack() as beside:
+        if chosen.workers:
+            port = chosen.scoring_port if chosen.scoring_port is not None else chosen.port and chosen.port + 1
+            where = scoring_workers(opened_store, chosen.workers, tokens_file, replace(address, port=port), chosen)
+            typer.echo(f"scoring: {beside.enter_context(where).url}, {chosen.workers} processes", err=True)
+        answer(opened_store, tokens_file, address, chosen, chosen.learn, source_of_events, _say_where)
 
 
 def _serve_replica(options: Options, address: Address) -> None:
@@ -104,8 +118,8 @@ def _serve_replica(options: Options, address: Address) -> None:
     from tracecvr.online.service.replica import opened
     from tracecvr.online.service.serve import serve_replica
 
-    for name in ("model", "source", "announce"):
-        if getattr(options, name) is not None:
+    for name in ("model", "source", "announce", "workers"):
+        if getattr(options, name):
             raise UserError(f"--{name} is for the writer: leave it out beside --replica")
     assert options.replica is not None
     with TemporaryDirectory(prefix="tracecvr_replica_") as room:

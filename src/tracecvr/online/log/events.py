@@ -102,7 +102,7 @@ class Reader:
         if user is not None and not isinstance(user, str):
             raise UserError(f"user is {user!r}: expected text")
         if kind == CLICK:
-            return self.read_click(content.get("click_id"), ts, content.get("features"), user)[0]
+            return self.make_click(content.get("click_id"), ts, self.values(content.get("features")), user)
         click, ts = _key_of(content.get("click_id")), self.times.read(ts)
         if "features" in content:
             raise UserError(f"a {content['type']} has no features: they belong to its click")
@@ -111,10 +111,10 @@ class Reader:
             raise UserError(f"event_id is {given!r}: expected text")
         return Event(f"a{kind}:{click}:{ts}" if given is None else f"e{given}", kind, click, ts, user, None)
 
-    def read_click(self, click_id: object, ts: object, features: object, user: str | None) -> tuple[Event, list[Any]]:
-        """A click as the log keeps it, and its raw values."""
-        key, seconds, values = _key_of(click_id), self.times.read(ts), self.values(features)
-        return Event(f"c{key}", CLICK, key, seconds, user, body_of(values)), values
+    def make_click(self, click_id: object, ts: object, values: Sequence[Any], user: str | None) -> Event:
+        """A click as the log keeps it, of its raw values in the order of columns."""
+        key = _key_of(click_id)
+        return Event(f"c{key}", CLICK, key, self.times.read(ts), user, body_of(values))
 
     def read_tolerantly(self, content: object) -> tuple[Event, int]:
         """The same of an event that was not made for us: columns that are unknown here are left out, and counted."""

@@ -54,7 +54,7 @@ from tracecvr.online.service.limits import (
 )
 from tracecvr.online.service.published import published
 from tracecvr.online.service.scorer import NotReadyError
-from tracecvr.online.service.scoring import Scoring, Service
+from tracecvr.online.service.scoring import Scoring, Service, run_by_size
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.forecast import NewestForecasts
 from tracecvr.online.upkeep.status import status_of, ticks_of, versions_of
@@ -123,8 +123,8 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Accept actions; answered once they are on disk."""
         if any(action.type == "click" for action in batch.events):
             raise HTTPException(422, "clicks go to /v1/clicks")
-        contents = (action.given() for action in batch.events)
-        receipt = await service.commit(await service.read(contents, len(batch.events)))
+        contents = [action.given() for action in batch.events]
+        receipt = await service.commit(await run_by_size(service.read, contents))
         return bodies.Receipt(**bodies.Receipt.facts(receipt, service.store.times))
 
     @app.get("/v1/clicks/{click_id:path}", responses=ERRORS, dependencies=[need("score")])

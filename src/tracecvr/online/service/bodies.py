@@ -6,6 +6,7 @@ nobody else is answered.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -19,7 +20,6 @@ from pydantic import (
     model_validator,
 )
 
-from tracecvr.base.metrics import probability
 from tracecvr.online.log.event_log import Receipt as Committed
 from tracecvr.online.log.times import Times
 from tracecvr.online.service.published import File
@@ -117,13 +117,19 @@ class Promoted(BaseModel):
     model: str | None = Field(default=None, description="the challenger that serves; left out: the store's own model")
 
 
+def score_of(log_odds: float) -> dict[str, float]:
+    """The probability of a conversion, and its log-odds."""
+    small = math.exp(-abs(log_odds))
+    return {"probability": (1.0 if log_odds >= 0 else small) / (1.0 + small), "log_odds": log_odds}
+
+
 class Score(BaseModel):
     probability: float
     log_odds: float
 
     @classmethod
     def of(cls, log_odds: float) -> Score:
-        return cls(probability=float(probability(log_odds)), log_odds=float(log_odds))  # type: ignore[arg-type]
+        return cls(**score_of(log_odds))
 
 
 _BY = "the challenger that answered; left out: the store's own model"
@@ -134,11 +140,6 @@ class Scored(Score):
 
     version: int | None = None
     model: str | None = Field(default=None, description=_BY)
-
-    @classmethod
-    def by(cls, log_odds: float, version: int, model: str | None, usual: int, serving: str | None) -> Scored:
-        score = dict(Score.of(log_odds))
-        return cls(**score) if (version, model) == (usual, serving) else cls(**score, version=version, model=model)
 
 
 class _Told(BaseModel):
@@ -181,10 +182,6 @@ class Receipt(BaseModel):
 class Answered(Score):
     version: int
     model: str | None = Field(default=None, description=_BY)
-
-    @classmethod
-    def by(cls, version: int, model: str | None, log_odds: float) -> Answered:
-        return cls(**dict(Score.of(log_odds)), version=version, model=model)
 
 
 class Registered(Receipt, _Told):

@@ -11,18 +11,18 @@ import math
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Response
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
-from tracecvr.base.metrics import probability
 from tracecvr.data.encoder import TextColumn
 from tracecvr.online.service import bodies
 from tracecvr.online.service.guards import ERRORS, need
-from tracecvr.online.service.scoring import FEW, Scoring
+from tracecvr.online.service.routing import Asked
+from tracecvr.online.service.scoring import Scoring, run_by_size
 
 NAME = "tracecvr"
 """What the model is called. Which of the store's models answers is decided as for `/v1/score`."""
 _TEXT, _NUMBERS = "BYTES", "FP64"
+_OUTPUTS = ("probability", "log_odds")
 
 
 class Input(BaseModel):
@@ -103,25 +103,20 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
     async def infer(name: str, asked: Inference) -> Response:
         """Score clicks without registering them."""
         _refuse_other(name)
-        features = _clicks(asked.inputs, service.limits.batch)
-        few = len(features) <= FEW
-        answers, version = service.answer(features) if few else await run_in_threadpool(service.answer, features)
-        log_odds = [answer.log_odds for answer in answers.answers]
-        wanted = [str(output.get("name")) for output in asked.outputs] if asked.outputs else list(_OUTPUTS)
+        clicks = _clicks(asked.inputs, service.limits.batch)
+        values, version = await run_by_size(service.read_values, clicks), service.scorer.ready().version
+        answers = (await service.answer([Asked(one) for one in values])).answers
+        service.gauges.scored.inc(len(answers))
+        scores = [bodies.score_of(answer.log_odds) for answer in answers]
+        wanted = [str(output.get("name")) for output in asked.outputs] if asked.outputs else _OUTPUTS
         if unknown := [name for name in wanted if name not in _OUTPUTS]:
             raise HTTPException(422, f"there is no output {unknown[0][:40]!r}: there are {', '.join(_OUTPUTS)}")
         outputs = [
-            Output(name=name, shape=[len(log_odds)], datatype=_NUMBERS, data=_OUTPUTS[name](log_odds))
+            Output(name=name, shape=[len(scores)], datatype=_NUMBERS, data=[score[name] for score in scores])
             for name in wanted
         ]
         inferred = Inferred(model_name=NAME, model_version=str(version), id=asked.id, outputs=outputs)
         return Response(inferred.model_dump_json(exclude_none=True), media_type="application/json")
-
-
-_OUTPUTS: dict[str, Any] = {
-    "probability": lambda log_odds: [float(probability(value)) for value in log_odds],
-    "log_odds": lambda log_odds: log_odds,
-}
 
 
 def _refuse_other(name: str) -> None:

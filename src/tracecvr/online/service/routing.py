@@ -22,7 +22,7 @@ _log = logging.getLogger("tracecvr.serve")
 class Asked(NamedTuple):
     """A click to be answered: raw values in the order of columns, and its id and user if it is registered."""
 
-    values: list[Any]
+    values: Sequence[Any]
     click: int | None = None
     user: str | None = None
 
@@ -124,7 +124,7 @@ class RoutedScorer:
             scorer = routes.by(routes.traffic.model, self.own)
             scored = scorer.score([click.values for click in clicks])
             model = scorer.store.model
-            return Answers([Answer(s, scored.version, model) for s in scored.log_odds.tolist()], scored.unreadable)
+            return Answers([Answer(s, scored.version, model) for s in scored.log_odds], scored.unreadable)
         parts: dict[LiveScorer, list[int]] = {}
         for index, model in enumerate(routes.traffic.models(self._values(clicks, routes.traffic.column))):
             parts.setdefault(routes.by(model, self.own), []).append(index)
@@ -133,7 +133,7 @@ class RoutedScorer:
         for scorer, indices in parts.items():
             scored = scorer.score([clicks[index].values for index in indices])
             unreadable.update(scored.unreadable)
-            for index, log_odds in zip(indices, scored.log_odds.tolist(), strict=True):
+            for index, log_odds in zip(indices, scored.log_odds, strict=True):
                 answers[index] = Answer(log_odds, scored.version, scorer.store.model)
         return Answers([answers[index] for index in range(len(clicks))], dict(unreadable))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tracecvr.base.errors import UserError
@@ -37,7 +37,7 @@ class ServingModel:
 class Scored(NamedTuple):
     """Answers to one request."""
 
-    log_odds: npt.NDArray[np.float32]
+    log_odds: list[float]
     version: int
     unreadable: dict[str, int]
     """Of each column, how many values could not be read and counted as missing."""
@@ -70,10 +70,10 @@ class LiveScorer:
     def score(self, clicks: Sequence[Sequence[Any]]) -> Scored:
         """Log-odds of clicks, of which raw values are given, and counts of their bad values."""
         model, (x, unreadable) = self.ready(), self.store.reader.encode_clicks(clicks)
-        if model.fast is not None and np.isfinite(log_odds := model.fast(x)).all():
+        if model.fast is not None and math.isfinite(sum(log_odds := model.fast(x).tolist())):
             return Scored(log_odds, model.version, unreadable)
         with self._asking:
-            return Scored(model.engine.score(torch.from_numpy(x)), model.version, unreadable)
+            return Scored(model.engine.score(torch.from_numpy(x)).tolist(), model.version, unreadable)
 
     def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
         """Log-odds of a click given what is known of it at a clock, and what that is."""

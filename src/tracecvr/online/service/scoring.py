@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 from fastapi import HTTPException
 from fastapi.concurrency import run_in_threadpool
-from pydantic_core import to_json
+from msgspec import json
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.metrics import probability
 from tracecvr.online.challengers.status import challengers_of
 from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.events import Event
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
+from tracecvr.online.service.bodies import score_of
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import Limits, Load, RateLimiter
+from tracecvr.online.service.micro_batch import MicroBatch
 from tracecvr.online.service.routing import Answers, Asked, RoutedScorer
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import bad_values, figures_of, newest_time
@@ -35,48 +35,66 @@ FEW = 16
 """Clicks that are answered at once, without a thread: one or two milliseconds."""
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+async def run_by_size(work: Callable[[Sequence[Item]], Result], items: Sequence[Item]) -> Result:
+    """Work on clicks or events: a few at once, many in a thread, so that others get their turns."""
+    return work(items) if len(items) <= FEW else await run_in_threadpool(work, items)
+
+
+class Registration(NamedTuple):
+    """A click to be registered and scored, by its raw values."""
+
+    click_id: int | str
+    ts: int | float | str
+    values: Sequence[Any]
+    user: str | None
+
+
 class Scoring:
     """What routes share that score clicks: those of the service, and those of a replica."""
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits) -> None:
         self.store, self.tokens, self.limits = store, tokens, limits
         self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
+        self._batch = MicroBatch(self.scorer.score)
         self.latency, self.load = Latency(self.gauges.seconds), Load(limits.requests)
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
-        few = len(batch.features) <= FEW
-        return self._score(batch) if few else await run_in_threadpool(self._score, batch)
+        return await self.score_values(await run_by_size(self.read_values, batch.features))
 
-    def answer(self, clicks: list[dict[str, Any]]) -> tuple[Answers, int]:
-        """Scores of clicks by their features, and the version that serves; or an error that names the wrong one."""
-        asked = []
+    async def score_values(self, clicks: Sequence[Sequence[Any]]) -> bytes:
+        """The same of clicks by their raw values. Of each it is told who answered, if that is not who serves."""
+        answers, unreadable = await self.answer([Asked(values) for values in clicks])
+        self.gauges.scored.inc(len(clicks))
+        serving = self.scorer.ready()
+        usual = (serving.version, serving.name)
+        scores = [
+            score_of(a.log_odds) if a[1:] == usual else score_of(a.log_odds) | _by(a.version, a.model) for a in answers
+        ]
+        content = _by(*usual) | {"scores": scores}
+        return json.encode(content | {"bad_values": unreadable} if unreadable else content)
+
+    def read_values(self, clicks: Sequence[dict[str, Any]]) -> list[list[Any]]:
+        """The raw values of clicks, or an error that names the wrong one."""
+        values = []
         for number, features in enumerate(clicks):
             try:
                 self._refuse_long(features)
-                asked.append(Asked(self.store.reader.values(features)))
+                values.append(self.store.reader.values(features))
             except UserError as error:
                 raise HTTPException(422, f"click {number}: {error}") from None
-        version = self.scorer.ready().version
-        answers = self.scorer.score(asked)
-        self.gauges.scored.inc(len(clicks))
-        return answers, version
+        return values
 
-    def _score(self, batch: bodies.Features) -> bytes:
-        serving = self.scorer.ready()
-        (answers, unreadable), _ = self.answer(batch.features)
-        content = {"version": serving.version} | ({} if serving.name is None else {"model": serving.name})
-        scores = _scores([answer.log_odds for answer in answers])
-        for score, answer in zip(scores, answers, strict=True):
-            if answer[1:] != (serving.version, serving.name):
-                score |= _by(*answer[1:])
-        return to_json(content | {"scores": scores} | ({"bad_values": unreadable} if unreadable else {}))
+    async def answer(self, clicks: Sequence[Asked]) -> Answers:
+        """The scores of clicks."""
+        return await (self._batch.score(clicks) if len(clicks) <= FEW else run_by_size(self.scorer.score, clicks))
 
-    async def read(self, contents: Iterable[dict[str, Any]], count: int) -> list[Event]:
-        """Actions, or an error that names the one that is wrong. Of many, in a thread: others get their turns."""
-        return self._read(contents) if count <= FEW else await run_in_threadpool(self._read, contents)
-
-    def _read(self, contents: Iterable[dict[str, Any]]) -> list[Event]:
+    def read(self, contents: Sequence[dict[str, Any]]) -> list[Event]:
+        """Actions, or an error that names the one that is wrong."""
         events = []
         for number, content in enumerate(contents):
             try:
@@ -164,32 +182,39 @@ class Service(Scoring):
 
     async def register(self, batch: bodies.Clicks) -> bytes:
         """The answer to clicks that are on disk when this returns."""
-        few = len(batch.clicks) <= FEW
-        events, answers = self._scored(batch) if few else await run_in_threadpool(self._scored, batch)
-        receipt = await self.commit(events)
-        self.gauges.scored.inc(len(events))
-        known = [receipt.answers.get(e.event, a) for e, a in zip(events, answers.answers, strict=True)]
-        scores = [s | _by(*a[1:]) for s, a in zip(_scores([log_odds for log_odds, *_ in known]), known, strict=True)]
-        content = {"scores": scores, **bodies.Receipt.facts(receipt, self.store.times)}
-        return to_json(content | ({"bad_values": answers.unreadable} if answers.unreadable else {}))
+        return await self.register_values(await run_by_size(self._read_clicks, batch.clicks))
 
-    def _scored(self, batch: bodies.Clicks) -> tuple[list[Event], Answers]:
-        """Clicks as the log keeps them, with what they are answered."""
-        events: list[Event] = []
-        clicks: list[Asked] = []
-        reader = self.store.reader
-        for number, click in enumerate(batch.clicks):
+    def _read_clicks(self, clicks: Sequence[bodies.Click]) -> list[Registration]:
+        for number, click in enumerate(clicks):
             try:
                 self._refuse_long(vars(click))
-                self._refuse_long(click.features)
-                event, values = reader.read_click(click.click_id, click.ts, click.features, click.user)
             except UserError as error:
                 raise HTTPException(422, f"click {number}: {error}") from None
-            events.append(event)
-            clicks.append(Asked(values, event.click, click.user))
-        answers = self.scorer.score(clicks)
-        pairs = zip(events, answers.answers, strict=True)
-        return [event._replace(score=a[0], version=a[1], model=a[2]) for event, a in pairs], answers
+        pairs = zip(clicks, self.read_values([click.features for click in clicks]), strict=True)
+        return [Registration(click.click_id, click.ts, values, click.user) for click, values in pairs]
+
+    async def register_values(self, clicks: Sequence[Registration]) -> bytes:
+        """The same of clicks by their raw values."""
+        events = await run_by_size(self._events, clicks)
+        asked = [Asked(click.values, event.click, click.user) for click, event in zip(clicks, events, strict=True)]
+        answers, unreadable = await self.answer(asked)
+        pairs = zip(events, answers, strict=True)
+        receipt = await self.commit([event._replace(score=a[0], version=a[1], model=a[2]) for event, a in pairs])
+        self.gauges.scored.inc(len(events))
+        known = [receipt.answers.get(event.event, a) for event, a in zip(events, answers, strict=True)]
+        scores = [score_of(log_odds) | _by(version, model) for log_odds, version, model in known]
+        content = {"scores": scores, **bodies.Receipt.facts(receipt, self.store.times)}
+        return json.encode(content | {"bad_values": unreadable} if unreadable else content)
+
+    def _events(self, clicks: Sequence[Registration]) -> list[Event]:
+        """Clicks as the log keeps them."""
+        events: list[Event] = []
+        for number, click in enumerate(clicks):
+            try:
+                events.append(self.store.reader.make_click(click.click_id, click.ts, click.values, click.user))
+            except UserError as error:
+                raise HTTPException(422, f"click {number}: {error}") from None
+        return events
 
     async def commit(self, events: list[Event]) -> Receipt:
         """On disk when this returns."""
@@ -213,11 +238,6 @@ class Service(Scoring):
                 for column, count in bad_values(newest["counts"]).items():
                     self.gauges.bad_values.labels(column).set(count)
         self.gauges.compare(challengers_of(self.store, self.log))
-
-
-def _scores(log_odds: list[float]) -> list[dict[str, Any]]:
-    pairs = zip(probability(np.array(log_odds)).tolist(), log_odds, strict=True)
-    return [{"probability": rate, "log_odds": score} for rate, score in pairs]
 
 
 def _by(version: int, model: str | None) -> dict[str, Any]:

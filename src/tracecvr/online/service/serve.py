@@ -11,8 +11,9 @@ import ipaddress
 import logging
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from tracecvr.online.service.connections import Config
 from tracecvr.online.service.learner_process import LearnerProcess
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.replica import Mirror, replica
+from tracecvr.online.service.workers import Workers
 from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pumping
 from tracecvr.online.store.store import Store
@@ -40,6 +42,11 @@ class Address:
     key: Path | None = None
     names: tuple[str, ...] = ()
     """By which it is asked, beside localhost and the host."""
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
 
     def asked_by(self, tokens: Tokens) -> tuple[str, ...]:
         """All such names, where names are checked."""
@@ -66,6 +73,25 @@ def serve(
             listening,
             heard,
         )
+
+
+@contextmanager
+def scoring_workers(
+    store: Store, count: int, tokens: Path | None, address: Address, limits: Limits
+) -> Iterator[Address]:
+    """So many replicas of a store, each a process, that share one port: the kernel gives each of them connections."""
+    _allow(tokens, address)
+    with _bound(address, shared=True) as held:  # it does not listen: a port that is taken is an error here, not there
+        where = replace(address, port=held.getsockname()[1])
+        with Workers(count, _score, store.folder, tokens, where, limits):
+            yield where
+
+
+def _score(folder: Path, tokens: Path | None, address: Address, limits: Limits) -> None:
+    known = _allow(tokens, address)
+    with _bound(address, shared=True) as listening:
+        app = replica(Store.open(folder, check=False), known, limits, None, address.asked_by(known))
+        _answer(app, address, limits, listening, lambda _: None)
 
 
 def serve_replica(
@@ -102,7 +128,7 @@ def _answer(
 
     def listens() -> None:
         _settle()
-        heard(_url(address, listening.getsockname()[1]))
+        heard(replace(address, port=listening.getsockname()[1]).url)
 
     Server(config, listens).run([listening])
 
@@ -130,21 +156,17 @@ def _settle() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _url(address: Address, port: int) -> str:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    return f"{'http' if address.certificate is None else 'https'}://{host}:{port}"
-
-
-def _bound(address: Address) -> socket.socket:
-    """Bind the address before anything else is started, so that an error leaves no learner behind."""
+def _bound(address: Address, shared: bool = False) -> socket.socket:
+    """Bind the address before anything else is started, so that an error leaves no learner behind. A shared one may be
+    bound by several processes of this user."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # named, or asyncio leaves Nagle's delay on
+    # The protocol is named, or asyncio leaves Nagle's delay on.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
         )  # not to wait for connections of one killed before
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
         listener.bind((address.host, address.port))
     except OSError as error:
         listener.close()
