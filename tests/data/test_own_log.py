@@ -31,7 +31,22 @@ from tracecvr.runs.spec import dataset_of
 
 Write = Callable[[Path, planted.Log], tuple[Path, Counter[str]]]
 SHAPES: dict[str, Write] = {"clicks": planted.write_clicks, "events": planted.write_events}
-RUN = ("--data", "logs", "--set", "interval=20d", "--set", "hidden=8", "--set", "batch_size=512", "--threads", "1")
+RUN = (
+    "--data",
+    "logs",
+    "--set",
+    "interval=20d",
+    "--set",
+    "hidden=8",
+    "--set",
+    "warm_epochs=1",
+    "--set",
+    "warm_batch_size=256",
+    "--set",
+    "batch_size=512",
+    "--threads",
+    "1",
+)
 
 
 @pytest.fixture(params=SHAPES)

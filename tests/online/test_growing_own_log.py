@@ -29,6 +29,8 @@ QUICK = (
     "--set",
     "warm_epochs=1",
     "--set",
+    "warm_batch_size=256",
+    "--set",
     "interval=1d",
     "--set",
     "until=9d",

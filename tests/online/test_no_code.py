@@ -20,7 +20,20 @@ from tracecvr.online.learner.learner import opened
 from tracecvr.online.store import file_hashes
 
 LOG = [word for key, value in OPTIONS.items() for word in ("--data-set", f"{key}={value}")]
-RUN = ["run", "--data", "synthetic", *LOG, "--set", "hidden=8", "--threads", "1"]
+RUN = [
+    "run",
+    "--data",
+    "synthetic",
+    *LOG,
+    "--set",
+    "hidden=8",
+    "--set",
+    "warm_epochs=1",
+    "--set",
+    "warm_batch_size=256",
+    "--threads",
+    "1",
+]
 TRAP = """
 from pathlib import Path
 Path({marker!r}).write_text("executed")

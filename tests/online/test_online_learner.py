@@ -104,7 +104,21 @@ def test_the_log_as_a_table_is_a_benchmark(made: Made, tmp_path: Path, call: Cal
     finish(store)
     assert call("replay-log", store.folder, "--table", tmp_path / "table") == 0
     words = ("--method", "vanilla", "--data", "synthetic", "--source", tmp_path / "table", "--out", tmp_path / "run")
-    assert call("run", *words, "--set", "hidden=16,8", "--threads", "1") == 0
+    assert (
+        call(
+            "run",
+            *words,
+            "--set",
+            "hidden=16,8",
+            "--set",
+            "warm_epochs=1",
+            "--set",
+            "warm_batch_size=256",
+            "--threads",
+            "1",
+        )
+        == 0
+    )
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["cost"]["clicks"] > 500
     assert "kept live" in result["data"]["notes"][-1]
@@ -426,7 +440,22 @@ def test_from_a_log_to_a_model_that_learns_by_the_command_line(
 ) -> None:
     data = ["--data", "synthetic", *(w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}"))]
     store, events = tmp_path / "store", tmp_path / "events.jsonl"
-    assert call("init", store, *data, "--set", "hidden=16,8", "--lateness", "30min") == 0
+    assert (
+        call(
+            "init",
+            store,
+            *data,
+            "--set",
+            "hidden=16,8",
+            "--set",
+            "warm_epochs=1",
+            "--set",
+            "warm_batch_size=256",
+            "--lateness",
+            "30min",
+        )
+        == 0
+    )
     assert call("init", store, *data) == 2
     capsys.readouterr()
     assert call("events", *data) == 0

@@ -464,7 +464,20 @@ def test_set_aside_and_reopened_by_the_command_line(
 ) -> None:
     data = ["--data", "synthetic", *(w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}"))]
     store, events = tmp_path / "store", tmp_path / "events.jsonl"
-    words = ("--method", "vanilla", "--set", "hidden=16,8", "--time", "unix-ms", "--origin", "2024-01-01T00:00:00Z")
+    words = (
+        "--method",
+        "vanilla",
+        "--set",
+        "hidden=16,8",
+        "--set",
+        "warm_epochs=1",
+        "--set",
+        "warm_batch_size=256",
+        "--time",
+        "unix-ms",
+        "--origin",
+        "2024-01-01T00:00:00Z",
+    )
     assert call("init", store, *data, *words) == 0
     assert "its stream starts at 259200 s, 2024-01-04T00:00:00Z" in (said := capsys.readouterr().out)
     assert "ts is Unix milliseconds, or ISO 8601 text with a zone; for example 1704326400000" in said
@@ -504,7 +517,20 @@ def test_a_log_with_a_calendar_is_fed_live_with_real_times(
     monkeypatch.chdir(tmp_path)
     assert call("inspect", "clicks.csv", "--zone", "Europe/Berlin", "--out", "schema.toml") == 0
     assert call("prepare", "logs", "--schema", "schema.toml", "--out", "table") == 0
-    words = ("--data", "logs", "--source", "table", "--method", "vanilla", "--set", "hidden=16,8")
+    words = (
+        "--data",
+        "logs",
+        "--source",
+        "table",
+        "--method",
+        "vanilla",
+        "--set",
+        "hidden=16,8",
+        "--set",
+        "warm_epochs=1",
+        "--set",
+        "warm_batch_size=256",
+    )
     capsys.readouterr()
     assert call("init", "store", *words) == 0
     store = Store.open(tmp_path / "store")

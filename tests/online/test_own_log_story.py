@@ -27,6 +27,8 @@ QUICK = (
     "--set",
     "warm_epochs=1",
     "--set",
+    "warm_batch_size=256",
+    "--set",
     "interval=5d",
     "--set",
     "until=50d",

@@ -36,7 +36,13 @@ def carry_out(
     source: Path | None = None,
     **settings: Any,
 ) -> Path:
-    given = {"hidden": "16,8", "batch_size": "128", "until": str(until)} | {k: str(v) for k, v in settings.items()}
+    given = {
+        "hidden": "16,8",
+        "batch_size": "128",
+        "warm_epochs": "1",
+        "warm_batch_size": "128",
+        "until": str(until),
+    } | {k: str(v) for k, v in settings.items()}
     run.run(spec_of(method, plugins, "synthetic", source, given, () if source else LOG, seed=4), out)
     return out
 

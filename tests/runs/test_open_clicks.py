@@ -132,7 +132,9 @@ def test_survival_is_counted_on_mature_clicks_when_labels_are_censored() -> None
 
 
 def test_a_run_writes_them_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    asked = spec(plan=Plan(posterior_every=2), method=Trace(hidden=(16, 8), batch_size=256))
+    asked = spec(
+        plan=Plan(posterior_every=2), method=Trace(hidden=(16, 8), batch_size=256, warm_epochs=1, warm_batch_size=256)
+    )
     run(asked, tmp_path / "whole")
 
     def crash(stage: str, done: int, total: int) -> None:

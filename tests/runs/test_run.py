@@ -45,7 +45,7 @@ def _threads() -> Iterator[None]:
 
 def spec(**changes: Any) -> Spec:
     plain = Spec(
-        method=Trace(hidden=(16, 8), batch_size=256),
+        method=Trace(hidden=(16, 8), batch_size=256, warm_epochs=1, warm_batch_size=256),
         plugins=(),
         data="synthetic",
         data_options=values(DATA),
@@ -194,7 +194,11 @@ def test_a_directory_with_another_run_is_refused(undisturbed: Path) -> None:
     with pytest.raises(UserError, match="method is 'trace' there, 'vanilla' here"):
         run(spec(method=Vanilla()), undisturbed, resume=True)
     with pytest.raises(UserError, match=r"config\.method\.lam is 0\.1 there, 0\.2 here"):
-        run(spec(method=Trace(hidden=(16, 8), batch_size=256, lam=0.2)), undisturbed, resume=True)
+        run(
+            spec(method=Trace(hidden=(16, 8), batch_size=256, warm_epochs=1, warm_batch_size=256, lam=0.2)),
+            undisturbed,
+            resume=True,
+        )
 
 
 @pytest.mark.parametrize("name", ["run.json", "result.json", "checkpoint"])
@@ -293,7 +297,20 @@ def test_a_prepared_log_gives_the_same_result(undisturbed: Path, tmp_path: Path)
 
 COMMAND = [
     *(sys.executable, "-m", "tracecvr.cli", "run", "--method", "trace", "--data", "synthetic", "--seed", "3"),
-    *("--threads", "1", "--set", "hidden=16,8", "--set", "batch_size=256", "--checkpoint-every", "0"),
+    *(
+        "--threads",
+        "1",
+        "--set",
+        "hidden=16,8",
+        "--set",
+        "batch_size=256",
+        "--set",
+        "warm_epochs=1",
+        "--set",
+        "warm_batch_size=256",
+        "--checkpoint-every",
+        "0",
+    ),
     *("--data-set", "clicks=6000", "--data-set", "days=6", "--data-set", "split=3d", "--data-set", "d_max=2d"),
     *("--data-set", "horizons=1h,1d,2d", "--data-set", "interval=6h"),
 ]

@@ -15,6 +15,8 @@ metrics = ["auc", "nll", "ece"]
 [set]
 hidden = [16, 8]
 batch_size = 256
+warm_epochs = 1
+warm_batch_size = 256
 posterior_every = 3
 [data.synthetic]
 clicks = 3000

@@ -68,7 +68,7 @@ def small_store(folder: Path, intervals: int, hourly: int = 12, method: type[Met
     base = folder.parent / f"base_{intervals}_{hourly}"
     if not base.exists():
         prepared.prepare_to(base, dataset, None)
-    chosen = method(hidden=(16, 8), batch_size=256)
+    chosen = method(hidden=(16, 8), batch_size=256, warm_epochs=1, warm_batch_size=256)
     return Store.create(folder, base, chosen, (), Settings(lateness=LATENESS, **settings))
 
 

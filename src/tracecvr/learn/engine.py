@@ -386,7 +386,7 @@ class Engine:
         for plugin in self.plugins:
             loss = loss + plugin.weight * plugin.loss(self.method, b)
         with larger_steps(self._main, self.stream.level_steps, self.method.rates):
-            take_step(self._optimisers.values(), loss, f"{self.method.name}, interval starting at {start} s")
+            take_step(self._optimisers.values(), loss, len(b), f"{self.method.name}, interval starting at {start} s")
         self.forget()
         self.steps += 1
 

@@ -1,0 +1,84 @@
+"""Adagrad of linear parts: its formula, whatever the batch, and that the stream goes on where warm-up ended."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tracecvr.checks.subject import plan_for, small_log
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.optimisers import LINEAR, Rates, made, take_step
+from tracecvr.learn.stream_learning import StreamLearning
+from tracecvr.methods.vanilla import Vanilla
+from tracecvr.nets.backbones import LinearPart, WideDeep
+from tracecvr.stream.source import TableSource
+
+SCHEMA = small_log().schema
+RATES = Rates(dense=1e-3, embedding=1e-3, weight_decay=0.0)
+
+
+class Linear(nn.Module):
+    """Nothing but a linear part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = LinearPart(SCHEMA, 1)
+
+
+def clicks(count: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(count)
+    ids = torch.stack([torch.randint(min(size, 4), (count,)) for size in SCHEMA.tables.values()], dim=1).int()
+    return ids, torch.rand(count).round()
+
+
+def learn(net: Linear, batches: list[tuple[Tensor, Tensor]], name: str = "adam") -> Tensor:
+    optimisers = made(name, net, RATES)
+    for x, label in batches:
+        loss = nn.functional.binary_cross_entropy_with_logits(net.part(x)[:, 0], label)
+        take_step(optimisers.values(), loss, len(x), "test")
+    return net.part.table.weight.detach()[:, 0]
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad", "lazy_adam"])
+def test_a_linear_part_learns_by_adagrad_of_summed_gradients(name: str) -> None:
+    batches = [clicks(7), clicks(40), clicks(3)]
+    weight = torch.zeros(sum(SCHEMA.tables.values()))
+    squares = torch.full_like(weight, 5.0)
+    starts = torch.tensor([0, *list(SCHEMA.tables.values())[:-1]]).cumsum(0)
+    for x, label in batches:
+        slots = x + starts
+        error = torch.sigmoid(weight[slots].sum(1)) - label
+        gradient = torch.zeros_like(weight)
+        gradient.index_put_((slots,), error[:, None].expand(slots.shape), accumulate=True)
+        squares += gradient**2
+        weight -= 0.2 * gradient / squares.sqrt()
+    torch.testing.assert_close(learn(Linear(), batches, name), weight)
+
+
+def test_what_a_click_teaches_does_not_depend_on_clicks_with_other_values() -> None:
+    x, label = clicks(1)
+    others = ((x + 1) % torch.tensor(list(SCHEMA.tables.values()))).int().repeat(30, 1)
+    alone = learn(Linear(), [(x, label)])
+    among = learn(Linear(), [(torch.cat([x, others]), torch.cat([label, torch.zeros(30)]))])
+    ids = x[0] + torch.tensor([0, *list(SCHEMA.tables.values())[:-1]]).cumsum(0)
+    torch.testing.assert_close(among[ids], alone[ids])
+
+
+@pytest.mark.parametrize("name", ["adam", "lazy_adam"])
+def test_every_parameter_has_one_optimiser(name: str) -> None:
+    net = WideDeep(SCHEMA, 1, (4,), 3)
+    optimisers = made(name, net, RATES)
+    covered = [id(p) for one in optimisers.values() for group in one.param_groups for p in group["params"]]
+    assert sorted(covered) == sorted(id(parameter) for parameter in net.parameters())
+
+
+def test_the_stream_goes_on_from_what_warm_up_counted() -> None:
+    table = small_log()
+    plan, source = plan_for(table), TableSource(table)
+    engine = Engine(Vanilla(hidden=(4,), warm_epochs=1), table.schema, stream=StreamLearning())
+    engine.warm_up(source.history(plan.split, plan.warm_labels))
+    sums = engine.state()[f"{LINEAR}.wide.table.weight.sum"]
+    assert sums.max() > 1  # many clicks of warm-up had the most frequent value
+    engine.tick(source, *plan.bounds(0))
+    assert (engine.state()[f"{LINEAR}.wide.table.weight.sum"] >= sums).all()
