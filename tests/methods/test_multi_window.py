@@ -258,14 +258,16 @@ def test_labels_that_are_not_final_change_neither_policy_target_nor_prophet() ->
     mature = events.trigger == 4
     flipped = replace(events, converted=torch.where(mature, events.converted, ~events.converted))
     prophet = list(net_of(method).prophet.parameters())
-    results = []
+    policies = [method.followed(b, mature) for b in (events, flipped)]  # first: a loss moves the prophet's statistics
+    gradients = []
     for b in (events, flipped):
-        results.append((*method.followed(b, mature), *torch.autograd.grad(method.loss(b), prophet)))
+        gradients.append(torch.autograd.grad(method.loss(b), prophet))
         engine.forget()
-    taught = results[0][0]
+    taught = policies[0][0]
     assert taught.any()
     assert not taught[~mature].any()
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    for results in (policies, gradients):
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     assert method.loss(events) != method.loss(flipped)
 
 
@@ -643,6 +645,7 @@ def test_the_main_model_without_satellites_trains_as_vanilla_dup() -> None:
     (ours, source), (theirs, _) = warmed("dfsn", window=window), warmed("vanilla_dup", window=window)
     for engine in (ours, theirs):
         engine.method.nets.double()  # the two forms round differently, which Adam magnifies
+        engine._optimisers = engine._stream_optimisers()
     net = ours.method.nets["main"]
     assert isinstance(net, SatelliteNet)
     assert isinstance(ours.method, DFSN)

@@ -104,19 +104,23 @@ class LinearAdagrad(torch.optim.Optimizer):
 
     def __init__(self, tables: list[nn.Parameter]) -> None:
         super().__init__([{"params": tables}], {"lr": LINEAR_STEP})
-        for table in tables:
-            self.state[table]["sum"] = torch.full_like(table.data, FIRST_SUM)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for table in group["params"]:
                 if table.grad is not None:
-                    touched, grad = touched_rows(table.grad)
-                    grad = grad * self.clicks
-                    squares = read_rows(self.state[table]["sum"], touched) + grad**2
-                    write_rows(self.state[table]["sum"], touched, squares)
-                    write_rows(table, touched, read_rows(table, touched) - group["lr"] * grad / squares.sqrt())
+                    self._step(table, table.grad, group["lr"])
+
+    def _step(self, table: Tensor, of_table: Tensor, lr: float) -> None:
+        state = self.state[table]
+        if not state:
+            state["sum"] = torch.full_like(table, FIRST_SUM)
+        touched, grad = touched_rows(of_table)
+        grad = grad * self.clicks
+        squares = read_rows(state["sum"], touched) + grad**2
+        write_rows(state["sum"], touched, squares)
+        write_rows(table, touched, read_rows(table, touched) - lr * grad / squares.sqrt())
 
 
 def power(base: float, exponent: Tensor) -> Tensor:
