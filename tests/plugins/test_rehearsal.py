@@ -23,7 +23,7 @@ from tracecvr.stream.reveal import Again, LabelledReveals, Reveals
 from tracecvr.stream.source import TableSource
 
 METHODS = list(registry.available("method"))
-SMALL = {"hidden": (16, 8), "batch_size": 256}
+SMALL = {"hidden": (16, 8), "batch_size": 256, "warm_epochs": 1, "warm_batch_size": 256}
 
 
 def test_a_repeated_event_is_the_one_that_it_repeats() -> None:

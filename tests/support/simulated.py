@@ -24,7 +24,12 @@ class Unregistered(Subject):
     kind: type[Method] = Method
 
     def engine(self, schema: Schema, publish_lag: int = 0, **options: Any) -> Engine:
-        return Engine(self.kind(hidden=(16, 8), batch_size=256, **options), schema, seed=1, publish_lag=publish_lag)
+        return Engine(
+            self.kind(hidden=(16, 8), batch_size=256, warm_batch_size=256, **options),
+            schema,
+            seed=1,
+            publish_lag=publish_lag,
+        )
 
 
 def engine_of(method: str | type[Method], logit: float = 0.0, cell: KnownLaw = CELL, **options: Any) -> Engine:
