@@ -104,9 +104,7 @@ def test_outages_are_part_of_a_schema_only_where_there_are_any(table: ClickTable
 @pytest.mark.slow
 def test_holding_on_an_outage_saves_the_model(tmp_path: Path) -> None:
     """The log of the gauntlet: without holding, NLL is .454; logistic regression has .442."""
-    spec = spec_of(
-        "telescoped", (), "hardships", None, {"judge_from": "16d", "hold_on_outage": "true"}, ["hardship=outage"]
-    )
+    spec = spec_of("telescoped", (), "hardships", None, {"judge_from": "16d"}, ["hardship=outage"])
     outcome = run(spec, tmp_path / "run")
     (alarm,) = [a for a in outcome["alarms"] if a["kind"] == "stopped"]
     assert (alarm["since"], alarm["ended"]) == OUTAGE

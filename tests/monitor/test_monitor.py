@@ -118,3 +118,13 @@ def test_old_clicks_are_kept_in_blocks_and_those_over_are_dropped() -> None:
 def test_a_feature_that_is_not_there_is_refused(watched: Watched) -> None:
     with pytest.raises(UserError, match="did you mean 'segment'"):
         segment_feature(watched.table.schema, "segmnt")
+
+
+def test_a_feed_that_stops_again_and_again_is_not_waited_for() -> None:
+    table, _ = Hardships(hardship="stationary").prepare(None)
+    monitor = Monitor(table.schema, table.schema.interval)
+    days = (10, 11, 12, 13, 21)
+    monitor.alarms = [Alarm("stopped", None, d * DAY, d * DAY + HOUR, d * DAY + 20 * HOUR, 0, 9) for d in days]
+    assert [start // DAY for start, _ in monitor.outages(30 * DAY)] == [10, 11, 21]
+    monitor.alarms = [Alarm("stopped", None, 10 * DAY, 10 * DAY + HOUR, None, 0, 9)]
+    assert monitor.outages(12 * DAY) == ((10 * DAY, 12 * DAY),)

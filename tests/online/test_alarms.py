@@ -20,7 +20,7 @@ from tracecvr.online.upkeep.verify_log import verify_log
 __all__ = ["base", "made"]
 
 OUTAGE = (4 * DAY, 5 * DAY)
-HOLD = Settings(lateness=HOUR, hold_on_outage=True)
+HOLD = Settings(lateness=HOUR)
 
 
 def events_without_conversions(store: Store) -> list[dict[str, Any]]:

@@ -42,6 +42,8 @@ _PACES = (0.5, 2 / 3, 1.5, 2.0, 4.0)
 """Changes of delays that are compared with a change of rates."""
 _SURE = 2.0
 """Nats by which one explanation must be better than another."""
+_APART = 7 * DAY
+"""Stops that come back within this time are no outages."""
 _FADE_CLICKS = 3 * DAY
 """In this time the weight of past traffic halves."""
 
@@ -189,9 +191,12 @@ class Monitor:
         return self._look(source, start, column, watch=True)
 
     def outages(self, now: int) -> Outages:
-        """When all conversions had stopped arriving; up to now, if they still have."""
+        """When all conversions had stopped arriving; up to now, if they still have. The third stop within a week and
+        those that follow it are none: so the feed delivers, and whoever waited for it would never learn."""
         stops = [a for a in self.alarms if a.kind == "stopped" and a.segment is None]
-        return tuple((a.since, now if a.ended is None else a.ended) for a in stops)
+        times = [(a.since, now if a.ended is None else a.ended) for a in stops]
+        often = [n >= 2 and since - times[n - 2][1] < _APART for n, (since, _) in enumerate(times)]
+        return tuple(time for time, one in zip(times, often, strict=True) if not one)
 
     def _column(self, x: npt.NDArray[Any]) -> Ints:
         if self.position is None or not len(self.values):

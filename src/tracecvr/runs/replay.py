@@ -55,7 +55,7 @@ class Plan:
         low=0,
     )
     hold_on_outage: bool = option(
-        False, "learn nothing while conversions have stopped arriving, nor later from clicks that were open then"
+        True, "learn nothing while conversions have stopped arriving, nor later from clicks that were open then"
     )
     alarms_by: str | None = option(None, "feature whose values are watched for alarms; the first with few values")
     tuning: bool = option(
@@ -141,7 +141,7 @@ class FullPlan:
     judge_from: int = 0
     """Clicks that came earlier are replayed but not judged."""
     outages: Outages = ()
-    hold_on_outage: bool = False
+    hold_on_outage: bool = True
     alarms_by: str | None = None
 
     def stream_rows(self, table: ClickTable) -> tuple[int, int]:
@@ -191,7 +191,8 @@ def replay(
         clicks = source.clicks(start, min(end, plan.until))
         log_odds = engine.score(clicks.x)
         judged = np.empty((0, 2), np.float32) if open_clicks is None else open_clicks.judged(engine, number)
-        alarms = [] if monitor is None else monitor.observe(source, start, clicks.x.numpy(), log_odds)
+        whole = monitor is not None and end <= plan.until  # part of an interval would look like less traffic
+        alarms = monitor.observe(source, start, clicks.x.numpy(), log_odds) if monitor is not None and whole else []
         if plan.hold_on_outage and monitor is not None:
             source.outages = plan.outages + monitor.outages(end)
         reveals = engine.tick(source, start, end)

@@ -69,10 +69,10 @@ def init(
     hold_on_outage: Annotated[
         bool,
         typer.Option(
-            "--hold-on-outage",
+            "--hold-on-outage/--learn-outages",
             help="Learn nothing while conversions have stopped arriving, nor later from clicks that were open then.",
         ),
-    ] = False,
+    ] = True,
 ) -> None:
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
@@ -147,7 +147,7 @@ def make_of_run(
     keep: int,
     max_advance: int | None = None,
     times: AskedTimes | None = None,
-    hold_on_outage: bool = False,
+    hold_on_outage: bool = True,
     outages: Outages = (),
 ) -> LiveStore:
     """A store that goes on where a run ended, with a version to serve at once."""

@@ -65,7 +65,7 @@ class Settings:
     max_advance: int | None = None
     """Of a log whose time is its own: how many seconds ahead of its newest event, beside the time that has passed
     since, the next one may be dated; d_max by default, and a day at least."""
-    hold_on_outage: bool = False
+    hold_on_outage: bool = True
     """Learn nothing while conversions have stopped arriving, nor later from clicks that were open then."""
     outages: Outages = ()
     """Times in which conversions were not recorded, or no events sent."""
@@ -169,7 +169,7 @@ class Store:
         keep: int,
         max_advance: int | None = None,
         times: AskedTimes | None = None,
-        hold_on_outage: bool = False,
+        hold_on_outage: bool = True,
         outages: Outages = (),
     ) -> Store:
         """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
