@@ -3,24 +3,38 @@
 A day is 24 hours, and the last one ends at that moment. So at midnight days are calendar days (UTC), and at any other
 time every day has the same age as the same day of the past: whole days. Once clicks are counted, they are not needed
 any more: memory is bounded by segments x days x ages.
+
+What becomes known in a span of time is first counted as `records`, whole numbers by segment, score, day and age. A
+`Tally` adds them up, those of a whole log at once or interval by interval.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from tracecvr.base.config import DAY
-from tracecvr.base.metrics import Floats, probability
+from tracecvr.base.metrics import probability
 from tracecvr.data.table import NEVER, ClickTable, Ints
 
 Counts = npt.NDArray[np.float32]
 
 KEPT_DAYS = 90
 """Days that are kept after their labels are final."""
+_EDGES = np.arange(-8.0, 4.01, 0.25)
+BINS = len(_EDGES) + 2
+"""Bins of scores, log-odds, a quarter wide; the first is for clicks that were not scored."""
+_KEY = {"segment": np.int64, "bin": np.int16, "day": np.int32, "age": np.int16}
+_SUMS = {"count": np.float32, "scored": np.float32, "predicted": np.float32}
+RECORD = np.dtype(list((_KEY | _SUMS).items()))
+"""So many clicks (`age` is -1) or conversions of a segment, a bin of scores and a day; at an age in days. Of clicks:
+how many were scored, and the sum of their probabilities. Conversions that are taken back count -1."""
+Records = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +55,22 @@ class Outcomes:
     """When the conversion was taken back, regained and taken back again, if within d_max; else NEVER."""
 
 
-def outcomes_of(table: ClickTable, segment: Ints, log_odds: npt.NDArray[np.float32]) -> Outcomes:
-    """The outcomes of the first clicks of a table: as many as segments are given."""
-    rows = slice(0, len(segment))
-    click, action, d_max = np.asarray(table.click_ts[rows]), np.asarray(table.action_ts[rows, 0]), table.schema.d_max
+def outcomes_of(
+    table: ClickTable, segment: Ints, log_odds: npt.NDArray[np.float32], rows: Ints | slice | None = None
+) -> Outcomes:
+    """The outcomes of clicks of a table: of some rows, or of the first, as many as segments are given."""
+    rows = slice(0, len(segment)) if rows is None else rows
+    click, action, d_max = np.asarray(table.click_ts[rows]), np.asarray(table.action_ts[rows])[:, 0], table.schema.d_max
     within = (action != NEVER) & (action - click <= d_max)
-    known = np.where(within, table.known_ts[rows, 0], NEVER)
+    known = np.where(within, np.asarray(table.known_ts[rows])[:, 0], NEVER)
     turns, before = [], known
     if table.refund_ts is not None:
-        for turn in table.refund_ts[rows].reshape(len(click), -1).T:
+        for turn in np.asarray(table.refund_ts[rows]).reshape(len(click), -1).T:
             before = np.where((before != NEVER) & (turn <= click + d_max), np.maximum(turn, before), NEVER)
             turns.append(before)
-    return Outcomes(segment, click, np.asarray(table.arrival_ts[rows]), known, log_odds[rows], d_max, tuple(turns))
+    return Outcomes(
+        segment, click, np.asarray(table.arrival_ts[rows]), known, log_odds[: len(click)], d_max, tuple(turns)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,43 +139,89 @@ class Cells:
         return Cells(self.at, n, c, scored, predicted, self.takes_back)
 
 
+def records_of(outcomes: Outcomes, start: int, end: int, shift: int = 0) -> Records:
+    """What became known in [start, end). Days begin when time plus `shift` is a multiple of a day."""
+    o = outcomes
+    day, scored = (o.click_ts + shift) // DAY, ~np.isnan(o.log_odds)
+    bins = np.where(scored, np.searchsorted(_EDGES, o.log_odds) + 1, 0)
+    parts = [_frame(o, np.flatnonzero((o.arrival_ts >= start) & (o.arrival_ts < end)), day, bins, None, 1.0)]
+    for turn, when in enumerate((o.known_ts, *o.turns)):  # converts, taken back, regained, taken back again
+        when = np.where(when == NEVER, NEVER, np.maximum(when, o.arrival_ts))
+        rows = np.flatnonzero((when >= start) & (when < end))
+        age = np.maximum((when[rows] + shift) // DAY - day[rows], 0)
+        inside = age <= _lags(o.d_max)  # what becomes known after labels are final is left out
+        parts.append(_frame(o, rows[inside], day, bins, age[inside], -1.0 if turn % 2 else 1.0))
+    key = (*_KEY, (pl.col("count") > 0).alias("comes"))  # what comes and what is taken back do not cancel out
+    summed = pl.concat(parts).group_by(*key).agg(pl.col(*_SUMS).sum()).sort(*_KEY, "comes")
+    made = np.empty(len(summed), RECORD)
+    for name in RECORD.names or ():
+        made[name] = summed[name].to_numpy()
+    return made
+
+
+def _frame(o: Outcomes, rows: Ints, day: Ints, bins: Ints, age: Ints | None, count: float) -> pl.DataFrame:
+    scored = bins[rows] > 0 if age is None else np.zeros(len(rows), bool)
+    predicted = np.zeros(len(rows))
+    predicted[scored] = probability(o.log_odds[rows][scored])
+    key = {"segment": o.segment[rows], "bin": bins[rows], "day": day[rows]}
+    age = np.full(len(rows), -1) if age is None else age
+    return pl.DataFrame(
+        key | {"age": age, "count": np.full(len(rows), count), "scored": scored * 1.0, "predicted": predicted}
+    )
+
+
+class Tally:
+    """Cells that grow: by series, day and age. Days that no forecast looks back on are dropped."""
+
+    def __init__(self, d_max: int, series: int = 0, shift: int = 0) -> None:
+        self.shift, self.ages = shift, _lags(d_max) + 1
+        self.most = self.ages + KEPT_DAYS  # one more than asked for: the day that is not over
+        self.first, self.takes_back = 0, False
+        self.sums = np.zeros((3, series, 0), np.float32)  # clicks, scored, predicted
+        self.arrivals = np.zeros((series, 0, self.ages), np.float32)
+
+    def add(self, series: Ints, records: Records) -> None:
+        """Count records, each for a series."""
+        if not len(records):
+            return
+        self._make_room(int(series.max()) + 1, records["day"])
+        inside = records["day"] >= self.first
+        series, records = series[inside], records[inside]
+        day, clicks = records["day"] - self.first, records["age"] < 0
+        for sums, name in zip(self.sums, _SUMS, strict=True):
+            np.add.at(sums, (series[clicks], day[clicks]), records[name][clicks])
+        later = records[~clicks]
+        np.add.at(self.arrivals, (series[~clicks], day[~clicks], later["age"]), later["count"])
+        self.takes_back |= bool((later["count"] < 0).any())
+
+    def cells(self, at: int) -> Cells:
+        """As known at a moment at which a day ends, if nothing of the day after the next one was added yet."""
+        last = max((at + self.shift) // DAY - self.first, 0)
+        days = slice(max(last - self.most + 1, 0), last)
+        clicks, scored, predicted = self.sums[:, :, days]
+        return Cells(at, clicks, self.arrivals[:, days].cumsum(2, dtype=np.float32), scored, predicted, self.takes_back)
+
+    def _make_room(self, series: int, day: Ints) -> None:
+        have, days = self.arrivals.shape[:2]
+        first = self.first if days else int(day.min())
+        newest = max(first + days - 1, int(day.max()))
+        kept = max(first, newest - self.most + 1)
+        wider, longer, dropped = max(series - have, 0), newest - first + 1 - days, kept - first
+        if wider:
+            wider = max(wider, have // 4)  # seldom, when segments come one by one
+        if wider or longer:
+            self.sums = np.pad(self.sums, ((0, 0), (0, wider), (0, longer)))[:, :, dropped:]
+            self.arrivals = np.pad(self.arrivals, ((0, wider), (0, longer), (0, 0)))[:, dropped:]
+        self.first = kept
+
+
 def count(outcomes: Outcomes, segments: int, at: int) -> Cells:
     """Cells as known at a moment: nothing that became known at it or later is counted."""
-    o = outcomes
-    known = o.arrival_ts < at
-    if not known.any():
-        nothing = np.zeros((segments, 0), np.float32)
-        return Cells(at, nothing, np.zeros((segments, 0, _lags(o.d_max) + 1), np.float32), nothing, nothing)
-    days = min(-(-(at - int(o.click_ts[known].min())) // DAY), _lags(o.d_max) + KEPT_DAYS)
-    known &= o.click_ts >= at - days * DAY
-    day = days - 1 - (at - 1 - o.click_ts) // DAY
-    shape, flat = (segments, days), o.segment * days + day
-    conversions = _arrivals(o.known_ts, o, day, days, segments, at, known)
-    turns = [_arrivals(turn, o, day, days, segments, at, known) for turn in o.turns]
-    scored = known & ~np.isnan(o.log_odds)
-    sums = [
-        np.bincount(flat[rows], weights, segments * days).reshape(shape).astype(np.float32)
-        for rows, weights in ((known, None), (scored, None), (scored, probability(o.log_odds[scored])))
-    ]
-    for number, turn in enumerate(turns):  # taken back, regained, taken back again
-        conversions += turn if number % 2 else -turn
-    standing = conversions.cumsum(2, dtype=np.float32)
-    return Cells(at, sums[0], standing, sums[1], sums[2], any(turn.any() for turn in turns))
+    tally = Tally(outcomes.d_max, segments, -at % DAY)
+    records = records_of(outcomes, np.iinfo(np.int64).min, at, tally.shift)
+    tally.add(records["segment"], records)
+    return tally.cells(at)
 
 
 def _lags(d_max: int) -> int:
     return -(-d_max // DAY)
-
-
-def _arrivals(
-    when: Ints, o: Outcomes, day: Ints, days: int, segments: int, at: int, known: npt.NDArray[np.bool_]
-) -> Floats:
-    """(S, D, A) how many times fall at each age. What became known after labels are final is left out."""
-    ages = _lags(o.d_max) + 1
-    rows = np.flatnonzero(known & (when < at))
-    end = at - (days - 1 - day[rows]) * DAY
-    age = np.maximum((when[rows] - end) // DAY + 1, 0)
-    inside = age < ages
-    place = (o.segment[rows] * days + day[rows])[inside] * ages + age[inside]
-    counts = np.bincount(place, minlength=segments * days * ages).reshape(segments, days, ages)
-    return counts.astype(np.float64)

@@ -43,7 +43,7 @@ def forecast(
     segment, place = np.nonzero(cells.clicks[:, day] > 0)
     columns: dict[str, Any] = {
         "segment": [names.get(int(one), str(one)) for one in segment],
-        "day": _times(cells, day[place], origin),
+        "day": day_starts(cells, day[place], origin),
         "age_days": age[place],
         "clicks": cells.clicks[:, day][segment, place].astype(np.int64),
         "conversions": estimates.so_far[segment, place].astype(np.int64),
@@ -82,6 +82,7 @@ def check(level: float, estimator: str) -> None:
         raise UserError(f"estimator {estimator!r}: there are {', '.join(ESTIMATORS)}")
 
 
-def _times(cells: Cells, day: Ints, origin: int | None) -> pl.Series:
+def day_starts(cells: Cells, day: Ints, origin: int | None) -> pl.Series:
+    """When days begin: dates, or seconds of a log without."""
     start = pl.Series(cells.at - (cells.days - day) * DAY)
     return start if origin is None else pl.from_epoch(start + origin).dt.replace_time_zone("UTC")

@@ -66,10 +66,10 @@ class Misses:
         parts = self.parts
         spread = _spread(parts, expected, recent)
         if len(self.expected) < _FEW:
-            z = np.full((3, len(expected)), 1.0) * _chance(level)[:, None]
+            z = np.full((3, len(expected)), 1.0) * chance(level)[:, None]
         else:
             miss = (self.came - self.expected) / _spread(parts, self.expected, self.recent)
-            z = _nearest_quantiles(self.expected, miss, expected, np.array([(1 - level) / 2, (1 + level) / 2, level]))
+            z = nearest_quantiles(self.expected, miss, expected, np.array([(1 - level) / 2, (1 + level) / 2, level]))
         low = expected + z[0] * spread
         high = expected + np.where(low <= lowest, np.minimum(z[1], z[2]), z[1]) * spread
         low = np.maximum(low, lowest)
@@ -101,14 +101,14 @@ def _spread(parts: Floats, expected: Floats, recent: Floats) -> Floats:
     return np.asarray(np.sqrt(_terms(expected, recent) @ parts + 0.05))
 
 
-def _chance(level: float) -> Floats:
+def chance(level: float) -> Floats:
     """Quantiles of the normal law for the ends and for one end alone."""
     return np.array([NormalDist().inv_cdf(q) for q in ((1 - level) / 2, (1 + level) / 2, level)])
 
 
-def _nearest_quantiles(size: Floats, miss: Floats, asked: Floats, q: Floats) -> Floats:
+def nearest_quantiles(size: Floats, miss: Floats, asked: Floats, q: Floats, most: int = _NEAREST) -> Floats:
     """(len(q), n) quantiles of the misses that are nearest in size; `size` rises."""
-    count = min(_NEAREST, len(size))
+    count = min(most, len(size))
     first = np.clip(np.searchsorted(size, asked) - count // 2, 0, len(size) - count)
     starts, which = np.unique(first, return_inverse=True)
     windows = np.lib.stride_tricks.sliding_window_view(miss, count)[starts]

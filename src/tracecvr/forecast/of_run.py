@@ -16,9 +16,10 @@ from tracecvr.data import prepared, raw_log
 from tracecvr.data.encoder import Encoder, value_names
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import ClickTable, Ints, Schema
-from tracecvr.forecast.cells import Cells, count, outcomes_of
+from tracecvr.forecast.cells import Cells, count, outcomes_of, records_of
 from tracecvr.forecast.estimators import DEFAULT
-from tracecvr.forecast.forecast import LEVEL, forecast
+from tracecvr.forecast.figures import MOST_SEGMENTS, ScoredCells, ScoredTally, compare
+from tracecvr.forecast.forecast import LEVEL, day_starts, forecast
 from tracecvr.runs.replay import FullPlan
 
 
@@ -78,6 +79,26 @@ class Forecasts:
         """Of each segment and day that was open at a moment, with what was known then alone."""
         cells, segments = self.cells(by, at)
         return forecast(cells, segments.names, level, estimator, self.origin, days)
+
+    def figures(self, by: str | None = None, age: int = 0, level: float = LEVEL) -> pl.DataFrame:
+        """Of each whole day of the stream, and of its largest segments: NLL, PCOC and AUC as expected so many days
+        after its end, from what was known then alone, beside the final ones where the log has them."""
+        table = self.table
+        first = int(table.click_ts[np.flatnonzero(~np.isnan(self.log_odds))[0]])  # of the stream
+        segments = segments_of(np.asarray(table.x), table.schema, self.encoder, by)
+        before = np.bincount(segments.number[: table.rows_between(0, first)[1]], minlength=len(segments.names))
+        largest = np.sort(np.argsort(-before, kind="stable")[:MOST_SEGMENTS]) if by else np.empty(0, np.int64)
+        number = np.full(len(segments.names), -1)
+        number[largest] = np.arange(len(largest))
+        at = self.last - (-table.schema.d_max // DAY) * DAY
+        tally = ScoredTally(table.schema.d_max, len(largest), -at % DAY)
+        records = records_of(outcomes_of(table, segments.number, self.log_odds), 0, at, tally.shift)
+        tally.count(number[records["segment"]], records)
+        cells = ScoredCells(tally.cells(at))
+        begins = cells.by_score.start(np.arange(cells.by_score.days))
+        days = np.flatnonzero((begins >= first) & (begins + (1 + age) * DAY <= self.last))
+        frame = compare(cells, ["all", *(segments.names[one] for one in largest.tolist())], days, age, level)
+        return frame.with_columns(day_starts(cells.by_score, frame["day"].to_numpy(), self.origin).alias("day"))
 
 
 def of_run(folder: Path, log: Prepared) -> Forecasts:
