@@ -16,12 +16,14 @@ import tracecvr as tc
 from shop import START, shop
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
+from tracecvr.base.metrics import nll
 from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import small_log
 from tracecvr.cli.commands import app
 from tracecvr.data.table import NEVER
-from tracecvr.forecast.cells import Cells, Outcomes, count, outcomes_of
+from tracecvr.forecast.cells import RECORD, Cells, Outcomes, Tally, count, outcomes_of, records_of
 from tracecvr.forecast.estimators import ESTIMATORS, estimate, known_share
+from tracecvr.forecast.figures import METRICS, ScoredCells, ScoredTally, intervals
 from tracecvr.forecast.forecast import between, forecast
 
 TABLE = small_log()
@@ -233,3 +235,59 @@ def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
     assert found.filter(age_days=0, estimator="blend", size="20 to 199 clicks")["coverage"].is_between(0.7, 1).all()
     assert "90% intervals of blend" in (tmp_path / "b" / "table.md").read_text()
     assert "conversions of one day" in (tmp_path / "b" / "report.html").read_text()
+
+
+def test_a_tally_that_grows_by_intervals_is_the_count_of_the_log() -> None:
+    late = np.where(np.arange(len(TABLE)) % 7 == 0, TABLE.click_ts + 30 * HOUR, TABLE.click_ts)
+    refund = np.where(np.arange(len(TABLE)) % 3 == 0, TABLE.action_ts[:, 0], NEVER)
+    table = replace(TABLE, late_arrival_ts=late, refund_ts=np.where(refund == NEVER, NEVER, refund + HOUR))
+    outcomes, tally = outcomes_of(table, SEGMENT, SERVED), Tally(table.schema.d_max)
+    for end in range(6 * HOUR, 5 * DAY + 1, 6 * HOUR):
+        records = records_of(outcomes, end - 6 * HOUR, end)
+        tally.add(records["segment"], records)
+        if end % DAY or end < 2 * DAY:
+            continue
+        live, log = tally.cells(end), count(outcomes, 8, end)
+        known = np.arange(log.lags + 1) <= log.age[:, None]
+        assert np.array_equal(live.clicks, log.clicks)
+        assert live.predicted == pytest.approx(log.predicted, rel=1e-5)
+        assert np.array_equal(np.where(known, live.conversions, 0), np.where(known, log.conversions, 0))
+
+
+def test_a_tally_forgets_days_that_are_over() -> None:
+    tally, record = Tally(2 * DAY), np.zeros(1, RECORD)
+    record["age"], record["count"] = -1, 1
+    for day in (5, 6, 300, 4):
+        record["day"] = day
+        tally.add(np.zeros(1, np.int64), record)
+    assert tally.arrivals.shape == (1, 93, 3)
+    assert tally.cells(301 * DAY).clicks.sum() == 1
+
+
+def test_expected_figures_are_those_that_were_known_then_and_are_near_the_final_ones() -> None:
+    result = tc.replay(tc.dataset("synthetic", clicks=8000), "vanilla", **SMALL)
+    frame = result.expected_figures("segment")
+    label = result.scores.with_columns(day=pl.col("time") // DAY * DAY)
+    assert set(frame["segment"]) > {"all"}
+    whole = frame.filter(segment="all").drop_nulls()
+    assert len(whole) >= 3
+    for metric, near in (("nll", 0.06), ("pcoc", 0.3), ("auc", 0.1)):
+        value, low, high, final = (whole[f"{metric}{end}"].to_numpy() for end in ("", "_low", "_high", "_final"))
+        assert np.abs(value - final).mean() < near
+        assert ((low <= value) & (value <= high)).all()
+    for day, final in whole.select("day", "nll_final").iter_rows():
+        mine = label.filter(day=day)
+        exact = nll(mine["log_odds"].to_numpy().astype(np.float64), mine["label"].to_numpy()).mean()
+        assert final == pytest.approx(exact, abs=0.006)  # scores are in bins, and a day has 300 clicks
+
+
+def test_expected_figures_do_not_see_the_future() -> None:
+    at = 4 * DAY
+    frames = []
+    for table in (TABLE, scramble(TABLE, at)):
+        tally = ScoredTally(table.schema.d_max, 8, 0)
+        records = records_of(outcomes_of(table, SEGMENT, SERVED), 0, 6 * DAY)
+        tally.count(records["segment"], records)
+        frames.append(intervals(ScoredCells(tally.cells(6 * DAY)), 2, 1, 0.9))
+    for metric in METRICS:
+        assert np.array_equal(frames[0][metric], frames[1][metric], equal_nan=True)

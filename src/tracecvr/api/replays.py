@@ -157,6 +157,27 @@ class Result:
         moment_of = None if at is None else moment(at, of.origin, "at")
         return of.forecast(by, moment_of, level, estimator, days)
 
+    def expected_figures(self, by: str | None = None, *, age: int = 0, level: float = 0.9) -> pl.DataFrame:
+        """NLL, PCOC and AUC of each day before its labels were final, beside what they came to.
+
+        Parameters
+        ----------
+        by
+            A feature: a row for each day and each of its largest values, too. All clicks are the segment `all`.
+        age
+            When figures are expected: so many days after the end of the click's day, from what was known then alone.
+        level
+            The share of intervals, such as `nll_low` to `nll_high`, that are to hold the final figure (`nll_final`).
+
+        Examples
+        --------
+        >>> from tracecvr.api.logs import dataset
+        >>> result = replay(dataset("synthetic", clicks=2000), "vanilla", progress=False, hidden=[8], warm_epochs=1)
+        >>> result.expected_figures().columns[:7]
+        ['segment', 'day', 'clicks', 'nll', 'nll_low', 'nll_high', 'nll_final']
+        """
+        return self._forecasts.figures(by, age, level)
+
     @cached_property
     def _forecasts(self) -> Forecasts:
         return open_run(self.folder) if self._log is None else of_run(self.folder, self._log.opened(no_progress))

@@ -26,7 +26,7 @@ Counts = npt.NDArray[np.float32]
 
 KEPT_DAYS = 90
 """Days that are kept after their labels are final."""
-_EDGES = np.arange(-8.0, 4.01, 0.25)
+_EDGES = np.arange(-10.0, 4.01, 0.25)
 BINS = len(_EDGES) + 2
 """Bins of scores, log-odds, a quarter wide; the first is for clicks that were not scored."""
 _KEY = {"segment": np.int64, "bin": np.int16, "day": np.int32, "age": np.int16}
@@ -151,8 +151,8 @@ def records_of(outcomes: Outcomes, start: int, end: int, shift: int = 0) -> Reco
         age = np.maximum((when[rows] + shift) // DAY - day[rows], 0)
         inside = age <= _lags(o.d_max)  # what becomes known after labels are final is left out
         parts.append(_frame(o, rows[inside], day, bins, age[inside], -1.0 if turn % 2 else 1.0))
-    key = (*_KEY, (pl.col("count") > 0).alias("comes"))  # what comes and what is taken back do not cancel out
-    summed = pl.concat(parts).group_by(*key).agg(pl.col(*_SUMS).sum()).sort(*_KEY, "comes")
+    comes = (pl.col("count") > 0).alias("comes")  # what comes and what is taken back do not cancel out
+    summed = pl.concat(parts).group_by(*_KEY, comes).agg(pl.col(*_SUMS).sum()).sort(*_KEY, "comes")
     made = np.empty(len(summed), RECORD)
     for name in RECORD.names or ():
         made[name] = summed[name].to_numpy()
@@ -195,8 +195,11 @@ class Tally:
         self.takes_back |= bool((later["count"] < 0).any())
 
     def cells(self, at: int) -> Cells:
-        """As known at a moment at which a day ends, if nothing of the day after the next one was added yet."""
-        last = max((at + self.shift) // DAY - self.first, 0)
+        """As known at a moment at which a day ends. Late clicks of that day that were added since count, too."""
+        ends = (at + self.shift) // DAY
+        if self.arrivals.shape[1]:
+            self._make_room(0, np.array([ends - 1]))  # also if the last days had no clicks
+        last = max(ends - self.first, 0)
         days = slice(max(last - self.most + 1, 0), last)
         clicks, scored, predicted = self.sums[:, :, days]
         return Cells(at, clicks, self.arrivals[:, days].cumsum(2, dtype=np.float32), scored, predicted, self.takes_back)

@@ -33,7 +33,7 @@ _DUE = 0.5
 _SHRUNK = 10
 """Past days at which a segment's mean miss counts half."""
 _NEAREST, _FEW = 100, 30
-"""Past misses by which quantiles are taken; with fewer than the latter, intervals are a guess: twice those of chance."""
+"""Past misses by which quantiles are taken. With fewer than the latter, intervals are a guess: twice chance's."""
 _CLICKS, _CONVERSIONS = 100, 5
 """Days of a segment with less are not learnt from."""
 
@@ -130,7 +130,7 @@ def intervals(cells: ScoredCells, day: int, age: int, level: float) -> dict[str,
         of_others = _mean(miss, weight, miss * weight, weight)  # of each day: by the other days
         off = ((miss - of_others) / np.where(good, luck, 1.0))[good]
         size = luck[good]
-        value, unit = asked.value[metric][:, 0], np.nan_to_num(asked.luck[metric][:, 0])
+        value, unit = asked.value[metric][:, 0], np.nan_to_num(asked.luck[metric][:, 0], posinf=0.0)
         order = np.argsort(size, kind="stable")
         z = np.full((2, len(value)), 2.0) * chance(level)[:2, None]
         if len(size) >= _FEW:
