@@ -164,7 +164,7 @@ def test_the_guide_to_the_live_learner_runs(
     output = carry_out(commands, tmp_path, call, capsys)
     assert "versions are identical" in output
     recent = live_metrics_of(tmp_path / "store")
-    assert 0.8 < recent["predicted"] / recent["projected"] < 1.25
+    assert 0.8 < recent["predicted"] / recent["forecast"] < 1.25
     (events,) = documents.blocks("docs/online.md", "json")
     store = Store.open(tmp_path / "store")
     (command,), (code,) = documents.blocks("docs/online.md", "bash"), documents.blocks("docs/online.md", "python")

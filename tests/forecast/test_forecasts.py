@@ -23,7 +23,7 @@ from tracecvr.cli.commands import app
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.cells import RECORD, Cells, Outcomes, Tally, count, outcomes_of, records_of
 from tracecvr.forecast.estimators import ESTIMATORS, estimate, known_share
-from tracecvr.forecast.figures import METRICS, ScoredCells, ScoredTally, intervals
+from tracecvr.forecast.figures import METRICS, ScoredCells, ScoredTally, compare, intervals
 from tracecvr.forecast.forecast import between, forecast
 
 TABLE = small_log()
@@ -33,8 +33,12 @@ SMALL: dict[str, Any] = {"hidden": [8], "warm_epochs": 1, "threads": 1, "progres
 
 
 def simulated(days: int = 90, segments: int = 60, seed: int = 0, refunds: float = 0.0, later: int = 5) -> Cells:
-    """Clicks whose delays are exponential and whose segments and days differ; the model knows the segments' rates. As
-    known so many days after the last."""
+    """Cells of a simulated log, as known so many days after the last."""
+    return count(simulate(days, segments, seed, refunds), segments, (days + later) * DAY)
+
+
+def simulate(days: int, segments: int, seed: int = 0, refunds: float = 0.0) -> Outcomes:
+    """Clicks whose delays are exponential and whose segments and days differ; the model knows the segments' rates."""
     d_max, rng = 5, np.random.default_rng(seed)
     rates = rng.beta(4, 30, segments)
     clicks = rng.poisson(rng.gamma(1, 150, segments)[:, None] + 5, (segments, days))
@@ -47,8 +51,7 @@ def simulated(days: int = 90, segments: int = 60, seed: int = 0, refunds: float 
     within = 1 - np.exp(-d_max / 1.5)
     p = (rates[segment] * within).astype(np.float32)
     refund = (np.where(taken, known + HOUR, NEVER),) if refunds else ()
-    o = Outcomes(segment, click, click, known, np.log(p / (1 - p)), d_max * DAY, refund)
-    return count(o, segments, (days + later) * DAY)
+    return Outcomes(segment, click, click, known, np.log(p / (1 - p)), d_max * DAY, refund)
 
 
 def test_cells_count_what_was_known() -> None:
@@ -264,21 +267,35 @@ def test_a_tally_forgets_days_that_are_over() -> None:
     assert tally.cells(301 * DAY).clicks.sum() == 1
 
 
-def test_expected_figures_are_those_that_were_known_then_and_are_near_the_final_ones() -> None:
+def test_final_figures_are_those_of_the_scores() -> None:
     result = tc.replay(tc.dataset("synthetic", clicks=8000), "vanilla", **SMALL)
     frame = result.expected_figures("segment")
     label = result.scores.with_columns(day=pl.col("time") // DAY * DAY)
     assert set(frame["segment"]) > {"all"}
     whole = frame.filter(segment="all").drop_nulls()
     assert len(whole) >= 3
-    for metric, near in (("nll", 0.06), ("pcoc", 0.3), ("auc", 0.1)):
-        value, low, high, final = (whole[f"{metric}{end}"].to_numpy() for end in ("", "_low", "_high", "_final"))
-        assert np.abs(value - final).mean() < near
+    for metric in METRICS:
+        value, low, high = (whole[f"{metric}{end}"].to_numpy() for end in ("", "_low", "_high"))
         assert ((low <= value) & (value <= high)).all()
     for day, final in whole.select("day", "nll_final").iter_rows():
         mine = label.filter(day=day)
         exact = nll(mine["log_odds"].to_numpy().astype(np.float64), mine["label"].to_numpy()).mean()
         assert final == pytest.approx(exact, abs=0.006)  # scores are in bins, and a day has 300 clicks
+
+
+def test_expected_figures_are_near_the_final_ones_and_intervals_hold_them() -> None:
+    outcomes, at = simulate(70, 25), 75 * DAY
+    tally = ScoredTally(outcomes.d_max, 25, 0)
+    records = records_of(outcomes, 0, at)
+    tally.count(records["segment"], records)
+    frame = compare(ScoredCells(tally.cells(at)), ["all", *map(str, range(25))], np.arange(40, 70), 0, 0.9)
+    for metric, near in (("nll", 0.012), ("pcoc", 0.06), ("auc", 0.02)):  # chance alone: about .007, .04 and .01
+        ends = [f"{metric}{end}" for end in ("", "_low", "_high", "_final")]
+        value, low, high, final = frame.filter(segment="all").select(ends).to_numpy().T
+        assert np.abs(value - final).mean() < near
+        value, low, high, final = frame.filter(pl.col("clicks") >= 50).drop_nulls().select(ends).to_numpy().T
+        if metric != "auc":  # a segment has one score here
+            assert 0.85 < ((low <= final) & (final <= high)).mean() < 0.96
 
 
 def test_expected_figures_do_not_see_the_future() -> None:

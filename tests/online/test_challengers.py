@@ -26,7 +26,7 @@ from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners, ModelTick
 from tracecvr.online.challengers.promotion import promote_challenger, promote_own, rollback
 from tracecvr.online.learner.archive import compact, erase
-from tracecvr.online.learner.learner import Prequential
+from tracecvr.online.learner.growing_file import Prequential
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import Challenger, Parts, challengers, create, drop, named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from livestore import Made, finish, learnt, send, the_events
 from tracecvr.base.config import DAY
 from tracecvr.base.metrics import probability
 from tracecvr.cli.commands import app
-from tracecvr.forecast.cells import count, outcomes_of
+from tracecvr.forecast.cells import RECORD, count, outcomes_of
 from tracecvr.online.learner.learner import opened
+from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.forecast import NewestForecasts, forecasts_of
+from tracecvr.online.upkeep.status import status_of
 
 
 def test_it_is_that_of_the_log_and_of_what_the_learner_predicted(made: Made) -> None:
@@ -51,4 +54,33 @@ def test_the_command_and_the_service_say_the_same(made: Made) -> None:
     assert {row["start"] for row in answer["rows"]} == {answer["at"] - DAY}
     send(store, the_events()[900:1800])
     learnt(store)
-    assert newest.rows("segment", 0.9, 2)["at"] > answer["at"]
+    later = newest.rows("segment", 0.9, 2)
+    assert later["at"] > answer["at"]
+    assert NewestForecasts(store).rows("segment", 0.9, 2) == later  # read at once or tick by tick
+    clicks = [sum(row["clicks"] for row in newest.rows(by, 0.9, 2)["rows"]) for by in ("segment", None)]
+    assert clicks[0] == clicks[1] > 0
+    ran = CliRunner().invoke(app, ["forecast", str(store.folder), "--by", "segment", "--days", "2", "--json"])
+    expected = {row["segment"]: row["expected"] for row in json.loads(ran.output)}
+    assert {row["segment"]: row["expected"] for row in later["rows"]} == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_restart_goes_on_with_the_same_counts_and_forecasts(made: Made) -> None:
+    store = made("vanilla")
+    send(store, the_events())
+    shutil.copytree(store.folder, store.folder.with_name("other"))
+    stores = [store, Store.open(store.folder.with_name("other"))]
+    learnt(store)
+    with opened(stores[1]) as learner:
+        for _ in range(9):
+            learner.tick()
+        learner.forecast.file.append(np.zeros(7, RECORD))  # as if it was killed before the version was whole
+    learnt(stores[1])
+    whole, resumed = (status_of(store)["forecast"] for store in stores)
+    assert whole == resumed
+    assert (stores[0].home / "cells.bin").read_bytes() == (stores[1].home / "cells.bin").read_bytes()
+    all_clicks = whole["series"][0]
+    assert all_clicks["segment"] is None
+    assert all_clicks["figures"]["nll"][1] < all_clicks["figures"]["nll"][0] < all_clicks["figures"]["nll"][2]
+    for day in all_clicks["days"]:
+        assert day["first_low"] <= day["first"] <= day["first_high"]
+        assert day["then"] <= day["conversions"]

@@ -394,12 +394,11 @@ def test_sums_of_scores_tell_what_the_clicks_tell(one: Any, other: Any, dice: ra
 
 def test_the_delay_curve_is_the_share_of_conversions_known_by_an_age() -> None:
     vitals, delay = LiveMetrics(DAY), np.array([HOUR, 2 * HOUR, 6 * HOUR, DAY])
-    assert vitals.known_by(np.array([HOUR])) is None
     assert vitals.curve() == {"age_s": [], "share": []}
     nobody = np.full(4, np.nan, np.float32)
     vitals.add(nobody, nobody, np.ones(4, bool), delay)
-    known = vitals.known_by(np.array([0, 90 * 60, 4 * HOUR, DAY]))
-    assert known is not None
+    curve = vitals.curve()
+    known = np.interp([0, 90 * 60, 4 * HOUR, DAY], curve["age_s"], curve["share"])
     assert known[[0, 3]].tolist() == [0, 1]
     assert known[1] == pytest.approx(0.25, abs=0.1)
     assert known[2] == pytest.approx(0.5, abs=0.05)
@@ -428,8 +427,8 @@ def test_what_is_told_of_a_stream_is_what_happened_in_it(made: Made) -> None:
     recent = record["recent"]["prequential"]
     newest = table.click_ts >= end - 24 * store.schema.interval
     assert recent["clicks"] == (newest & (table.click_ts < end)).sum()
-    assert recent["so_far"] < recent["provisional"] < 1
-    assert recent["so_far"] <= recent["projected"] < 3 * recent["so_far"]
+    assert recent["so_far"] <= recent["low"] <= recent["forecast"] <= recent["high"] < 3 * recent["so_far"]
+    assert recent["pcoc"] == pytest.approx(recent["predicted"] / recent["forecast"])
 
 
 # The command line.

@@ -145,7 +145,7 @@ def test_tiles_turn_to_a_warning(made: Made, browser: Any) -> None:
         answer = route.fetch()
         status = answer.json()
         status["window"]["prequential"]["pcoc"] = 2.0
-        status["recent"]["prequential"]["projected"] = 0.0
+        status["recent"]["prequential"]["forecast"] = 0.0
         route.fulfill(response=answer, json=status)
 
     with served(store) as url:

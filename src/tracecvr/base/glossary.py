@@ -96,11 +96,9 @@ TERMS = (
         "A click is mature when it is older than d_max. Its label is then final.",
     ),
     Term(
-        "provisional", "The rate that the model expects of clicks that are still open, given what it has seen of them."
-    ),
-    Term(
-        "projected",
-        "Conversions so far, divided by the share of conversions that usually has come at the age of these clicks.",
+        "forecast",
+        "Conversions so far, and those that are still expected of clicks of this age and score. The interval comes "
+        "from how far earlier forecasts were off.",
     ),
     Term("as served", "Judged by the scores that clients were answered with over HTTP, whichever version gave them."),
     Term(

@@ -190,6 +190,13 @@ class Monitor:
             return []  # that nothing arrives is known
         return self._look(source, start, column, watch=True)
 
+    def to_come(self, x: npt.NDArray[Any], age: Ints, rate: Floats) -> Floats:
+        """What clicks of these ages that were served these rates should still bring."""
+        ours = self.expectations
+        shares = (ours.sums.share() * ours.sums.factor())[self._column(x)]
+        left: Floats = ((1 - covered(ours.edges, age.astype(np.float64))) * shares).sum(1)
+        return rate * left
+
     def outages(self, now: int) -> Outages:
         """When all conversions had stopped arriving; up to now, if they still have. The third stop within a week and
         those that follow it are none: so the feed delivers, and whoever waited for it would never learn."""
@@ -280,7 +287,7 @@ class Monitor:
     def _raise(self, source: TableSource, family: int, series: int, end: int) -> Alarm:
         since, _ = self.detectors.since(family, series)
         kind, arrived, expected = self._explain(source, family, series, since, end)
-        return Alarm(kind, self._name(series), since, end, None, arrived, expected)
+        return Alarm(kind, self.name(series), since, end, None, arrived, expected)
 
     def _explain(self, source: TableSource, family: int, series: int, since: int, end: int) -> tuple[str, float, float]:
         """What has happened, by the likelihood of what clicks since then have brought by age; and how much."""
@@ -303,7 +310,8 @@ class Monitor:
             return "rates or delays", *total
         return "rates" if rates > delays else "delays", *total
 
-    def _name(self, series: int) -> str | None:
+    def name(self, series: int) -> str | None:
+        """A segment as alarms name it; None for all clicks."""
         if series == 0 or self.position is None:
             return None
         value = int(self.values[series - 1])

@@ -73,6 +73,10 @@ def init(
             help="Learn nothing while conversions have stopped arriving, nor later from clicks that were open then.",
         ),
     ] = True,
+    alarms_by: Annotated[
+        str | None,
+        typer.Option(metavar="FEATURE", help="Watch and forecast its values; by default the first with few values."),
+    ] = None,
 ) -> None:
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
@@ -85,7 +89,7 @@ def init(
     outages = pair([config.parse_duration(end, "--gap") for end in gap or ()], "--gap")
     if model is not None:
         _refuse_beside_model(context)
-        make_of_run(store, model, source, waits, keep, most, times, hold_on_outage, outages)
+        make_of_run(store, model, source, waits, keep, most, times, hold_on_outage, outages, alarms_by)
         return
     data = dataset_named(data, source, schema)
     for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
@@ -107,6 +111,7 @@ def init(
             max_advance=most,
             hold_on_outage=hold_on_outage,
             outages=outages,
+            alarms_by=alarms_by,
         ),
         times,
     )
@@ -149,12 +154,13 @@ def make_of_run(
     times: AskedTimes | None = None,
     hold_on_outage: bool = True,
     outages: Outages = (),
+    alarms_by: str | None = None,
 ) -> LiveStore:
     """A store that goes on where a run ended, with a version to serve at once."""
     from tracecvr.online.learner.learner import opened
     from tracecvr.online.store.store import Store
 
-    made = Store.from_run(store, run, source, lateness, keep, max_advance, times, hold_on_outage, outages)
+    made = Store.from_run(store, run, source, lateness, keep, max_advance, times, hold_on_outage, outages, alarms_by)
     with opened(made):
         _say_made(made)
     typer.echo(

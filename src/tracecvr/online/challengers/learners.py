@@ -19,7 +19,8 @@ from tracecvr.base.metrics import Labels, nll
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
 from tracecvr.online.challengers.confidence import HOUR, PairedDifferences
-from tracecvr.online.learner.learner import Learner, LogOdds, Prequential, Tick, opened
+from tracecvr.online.learner.growing_file import Prequential
+from tracecvr.online.learner.learner import Learner, LogOdds, Tick, opened
 from tracecvr.online.learner.live_metrics import ScoreSums
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import TICK_LOCK, Challenger, named, names

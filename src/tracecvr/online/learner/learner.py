@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +19,14 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.base.errors import DivergedError
-from tracecvr.base.files import locked, not_written, sync
+from tracecvr.base.files import locked
 from tracecvr.base.metrics import Labels, nll, probability
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
+from tracecvr.online.learner.growing_file import Prequential
+from tracecvr.online.learner.live_forecast import LiveForecast
 from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, windowed
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
@@ -53,12 +54,13 @@ _ONLY_IN_VERSIONS = {
     "pairs",
     "monitor",
     "alarms",
+    "forecast",
 }
 """What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
 _JUDGED = 4096
-"""Clicks by which a tick is judged, and open clicks that are asked about."""
+"""Clicks by which a tick is judged, and recent clicks that are looked at."""
 _FEW = 0.05
 """The share of clicks whose log-odds may be anything: one strange click must not stop the learner."""
 _GROWTH = 1.1
@@ -149,6 +151,7 @@ class Learner:
         self.versions = Versions(store.home, store.settings.keep)
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
         self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
+        self.forecast = LiveForecast(store, self.watch)
         self.first = 0 if store.taken_over is None else store.taken_over.intervals
         """The first interval that it learns."""
         row = self.ledger.first_of_stream if store.taken_over is None else store.taken_over.rows
@@ -157,6 +160,7 @@ class Learner:
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.watch.start()
+            self.forecast.start()
             self.prequential.keep(0)
             self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
@@ -202,6 +206,7 @@ class Learner:
         log_odds = self.engine.score(clicks.x)
         self.prequential.append(log_odds)
         self.watch.observe(self.ledger, start, clicks, log_odds)
+        self.forecast.observe(self.ledger, start, end, self.prequential)
         events, undone = learn(self.engine, self.ledger, self.guard, start, end)
         self._observe(start, end)
         return len(clicks), events, undone
@@ -221,18 +226,17 @@ class Learner:
 
     def _recent(self, end: int) -> dict[str, Any]:
         """Rates of recent clicks."""
+        self.forecast.update(end)
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
-        events = self.ledger.at(rows, end - 1)
-        converted = events.converted.numpy()
-        posterior = np.where(converted, 1.0, self.engine.posterior(events))
-        age, served = events.elapsed.numpy(), self.ledger.served(rows)[0]
-        ours = ~np.isnan(served)
+        events, served = self.ledger.at(rows, end - 1), self.ledger.served(rows)[0]
+        scores, converted = self.prequential.of(rows + self.ledger.first_row), events.converted.numpy()
+        to_come = self.watch.to_come(events, scores)
+        ours, spread = ~np.isnan(served), self.forecast.spread
+        of_served = None if to_come is None else to_come[ours]
         return {
-            "as_served": recent_rates(served[ours], converted[ours], age[ours], posterior[ours], self.vitals),
-            "prequential": recent_rates(
-                self.prequential.of(rows + self.ledger.first_row), converted, age, posterior, self.vitals
-            ),
+            "as_served": recent_rates(served[ours], converted[ours], of_served, spread),
+            "prequential": recent_rates(scores, converted, to_come, spread),
         }
 
     def _newest_mature(self) -> dict[str, Any]:
@@ -254,6 +258,7 @@ class Learner:
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
         self.prequential.sync()
+        self.forecast.sync()
         self.ledger.commit()  # first: what it has more than a version is taken back, what it lacks is read again
         summary = {
             "published": not tick.undone,
@@ -274,6 +279,7 @@ class Learner:
         features = [column.raw for column in self.store.reader.encoder.columns]
         facts: dict[str, Any] = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
         facts |= {"monitor": self.watch.monitor.state(), "alarms": self.watch.summary()}
+        facts["forecast"] = self.forecast.state()
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
         self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
@@ -298,6 +304,7 @@ class Learner:
         self.watch.monitor.load(manifest["monitor"])
         self.watch.hide(self.ledger, end)
         self.prequential.keep(manifest["scored"])
+        self.forecast.load(manifest["forecast"])
         if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
             record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
             self._record(manifest["intervals"] - 1, record)
@@ -382,40 +389,3 @@ def _warm_up(engine: Engine, store: Store, progress: Progress) -> None:
     engine.warm_up(source.history(first, store.settings.warm_labels), progress)
     for start in range(first, grid.split, grid.interval):  # only for a challenger of a model that goes on from a run
         engine.tick(source, start, min(start + grid.interval, grid.split))
-
-
-class Prequential:
-    """The log-odds that the learner gave clicks of the stream before it learnt them: a file that only grows. The stream
-    starts at row `first`. What clicks were served is in the log."""
-
-    def __init__(self, path: Path, first: int) -> None:
-        self.path, self.first, self.count = path, first, 0
-
-    def keep(self, count: int) -> None:
-        """Go on after so many; of scores that were lost, the place is kept."""
-        self.path.touch()
-        missing = count - self.path.stat().st_size // 4
-        if missing > 0:
-            with self.path.open("ab") as file:
-                file.write(np.full(missing, np.nan, np.float32).tobytes())
-        os.truncate(self.path, 4 * count)
-        self.count = count
-
-    def append(self, log_odds: npt.NDArray[np.float32]) -> None:
-        try:
-            with self.path.open("ab") as file:
-                file.write(log_odds.tobytes())
-        except OSError as error:
-            raise not_written(self.path, error) from error
-        self.count += len(log_odds)
-
-    def of(self, row: Ints) -> npt.NDArray[np.float32]:
-        """Of clicks by row; NaN of those that were not scored, as the base's."""
-        log_odds = np.full(len(row), np.nan, np.float32)
-        ours = row >= self.first
-        if ours.any():
-            log_odds[ours] = np.memmap(self.path, np.float32, "r")[row[ours] - self.first]
-        return log_odds
-
-    def sync(self) -> None:
-        sync(self.path)

@@ -1,15 +1,15 @@
-"""Live metrics: of clicks whose labels are final, sums that merge and never grow; of open clicks, two estimates.
+"""Live metrics: of clicks whose labels are final, sums that merge and never grow; of recent clicks, a forecast.
 
 Predictions are judged *as served*, by the scores that clicks were answered with, whichever version did; and
 *prequential*, by those of the learner's newest version just before it learnt the clicks' interval. The latter exist for
 all clicks, the former only for those that were registered over HTTP.
 
-*Mature* is what happened. *Provisional* is what the model thinks of clicks that are still open, given what it has seen
-of them. *Projected* divides the conversions so far by the share that the delay curve expects at their ages.
+*Mature* is what happened. The *forecast* of recent clicks is what has come and what the monitor expects of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,12 +109,6 @@ class LiveMetrics:
             sums.add_scored(log_odds, label)
         self.delays += np.searchsorted(np.sort(delay[label]), ages(self.d_max), side="right")
 
-    def known_by(self, age: npt.NDArray[np.int64]) -> Floats | None:
-        """The share of conversions that is known at an age; None as long as there were none."""
-        if not self.delays[-1]:
-            return None
-        return np.interp(age, np.concatenate([[0.0], ages(self.d_max)]), self._curve())
-
     def curve(self) -> dict[str, list[float]]:
         """The delay curve: age in seconds, share of labels known."""
         shares = self._curve().tolist() if self.delays[-1] else []
@@ -168,25 +162,21 @@ def by_version(
 def recent_rates(
     log_odds: npt.NDArray[np.floating[Any]],
     converted: Labels,
-    age: npt.NDArray[np.int64],
-    posterior: npt.NDArray[np.floating[Any]],
-    vitals: LiveMetrics,
+    to_come: Floats | None,
+    spread: Callable[[float], tuple[float, float]],
 ) -> dict[str, Any]:
-    """Rate and calibration of recent clicks, provisional and projected; `posterior` is 1 of those that converted."""
+    """Rate and calibration of recent clicks: predicted, so far, and as forecast with an interval. `to_come` is what
+    each is still expected to bring, `spread` tells by which shares of the sum it may be wrong."""
     if not len(converted):
         return {"clicks": 0}
     served = ~np.isnan(log_odds)
     predicted = float(probability(log_odds[served]).mean()) if served.any() else None
-    provisional = float(np.asarray(posterior, np.float64).mean())
-    known = vitals.known_by(age)
-    expected = float(known.mean()) if known is not None else 0.0
-    projected = float(converted.mean()) / expected if expected > 0 else None
-    return {
-        "clicks": len(converted),
-        "predicted": predicted,
-        "so_far": float(converted.mean()),
-        "provisional": provisional,
-        "projected": projected,
-        "pcoc_provisional": predicted / provisional if predicted is not None and provisional > 0 else None,
-        "pcoc_projected": predicted / projected if predicted is not None and projected else None,
-    }
+    so_far = float(converted.mean())
+    rates: dict[str, Any] = {"clicks": len(converted), "predicted": predicted, "so_far": so_far}
+    if to_come is None:
+        return rates | dict.fromkeys(("forecast", "low", "high", "pcoc"))
+    rest, (below, above) = float(to_come.mean()), spread(float(to_come.sum()))
+    expected = so_far + rest
+    pcoc = predicted / expected if predicted is not None and expected > 0 else None
+    ends = {"low": max(so_far + rest * (1 + below), 0.0), "high": so_far + rest * (1 + above)}
+    return rates | {"forecast": expected} | ends | {"pcoc": pcoc}

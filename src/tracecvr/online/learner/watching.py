@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tracecvr.base.durations import log_day
+from tracecvr.base.metrics import Floats, probability
 from tracecvr.data.encoder import value_names
 from tracecvr.data.outages import Outages
 from tracecvr.monitor.monitor import Alarm, Monitor, segment_feature
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
+from tracecvr.stream.reveal import Reveals
 from tracecvr.stream.source import Clicks, TableSource
 
 _log = logging.getLogger("tracecvr.learner")
@@ -28,9 +30,10 @@ class Watch:
     def __init__(self, store: Store) -> None:
         self.store, self.active = store, store.taken_over is None and store.model is None
         self.holds = store.settings.hold_on_outage and self.active
-        position = segment_feature(store.schema)
+        by = store.settings.alarms_by
+        position = segment_feature(store.schema, by)
         names = {} if position is None else value_names(store.reader.encoder.columns[position])
-        self.monitor = Monitor(store.schema, store.grid.interval, None, names, self.declared)
+        self.monitor = Monitor(store.schema, store.grid.interval, by, names, self.declared)
 
     @property
     def declared(self) -> Outages:
@@ -55,6 +58,13 @@ class Watch:
     def hide(self, ledger: Ledger, now: int) -> None:
         """Keep from the learner what outages have made false."""
         ledger.outages = self.declared + (self.monitor.outages(now) if self.holds else ())
+
+    def to_come(self, events: Reveals, log_odds: npt.NDArray[np.float32]) -> Floats | None:
+        """What clicks that were served these scores are still expected to bring; None if nobody watches."""
+        if not self.active:
+            return None
+        served = probability(np.nan_to_num(log_odds, nan=-np.inf))
+        return self.monitor.to_come(events.x.numpy(), events.elapsed.numpy(), served)
 
     def summary(self) -> list[dict[str, Any]]:
         """Alarms that are on, and the last of those that are over."""

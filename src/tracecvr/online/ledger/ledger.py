@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.data.table import NEVER, ClickTable, Ints, add_turn, turns_of
+from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, add_turn, turns_of
 from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.log.event_log import EventLog
@@ -228,6 +228,14 @@ class Ledger(TableSource):
         """Positions in the table of clicks that became known in [start, end) and were not erased."""
         first, last = self.table.rows_between(start, end)
         return first + np.flatnonzero(~self._erased[first:last])
+
+    def changed_between(self, start: int, end: int) -> Ints:
+        """Positions of clicks that came in [start, end), or whose conversion came, was taken back or regained in it."""
+        first, last = self.table.rows_between(start, end)
+        actions = len(self.schema.actions)
+        kinds = (0, *range(actions, actions + len(TURNS)))
+        known = [self._seen_between(kind, start, end) for kind in kinds]
+        return np.unique(np.concatenate([np.arange(first, last), *known]))
 
     def newest_between(self, start: int, end: int, count: int) -> Ints:
         """The last of them, at most so many: however many there are, no more are looked at than that takes."""

@@ -40,6 +40,12 @@ class Gauges:
         self.figures = Gauge(
             "tracecvr_mature", "Live metrics of clicks with final labels", ["scores", "metric"], registry=self.registry
         )
+        self.expected = Gauge(
+            "tracecvr_expected",
+            "Figures of the last whole day before its labels are final, and their intervals: value, low, high",
+            ["segment", "metric", "end"],
+            registry=self.registry,
+        )
         self.learner = Gauge("tracecvr_learner_up", "Whether the learner runs", registry=self.registry)
         self.restarts = Gauge("tracecvr_learner_restarts", "How often it ended by itself", registry=self.registry)
         self.bad_values = Gauge(
@@ -70,6 +76,18 @@ class Gauges:
             for metric in ("clicks", "conversions", "cvr", "auc", "nll", "ece", "pcoc"):
                 value = figure.get(metric)
                 self.figures.labels(scores, metric).set(math.nan if value is None else value)
+
+    def expect(self, forecast: Mapping[str, Any]) -> None:
+        """What figures of the last day are expected to become, and its conversions: of all clicks and by segment. The
+        segments are those that the warm-up had."""
+        self.expected.clear()
+        for series in forecast.get("series", ()):
+            last = series["days"][-1]
+            figures = series["figures"] | {"conversions": [last["first"], last["first_low"], last["first_high"]]}
+            for metric, values in figures.items():
+                for end, value in zip(("value", "low", "high"), values, strict=True):
+                    place = self.expected.labels(series["segment"] or "all", metric, end)
+                    place.set(math.nan if value is None else value)
 
     def warn(self, alarms: Iterable[Mapping[str, Any]]) -> None:
         """How many alarms are on, by kind."""

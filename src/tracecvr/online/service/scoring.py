@@ -235,6 +235,7 @@ class Service(Scoring):
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
                 self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
                 self.gauges.warn(newest["alarms"])
+                self.gauges.expect(newest["forecast"]["summary"])
                 for column, count in bad_values(newest["counts"]).items():
                     self.gauges.bad_values.labels(column).set(count)
         self.gauges.compare(challengers_of(self.store, self.log))

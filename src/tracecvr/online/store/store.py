@@ -69,6 +69,8 @@ class Settings:
     """Learn nothing while conversions have stopped arriving, nor later from clicks that were open then."""
     outages: Outages = ()
     """Times in which conversions were not recorded, or no events sent."""
+    alarms_by: str | None = None
+    """The feature whose values are watched for alarms and forecast; the first with few values by default."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class Store:
         times: AskedTimes | None = None,
         hold_on_outage: bool = True,
         outages: Outages = (),
+        alarms_by: str | None = None,
     ) -> Store:
         """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
         origin = StartingRun.of(run)
@@ -184,6 +187,7 @@ class Store:
             max_advance=max_advance,
             hold_on_outage=hold_on_outage,
             outages=outages,
+            alarms_by=alarms_by,
         )
         method, plugins, stream = parts(recorded)
         with _prepare(folder, origin.dataset, origin.log() if source is None else source) as base:

@@ -53,6 +53,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         status["mature"] = _mature(store, newest, versions)
         status["recent"] = newest["recent"]
         status["alarms"] = newest["alarms"]
+        status["forecast"] = newest["forecast"]["summary"]
         status["window"] = newest["window"]
         status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
     return status
