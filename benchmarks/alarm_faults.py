@@ -148,8 +148,9 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--moments", type=int, default=8)
     asked = parser.parse_args()
-    scores = pl.read_parquet(asked.run / "scores.parquet", columns=["log_odds"])["log_odds"].to_numpy()
-    rows = measure(Watched(ClickTable.load(asked.table), scores), asked.moments)
+    files = [asked.run / name for name in ("not_judged.parquet", "scores.parquet")]
+    scores = [pl.read_parquet(file)["log_odds"].to_numpy() for file in files if file.is_file()]
+    rows = measure(Watched(ClickTable.load(asked.table), np.concatenate(scores)), asked.moments)
     with pl.Config(tbl_rows=-1, tbl_width_chars=160):
         print(rows)  # noqa: T201
         print(summarise(rows))  # noqa: T201

@@ -50,8 +50,8 @@ TESTS = (
     Test("level", "young", 0.9, 0.3),
     Test("level", "young", 1.1, 1.35),
     Test("level", "young", 1.1, 2.2),
-    Test("traffic", "clicks", 0.5, 0.1),
-    Test("traffic", "clicks", 2.0, 5.0),
+    Test("traffic", "clicks", 0.35, 0.05),
+    Test("traffic", "clicks", 3.0, 8.0),
     Test("level", "ages", 1 / 1.1, 1 / 1.6),
     Test("level", "ages", 1.1, 1.6),
 )
@@ -97,7 +97,10 @@ class Detectors:
 
     def __init__(self, series: int, interval: int) -> None:
         self.interval = interval
-        self.threshold = math.log(max(MONTH / interval, 1.0) * len(TESTS) * series)
+        traffic = _FAMILY == FAMILIES.index("traffic")
+        self.tested = np.ones((len(TESTS), series), bool)
+        self.tested[traffic, 1:] = False  # that a segment has more or less traffic is often wanted
+        self.threshold = math.log(max(MONTH / interval, 1.0) * int(self.tested.sum()))
         self.evidence = np.zeros((len(TESTS), series))
         self.onset = np.zeros((len(TESTS), series))  # when the evidence began
         self.newest = np.zeros((len(TESTS), series))  # the end of the last interval in which it grew
@@ -117,7 +120,7 @@ class Detectors:
         fresh = self.evidence <= 0
         self.onset = np.where(fresh, start, self.onset)
         ratio = log_ratio(count[_OF], mean[_OF], self.excess()[_OF], _NULL, _CHANGED)
-        ratio = np.concatenate([ratio, *(one[None] for one in ages)])
+        ratio = np.where(self.tested, np.concatenate([ratio, *(one[None] for one in ages)]), 0.0)
         self.evidence = np.clip(np.maximum(self.evidence, 0.0) + ratio, 0.0, self.threshold + _BEYOND)
         self.newest = np.where(ratio > 0, start + self.interval, self.newest)
 
@@ -141,10 +144,10 @@ class Detectors:
         return np.stack([none[family == _FAMILY].all(0) for family in range(len(FAMILIES))])
 
     def since(self, family: int, series: int) -> tuple[int, int]:
-        """When the evidence of a family's strongest test began, and when it last grew."""
+        """When the evidence of a family's strongest test began, and when that of any last grew."""
         tests = np.flatnonzero(family == _FAMILY)
         strongest = tests[np.argmax(self.evidence[tests, series])]
-        return int(self.onset[strongest, series]), int(self.newest[strongest, series])
+        return int(self.onset[strongest, series]), int(self.newest[tests, series].max())
 
     def forget(self) -> None:
         """Begin all tests anew, but that of a stop of everything: it explains what the others would find."""

@@ -5,7 +5,7 @@ An alarm says what has happened, where, since when and by how much. There are fo
 - `stopped`: conversions of young and old clicks have stopped arriving: a pixel or a feed is broken.
 - `rates`: clicks since then convert more or less often than they were served.
 - `delays`: they convert as often, but later or sooner.
-- `traffic`: far more or far fewer clicks come than at this hour of other days.
+- `traffic`: far more or far fewer clicks come than at this hour of other days, of all segments together.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _APART = 7 * DAY
 _FADE_CLICKS = 3 * DAY
 """In this time the weight of past traffic halves."""
 
-_DOUBT = 0.05
+_DOUBT = 0.005
 """Intervals of any hour that count when those of the same hour are averaged."""
 
 TEXTS = {
