@@ -97,7 +97,7 @@ class Detectors:
 
     def __init__(self, series: int, interval: int) -> None:
         self.interval = interval
-        traffic = _FAMILY == FAMILIES.index("traffic")
+        traffic = FAMILIES.index("traffic") == _FAMILY
         self.tested = np.ones((len(TESTS), series), bool)
         self.tested[traffic, 1:] = False  # that a segment has more or less traffic is often wanted
         self.threshold = math.log(max(MONTH / interval, 1.0) * int(self.tested.sum()))
