@@ -1,6 +1,6 @@
 """Takes the outcome of benches into docs/results/: tables, results and the figures that its README shows.
 
-    python docs/collect.py table1 table2 ablation posterior readings budget gauntlet
+    python docs/collect.py table1 table2 ablation gauntlet
 
 Of a gauntlet, what it found of each method also goes into the package, for `tracecvr methods`, reports and
 docs/generate.py. Cells, which hold scores of clicks, stay where they are, and so does where the log lay.
@@ -24,7 +24,6 @@ TAKEN = (
     "table.tex",
     "results.parquet",
     "reliability.parquet",
-    "posterior.parquet",
     "forecast.parquet",
     "forecast_day.parquet",
 )

@@ -8,7 +8,6 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -29,7 +28,7 @@ from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.over_time import by_day, runs_over_time
 from tracecvr.bench.report.palette import THEMES
 from tracecvr.bench.report.sentences import summary
-from tracecvr.bench.tables import LAYOUTS, Outcome
+from tracecvr.bench.tables import Outcome
 from tracecvr.checks.subject import small_log
 from tracecvr.data.table import NEVER
 
@@ -87,7 +86,7 @@ def test_how_far_each_is_from_the_bound_comes_first(tmp_path: Path) -> None:
 
 
 def test_it_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
-    text = page(madeup.bench(tmp_path, layout="posterior"))
+    text = page(madeup.bench(tmp_path))
     assert not re.findall(r'(?:src|href)="(?!#|data:)', text)
     assert "http" not in text
     assert "url(" not in text
@@ -116,13 +115,13 @@ class Balanced(HTMLParser):
 
 
 def test_every_drawing_has_words_and_every_figure_a_table(tmp_path: Path) -> None:
-    out = madeup.bench(tmp_path, layout="posterior")
+    out = madeup.bench(tmp_path)
     text, made = page(out), figures(Outcome(out))
     drawings = re.findall(r'<svg [^>]*class="plot"[^>]*>', text)
     assert len(drawings) == 2 * sum(len(figure.panels) for figure in made)  # wide and narrow
     assert all('role="img"' in one and len(re.findall('aria-label="([^"]{20,})', one)) == 1 for one in drawings)
     assert text.count("Data of this figure") == len(made)
-    keys = "posterior auc-over-time nll-over-time pcoc-over-time ece reliability inside price cost delays days"
+    keys = "distance differences auc-over-time nll-over-time pcoc-over-time ece reliability cost delays days"
     assert [figure.key for figure in made] == keys.split()
 
 
@@ -236,57 +235,6 @@ def test_many_changes_are_counted(tmp_path: Path) -> None:
     text = words(madeup.bench(tmp_path, figures, {f"x{n}": "TRACE" for n in range(7)}, layout="changes"))
     assert "worse: AUC: 0 of 7 rows are better than the row that they are compared with" in text
     assert "statistically significant: 0 better, 7 worse" in text
-
-
-def in_forms(out: Path) -> Path:
-    """DEFER alone and with rehearsal, which helps it; Oracle at DEFER's moments, above it, and at TRACE's, below."""
-    auc = {
-        "DEFER": (0.70, 0.72, 0.71),
-        "again": (0.75, 0.771, 0.759),
-        "TRACE": (0.80, 0.82, 0.811),
-        "Oracle": (0.9, 0.9, 0.9),
-        "at defer": (0.8, 0.8, 0.8),
-        "at trace": (0.7, 0.7, 0.7),
-    }
-    forms: dict[str, dict[str, Any]] = {
-        "again": {"label": "DEFER", "variant": "rehearsal", "base": "DEFER", "method": "defer"},
-        "at defer": {"role": "upper", "base": "Oracle", "settings": {"schedule_of": "defer"}},
-        "at trace": {"role": "upper", "base": "Oracle", "settings": {"schedule_of": "trace"}},
-    }
-    made = madeup.bench(out, auc)
-    facts = read_json(made / "bench.json")
-    for one in facts["rows"]:
-        one.update(forms.get(one["label"], {}))
-    write_json(made / "bench.json", facts)
-    return made
-
-
-def test_forms_of_methods_are_told_apart(tmp_path: Path) -> None:
-    text = words(in_forms(tmp_path))
-    assert "better: AUC against the best with rehearsal, DEFER (rehearsal) (0.7600): Better by 0.0503" in text
-    assert "better: AUC with rehearsal: better for DEFER." in text
-    assert "AUC against Oracle at a method's own moments (2 methods): TRACE significantly better" in text
-
-
-def test_a_figure_of_forms_shows_what_they_do(tmp_path: Path) -> None:
-    shown = next(figure for figure in figures(Outcome(in_forms(tmp_path))) if figure.key == "differences")
-    assert shown.title == "What each change does"
-    first = shown.panels[0]
-    assert isinstance(first, Bars)
-    assert [bar.name for bar in first.bars] == ["DEFER (rehearsal)", "at defer", "at trace"]
-
-
-def test_one_rule_stands_above_all_bounds(tmp_path: Path) -> None:
-    table = LAYOUTS["comparison"](Outcome(in_forms(tmp_path)))[0]
-    assert table.apart == {3}
-
-
-def test_open_clicks_are_told_by_age(tmp_path: Path) -> None:
-    text = words(madeup.bench(tmp_path, layout="posterior"))
-    assert (
-        "better: NLL among open clicks: TRACE's posterior is better than the rate with survival alone at 5 of 5" in text
-    )
-    assert "worse: ECE among open clicks: TRACE's posterior is better than the served rate at 0 of 5 ages" in text
 
 
 # Figures.
@@ -449,7 +397,6 @@ def test_a_run_can_be_drawn_over_time() -> None:
         (Axis("", "percent"), 0.0, 0.1, ["0%", "5%", "10%"]),
         (Axis("", "count"), 0.0, 2000.0, ["0", "1,000", "2,000"]),
         (Axis("", "age"), 60.0, 7 * DAY, ["10 min", "6 h", "7 d"]),
-        (Axis("", "places", places=("a", "b", "c", "d")), 0.0, 3.0, ["a", "c"]),
         (Axis("", "day"), 3.0, 9.0, ["4", "6", "8"]),
         (Axis(""), -0.003, 0.003, ["-0.002", "0.000", "0.002"]),
     ],

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.browser
 
 LAYOUTS = {
     "comparison": {},
-    "posterior": {},
     "changes": dict.fromkeys(("Pretrain", "DEFER"), "TRACE"),
 }
 LONG = "a label that is far longer than any that a sensible person would give to a row"
@@ -143,7 +142,7 @@ def test_it_can_be_read_without_script(browser: Any, out: Path) -> None:
 
 
 def test_figures_as_files(tmp_path: Path, call: Call) -> None:
-    out = madeup.bench(tmp_path, layout="posterior")
+    out = madeup.bench(tmp_path)
     made = figures(Outcome(out))
     assert call("report", out, "--pdf", "--png", "--svg") == 0
     names = {path.name for path in (out / "figures").iterdir()}

@@ -22,7 +22,7 @@ from benches import FAILS, SUITE, children, gone, one_thread, same, until
 from tracecvr.base import config
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.bench import engines, results, reuse, segments, suite, tables, tuned
+from tracecvr.bench import engines, results, segments, suite, tables, tuned
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import Request, State, carry_out, opened
 from tracecvr.bench.suite import Cell, Row
@@ -76,8 +76,6 @@ def test_results_have_every_column_and_one_row_per_cell(undisturbed: Path) -> No
     assert json.loads(trace["settings"])["hidden"] == "16,8"
     bins = pl.read_parquet(undisturbed / "reliability.parquet")
     assert bins.filter(pl.col("cell") == trace["cell"])["clicks"].sum() == trace["clicks"]
-    posterior = pl.read_parquet(undisturbed / "posterior.parquet")
-    assert posterior["cell"].unique().sort().to_list() == frame["cell"].sort().to_list()
 
 
 def test_the_tables_say_what_there_is(undisturbed: Path) -> None:
@@ -169,21 +167,6 @@ def test_the_papers_table_is_learnt_as_in_the_paper_or_as_we_do(
     capsys.readouterr()
     assert call(*words, "--learning", "ours", "--out", str(tmp_path / "paper")) == 2
     assert "suite.learning is 'paper' there, 'ours' here" in " ".join(capsys.readouterr().err.split())
-
-
-def test_cells_of_another_bench_are_taken_over_if_they_are_the_same_runs(folder: Path, undisturbed: Path) -> None:
-    """By what is run, not by its name; another seed or setting is another run."""
-    renamed = SUITE.replace('method = "trace"', 'method = "trace"\nlabel = "Ours"')
-    (folder / "renamed.toml").write_text(renamed + '[[row]]\nmethod = "trace"\nset = {lam = 0.2}\n')
-    request = request_for(folder, "renamed", seeds=(0, 1))
-    with opened(request, folder / "reused") as bench:
-        assert reuse.take_over(bench, [undisturbed]) == 4
-        assert reuse.take_over(bench, [undisturbed]) == 0
-        frame = results.gather(bench.out, bench.cells)
-    assert frame["label"].to_list() == ["Pretrain", "Vanilla", "Ours", "Oracle"]
-    assert frame["nll"].to_list() == pl.read_parquet(undisturbed / "results.parquet")["nll"].to_list()
-    with pytest.raises(UserError, match="holds no bench"):
-        reuse.take_over(bench, [folder])
 
 
 # Processes.

@@ -14,7 +14,6 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
 from tracecvr.bench import results, tables, tune, tuned
-from tracecvr.bench.random_search import draw
 from tracecvr.bench.tuned import Period
 
 FIGURES = dict.fromkeys(results.POOLED, 0.5) | {f"interval_{name}": 0.5 for name in INTERVAL_METRICS}
@@ -127,15 +126,15 @@ def test_cells_that_are_missing_are_counted_and_pairs_are_those_that_both_have(t
 
 
 def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
-    ranges = {"all": {"learning_rate": {"low": 1e-4, "high": 1e-2, "scale": "log"}}}
+    trials = [{}, {"learning_rate": "0.0001"}, {"learning_rate": "0.01"}]
     rows = [row(m, m, name=f"{m}-{trial}", variant=f"trial {trial}") for m in ("fnw", "trace") for trial in range(3)]
-    asked = {"layout": "tune", "trials": 3, "score": "nll", "ranges": ranges}
+    asked = {"layout": "tune", "trials": trials, "score": "nll"}
     figures = [[0.5, 0.5], [0.4, 0.4], [0.3, 0.6], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]
     judged = {"from": 3 * DAY, "until": 10 * DAY}
     out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, fingerprint="f", judged=judged)
     tune.write(out)
     chosen = tuned.load(out / "tuned.toml")
-    assert chosen.settings == {"fnw": draw(ranges, "fnw", 1), "trace": {}}  # fnw's second; trace's own defaults
+    assert chosen.settings == {"fnw": trials[1], "trace": {}}  # fnw's second; trace's own defaults
     assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
     papers = json.loads((out / "bench.json").read_text())
     papers["suite"]["learning"] = "paper"

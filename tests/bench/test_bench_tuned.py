@@ -143,8 +143,6 @@ def test_from_a_search_to_a_table(
 
     capsys.readouterr()
     assert call(*table, *given) == 0  # the same command again goes on, here to nothing
-    assert call(*table, *given[:2], "--out", str(tmp_path / "again"), "--reuse", str(tmp_path / "table")) == 0
-    assert (tmp_path / "again" / "table.md").read_text() == text
     assert call(*table, *given[:2], "--seeds", "0", "--out", str(tmp_path / "no")) == 2
     assert call(*table, *given[:2], "--set", "judge_from=3.5d", "--out", str(tmp_path / "no")) == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]

@@ -17,7 +17,6 @@ hidden = [16, 8]
 batch_size = 256
 warm_epochs = 1
 warm_batch_size = 256
-posterior_every = 3
 [data.synthetic]
 clicks = 3000
 days = 6
@@ -39,7 +38,7 @@ method = "oracle"
 role = "upper"
 """
 FAILS = '[[row]]\nmethod = "dfsn"\nset = {window = "9d"}\n'
-COMPARED = ("results.parquet", "posterior.parquet", "reliability.parquet", "table.md", "table.tex")
+COMPARED = ("results.parquet", "reliability.parquet", "table.md", "table.tex")
 
 
 def machine_free(results: pl.DataFrame) -> pl.DataFrame:

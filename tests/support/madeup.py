@@ -16,7 +16,6 @@ from tracecvr.base.seeds import generator
 from tracecvr.bench import results
 from tracecvr.bench.log_summary import measured
 from tracecvr.checks.subject import small_log
-from tracecvr.runs.open_clicks import ESTIMATES
 
 Figures = Mapping[str, Sequence[float | None]]
 """Row to AUC by seed; None for a cell that is not finished. Other metrics follow from it."""
@@ -61,8 +60,6 @@ def bench(out: Path, figures: Figures = AUC, bases: Mapping[str, str] | None = N
     for cell in cells:
         _folder(out / "cells" / cell["cell"], cell)
     pl.concat([_bins(cell) for cell in cells]).write_parquet(out / "reliability.parquet")
-    if asked["layout"] == "posterior" or suite.get("layout") == "posterior":
-        pl.concat([_posterior(cell) for cell in cells]).write_parquet(out / "posterior.parquet")
     write_json(out / "log.json", measured(small_log()))
     return out
 
@@ -104,11 +101,6 @@ def _folder(folder: Path, cell: dict[str, Any]) -> None:
     frame = frame.with_columns(ece=0.05, pcoc=pl.col("auc") + 0.3)
     frame = frame.with_columns(auc=pl.when(pl.col("start") % (7 * HOUR) == 0).then(None).otherwise(pl.col("auc")))
     frame.write_parquet(folder / "intervals.parquet")
-    internals = {}
-    if cell["role"] == "ours":
-        internals = {"method": {"eta": {"end_s": [HOUR, DAY, 2 * DAY], "share": [0.1, 0.3, 0.6]}}}
-        internals["completer"] = {"gate": {"age_s": [0, HOUR, DAY], "mean": [0.3, 0.25, 0.2], "events": [5, 6, 7]}}
-    write_json(folder / "internals.json", internals)
 
 
 def _bins(cell: dict[str, Any]) -> pl.DataFrame:
@@ -124,15 +116,3 @@ def _bins(cell: dict[str, Any]) -> pl.DataFrame:
         "conversions": conversions,
     }
     return pl.DataFrame(facts | {"mean_prediction": low + 0.03})
-
-
-def _posterior(cell: dict[str, Any]) -> pl.DataFrame:
-    """The posterior has the best NLL and the worst ECE at every age."""
-    nll, ece = ({"posterior": 0.3, "survival": 0.4, "static": 0.5}, {"posterior": 0.3, "survival": 0.2, "static": 0.1})
-    rows = [
-        {key: cell[key] for key in ("cell", "label", "variant", "seed")}
-        | {"age_s": age, "estimate": estimate, "auc": 0.6, "nll": nll[estimate], "ece": ece[estimate]}
-        for age in (HOUR // 10, HOUR // 4, HOUR, DAY, 7 * DAY)
-        for estimate in ESTIMATES
-    ]
-    return pl.DataFrame(rows)

@@ -211,16 +211,15 @@ def carry_out(
     out: Path,
     engine: BenchEngine,
     by: str | None = None,
-    reuse: Sequence[Path] = (),
     progress: bool = True,
 ) -> State:
     """Carry out a bench, and show how far it is."""
     if not progress:
-        return command.bench(request, out, engine, by, reuse)
+        return command.bench(request, out, engine, by)
     from rich.console import Console
 
     with progress_board.Board(Console(stderr=True, force_jupyter=False)) as board:
-        return command.bench(request, out, engine, by, reuse, board)
+        return command.bench(request, out, engine, by, board)
 
 
 def run_gauntlet(
@@ -230,7 +229,6 @@ def run_gauntlet(
     logs: Sequence[str] = (),
     short: bool = False,
     by: str | None = None,
-    reuse: Sequence[Path] = (),
 ) -> gauntlet.Ran:
     """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form."""
     suite = request.suite
@@ -238,8 +236,7 @@ def run_gauntlet(
     chosen = gauntlet.chosen_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
 
     def carry(one: Request, folder: Path) -> State:
-        others = [other / folder.name for other in reuse if (other / folder.name).is_dir()]
-        return carry_out(one, folder, engine, by, others)
+        return carry_out(one, folder, engine, by)
 
     return gauntlet.carry_out(replace(request, methods=methods), chosen, out, carry)
 

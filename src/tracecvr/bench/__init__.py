@@ -11,7 +11,6 @@ DIR/cells/NAME/       one run each: result.json, intervals.parquet, scores.parqu
 DIR/failed.json       {cell: message} of cells that failed; absent if none did
 DIR/results.parquet   one row per finished cell, in the suite's order, then by seed
 DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out
-DIR/posterior.parquet posteriors of open clicks by age, if the suite asks for them: one row per cell, age and estimate
 DIR/forecast.parquet  of the suite `forecast`: error, bias, coverage, width by cell, estimator, age and size
 DIR/forecast_day.parquet  of the same: how the forecast of one day went on
 DIR/segments.parquet  with --by FEATURE: one row per cell and segment
@@ -31,7 +30,7 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | column | meaning |
 |---|---|
 | cell | its directory in `cells/` |
-| label, variant | the row's name in tables, and which form of it (`passes`, `rehearsal`, the value of a swept option) |
+| label, variant | the row's name in tables, and which form of it (the value of a swept option) |
 | role | `lower` (Pretrain), `zero` (Vanilla), `upper` (Oracle, apart), `ours` (TRACE), `method` |
 | base | label of the row that it is to be compared with; empty if none |
 | method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |
@@ -45,17 +44,15 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | time_prepare_s, time_warm_up_s, time_shared_warm_up_s, time_stream_s | seconds; shared is what another cell spent |
 | memory_peak_mb | of the worker process, when the cell ended |
 
-`posterior.parquet`: cell, label, variant, seed, age_s, estimate (`posterior`, `static`, `survival`: see
-`tracecvr.runs.open_clicks`), clicks, conversions and the pooled metrics; cells hold the same by day of the stream in
-`posterior_days.parquet`. `segments.parquet`: cell, by, value (raw, if the encoder can tell), segment (encoded id),
+`segments.parquet`: cell, by, value (raw, if the encoder can tell), segment (encoded id),
 clicks, conversions, auc, nll, mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences
 and references, for whoever draws it; `text_tables.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers, whichever the engine and however often the bench was killed.
 
-Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray), `reuse` (cells of other
-benches), `progress_board` (progress), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
+Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray),
+`progress_board` (progress), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
 `tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`), `paper`
-(the paper's own numbers), `log_summary` (the log itself), `report`, `compare` (two benches), `command` (all of it).
+(the paper's own numbers), `log_summary` (the log itself), `report`, `command` (all of it).
 """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from tracecvr.bench import forecasts, log_summary, report, reuse, segments, tables, tune
+from tracecvr.bench import forecasts, log_summary, report, segments, tables, tune
 from tracecvr.bench.runner import BenchEngine, Request, State, Watch, carry_out, opened
 
 
@@ -14,16 +13,11 @@ def bench(
     out: Path,
     engine: BenchEngine,
     by: str | None = None,
-    others: Sequence[Path] = (),
     watch: Watch = lambda _: None,
 ) -> State:
-    """Carry a bench out, or the rest of it, and write its tables and its report.
-
-    Cells that one of the benches `others` has finished are taken from there.
-    """
+    """Carry a bench out, or the rest of it, and write its tables and its report."""
     with opened(request, out) as held:
         log_summary.write(out, held.log)
-        reuse.take_over(held, others)
         state = carry_out(held, engine, watch)
         by_segment = None if by is None else segments.write(out, held.log, by)
         if request.suite.layout == "forecast":

@@ -52,13 +52,10 @@ def gather(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
 
 
 def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
-    """`results.parquet`, and what single cells wrote of posteriors put together."""
+    """`results.parquet` and `reliability.parquet`."""
     frame = gather(out, cells)
     write_parquet(out / "results.parquet", frame)
     write_parquet(out / "reliability.parquet", pl.concat([_bins(c, f) for c, f in _finish(out, cells)] or [_NO_BINS]))
-    posteriors = [_posterior(cell, folder) for cell, folder in _finish(out, cells)]
-    if tables := [part for part in posteriors if part is not None]:
-        write_parquet(out / "posterior.parquet", pl.concat(tables))
     return frame
 
 
@@ -85,15 +82,6 @@ def _bins(cell: Cell, folder: Path) -> pl.DataFrame:
         },
         _NO_BINS.schema,
     )
-
-
-def _posterior(cell: Cell, folder: Path) -> pl.DataFrame | None:
-    path = folder / "posterior.parquet"
-    if not path.is_file():
-        return None
-    facts = {"cell": cell.name, "label": cell.row.label, "variant": cell.row.variant, "seed": cell.seed}
-    estimates = pl.read_parquet(path)
-    return estimates.select(*(pl.lit(value).alias(name) for name, value in facts.items()), pl.all())
 
 
 def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _open(request: Request, out: Path) -> Bench:
     manifest, table = read_manifest(log), ClickTable.load(log)
     schema = table.schema
     times = tuned.times(table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned)
-    rows = rows_of(request.suite, schema, request.methods, times | dict(request.settings), request.tuned.settings)
+    rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.settings)
     plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
     tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, schema.split)
     facts = {

@@ -2,7 +2,7 @@
 
 ```toml
 about = "one sentence"
-layout = "comparison"            # how table.md looks: comparison, pairs, changes, posterior, forecast or tune
+layout = "comparison"            # how table.md looks: comparison, pairs, changes, forecast or tune
 metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
 learning = "paper"               # how the stream is learnt: ours (the default) or paper; other settings win over it
 [set]                            # settings of every row that knows them; --set wins
@@ -13,10 +13,8 @@ label = "w/o Gate"               # by default what the field calls it; {method} 
 plugins = ["completer"]
 set = {gate = false}             # this row's own settings: they win over all others
 grid = {lam = [0, 0.1]}          # one row for each combination
-horizons = [2, "from click"]     # one row for each: the log's thinned to so many, or with one more at the click
 role = "ours"                    # method, lower, zero, upper, ours; the role of the method's class by default
 base = "TRACE"                   # label of the row it is compared with
-equal_steps = "passes"           # or "rehearsal": as many events per click as TRACE has, by that means
 
 # with layout "tune": each row becomes several trials, the first of which is a method's defaults
 first = "14d"                    # how much of the stream is tuned on, at most half of it; without, all that is replayed
@@ -24,12 +22,6 @@ score = "nll"                    # what is best, pooled over what is replayed
 [[trial]]                        # settings that are given to every method alike
 [[trial]]
 stream.learning_rate = 1e-4
-# or random draws instead of [[trial]]
-trials = 8
-[range.all]                      # the same draws for every method, and below for one
-"stream.learning_rate" = {low = 1e-5, high = 1e-3, scale = "log"}
-[range.trace]
-lam = {choices = [0.05, 0.1]}
 
 # over several logs, each a bench of its own (see `gauntlet`)
 [[log]]
@@ -61,28 +53,12 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
-from tracecvr.bench import random_search
-from tracecvr.bench.random_search import draw, ranges_of
-from tracecvr.data.table import Schema
-from tracecvr.plugins.rehearsal import events_per_idle_click
 from tracecvr.runs.spec import owners_of
 
-LAYOUTS = ("comparison", "pairs", "changes", "posterior", "forecast", "tune")
+LAYOUTS = ("comparison", "pairs", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
-_ROW_KEYS = {
-    "method",
-    "except",
-    "label",
-    "plugins",
-    "set",
-    "grid",
-    "horizons",
-    "role",
-    "base",
-    "equal_steps",
-    "variant",
-}
+_ROW_KEYS = {"method", "except", "label", "plugins", "set", "grid", "role", "base", "variant"}
 
 
 @dataclass(frozen=True)
@@ -171,23 +147,17 @@ class Suite:
     settings: dict[str, str] = field(default_factory=dict)
     data: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: tuple[dict[str, Any], ...] = ()
-    trials: int = 0
+    trials: tuple[dict[str, str], ...] = ()
+    """Settings of each trial; the first is the methods' defaults."""
     score: str = "nll"
-    ranges: dict[str, Any] = field(default_factory=dict)
     first: int | None = None
     """Seconds of the stream that are tuned on."""
-    given: tuple[dict[str, str], ...] | None = None
-    """Settings of each trial, if they are listed instead of drawn."""
     learning: str = "ours"
     """A key of `LEARNING`."""
     logs: tuple[Log, ...] = ()
     """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
     short: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Methods and logs of the short form."""
-
-    def trial(self, method: str, number: int) -> dict[str, str]:
-        """The settings of one trial: those listed, or drawn."""
-        return draw(self.ranges, method, number) if self.given is None else dict(self.given[number])
 
     def to_json(self) -> dict[str, Any]:
         """What a bench of one log keeps."""
@@ -243,14 +213,13 @@ def seeds_of(given: str) -> tuple[int, ...]:
 
 def rows_of(
     suite: Suite,
-    schema: Schema,
     methods: Sequence[str] = (),
     settings: Mapping[str, str] | None = None,
     tuned: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[Row, ...]:
-    """The rows of a suite for one log. `methods` picks among them; `settings` go to every row that knows them. What is
+    """The rows of a suite. `methods` picks among them; `settings` go to every row that knows them. What is
     more special wins: a row's own settings, then `settings`, what was tuned, the suite's, and its learning settings."""
-    rows = [row for raw in suite.rows for row in _expand(raw, schema, methods)]
+    rows = [row for raw in suite.rows for row in _expand(raw, methods)]
     rows += _add(suite, [name for name in methods if name not in {row.method for row in rows}])
     if suite.trials:
         rows = [trial for row in rows for trial in _trials(suite, row)]
@@ -281,16 +250,14 @@ def _add(suite: Suite, methods: Sequence[str]) -> list[Row]:
     return [Row(title_of(name), name, role=role_of(name)) for name in methods]
 
 
-def _expand(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> list[Row]:
+def _expand(raw: Mapping[str, Any], methods: Sequence[str]) -> list[Row]:
     """The rows that an entry of a suite stands for: methods by settings."""
     rows = []
     for method in _methods(raw, methods):
         title = title_of(method)
-        for swept, variant in _sweep(raw, schema):
-            if methods and swept.get("schedule_of", method) not in methods:
-                continue  # the bound of a method that is not asked for
+        for swept, variant in _sweep(raw.get("grid", {})):
             row = Row(
-                label=_fill(raw.get("label", "{method}"), {"method": title} | _titles(swept)),
+                label=_fill(raw.get("label", "{method}"), {"method": title} | swept),
                 method=method,
                 plugins=tuple(raw.get("plugins", ())),
                 settings=config.settings_of(raw.get("set", {})) | swept,
@@ -298,7 +265,7 @@ def _expand(raw: Mapping[str, Any], schema: Schema, methods: Sequence[str]) -> l
                 variant=raw.get("variant", variant),
                 base=_fill(raw.get("base", ""), {"method": title}),
             )
-            rows += _equalise(row, raw.get("equal_steps"), schema)
+            rows.append(row)
     return rows
 
 
@@ -334,11 +301,6 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{\{|\}\}|\{([^{}]*)\}", value, text)
 
 
-def _titles(settings: Mapping[str, str]) -> dict[str, str]:
-    methods = registry.available("method")
-    return {key: title_of(value) if value in methods else value for key, value in settings.items()}
-
-
 def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
     named = raw["method"]
     if named == "all":
@@ -350,58 +312,23 @@ def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
     return [given[name] for name in names if name in given]
 
 
-def _sweep(raw: Mapping[str, Any], schema: Schema) -> list[tuple[dict[str, str], str]]:
+def _sweep(grid: Mapping[str, Any]) -> list[tuple[dict[str, str], str]]:
     """Settings and the name of each combination; one without either if nothing is swept."""
-    grid = raw.get("grid", {})
     combinations = []
     for values in product(*grid.values()):
         settings = {key: config.text_of(value) for key, value in zip(grid, values, strict=True)}
         combinations.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
-    if "horizons" not in raw:
-        return combinations
-    chosen = {word: _horizons(word, schema.horizons) for word in raw["horizons"]}
-    return [
-        (settings | {"horizons": ",".join(map(str, ends))}, ", ".join(filter(None, (name, f"{len(ends)} horizons"))))
-        for settings, name in combinations
-        for ends in chosen.values()
-        if ends is not None
-    ]
-
-
-def _horizons(word: int | str, ends: tuple[int, ...]) -> tuple[int, ...] | None:
-    """So many of the log's horizons, evenly thinned, the last kept; or all and the click itself. None if no change."""
-    if word == "from click":
-        return None if ends[0] == 0 else (0, *ends)
-    count = int(word)
-    return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count)) if 0 < count < len(ends) else None
+    return combinations
 
 
 def _trials(suite: Suite, row: Row) -> list[Row]:
-    ranged = suite.given is None
-    for key in ranges_of(suite.ranges, row.method) if ranged else {key for given in suite.given or () for key in given}:
+    for key in {key for settings in suite.trials for key in settings}:
         if not _knows(row, key):
-            where = "[range]" if ranged else "[[trial]]"
-            raise UserError(f"suite {suite.name!r}: {where} {key}: {row.method} has no such option")
-    made = [
-        replace(row, settings=row.settings | settings, variant=f"trial {trial}")
-        for trial, settings in enumerate(suite.trial(row.method, number) for number in range(suite.trials))
+            raise UserError(f"suite {suite.name!r}: [[trial]] {key}: {row.method} has no such option")
+    return [
+        replace(row, settings=row.settings | settings, variant=f"trial {number}")
+        for number, settings in enumerate(suite.trials)
     ]
-    return list({_name(one): one for one in reversed(made)}.values())[::-1]  # few choices may be drawn twice
-
-
-def _equalise(row: Row, by: str | None, schema: Schema) -> list[Row]:
-    """The row with as many events per click as TRACE has, by passes or by rehearsal; none if it has them already."""
-    if by is None:
-        return [row]
-    method = registry.get("method", row.method)()
-    method.schema = schema
-    idle = events_per_idle_click(method.schedule())
-    times = round(len(schema.horizons) / idle) if idle else 0
-    if times < 2:
-        return []
-    if by == "passes":
-        return [replace(row, settings=row.settings | {"passes": str(times)})]
-    return [replace(row, plugins=(*row.plugins, "rehearsal"))]
 
 
 def _knows(row: Row, key: str) -> bool:
@@ -423,7 +350,7 @@ def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
 
 def _check(path: Path, content: dict[str, Any]) -> Suite:
     known = {"about", "layout", "metrics", "learning", "set", "data", "row", "log", "short"}
-    known |= {"trials", "trial", "first", "score", "range"}
+    known |= {"trial", "first", "score"}
     for key in content:
         if key not in known:
             raise UserError(
@@ -440,8 +367,7 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
     for number, row in enumerate(rows, start=1):
         _check_row(f"{path}: row {number}", row)
     _check_trials(path, layout, content)
-    random_search.check(content.get("range", {}), str(path))
-    defaults, listed = Suite("", ""), content.get("trial")
+    defaults = Suite("", "")
     return Suite(
         name=path.stem,
         about=content.get("about", ""),
@@ -450,11 +376,9 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
         settings=config.settings_of(content.get("set", {})),
         data={name: config.settings_of(given) for name, given in content.get("data", {}).items()},
         rows=tuple(rows),
-        trials=len(listed) if listed else content.get("trials", 0),
+        trials=tuple(map(config.settings_of, content.get("trial", []))),
         score=content.get("score", defaults.score),
-        ranges=content.get("range", {}),
         first=_duration(content["first"], f"{path}: first") if "first" in content else None,
-        given=tuple(map(config.settings_of, listed)) if listed else None,
         learning=content.get("learning", defaults.learning),
         logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
         short={key: tuple(names) for key, names in content.get("short", {}).items()},
@@ -479,16 +403,13 @@ def _duration(given: Any, where: str) -> int:
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:
-    listed = content.get("trial")
-    if listed is not None:
-        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-            raise UserError(f"{path}: trials are listed as [[trial]], a table of settings each")
-        if "trials" in content or "range" in content:
-            raise UserError(f"{path}: trials are listed with [[trial]] or drawn with trials and [range]: keep one")
-        if listed and listed[0]:
-            raise UserError(f"{path}: the first [[trial]] is the methods' defaults: leave it empty")
-    if layout == "tune" and not listed and content.get("trials", 0) < 1:
-        raise UserError(f"{path}: layout 'tune' needs [[trial]] tables, or trials = N, at least 1")
+    trials = content.get("trial", [])
+    if not isinstance(trials, list) or not all(isinstance(one, dict) for one in trials):
+        raise UserError(f"{path}: trials are listed as [[trial]], a table of settings each")
+    if trials and trials[0]:
+        raise UserError(f"{path}: the first [[trial]] is the methods' defaults: leave it empty")
+    if layout == "tune" and not trials:
+        raise UserError(f"{path}: layout 'tune' needs [[trial]] tables")
     if "first" in content and layout != "tune":
         raise UserError(f"{path}: first goes with layout 'tune' alone")
 
@@ -501,5 +422,3 @@ def _check_row(where: str, row: dict[str, Any]) -> None:
         raise UserError(f"{where}: no method")
     if row.get("role", "method") not in ROLES:
         raise UserError(f"{where}: role is {row['role']!r}: choose one of {', '.join(ROLES)}")
-    if row.get("equal_steps", "passes") not in ("passes", "rehearsal"):
-        raise UserError(f"{where}: equal_steps is {row['equal_steps']!r}: choose passes or rehearsal")

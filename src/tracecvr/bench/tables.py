@@ -93,10 +93,9 @@ class Outcome:
         known = [(mean, line) for line in self.fair if (mean := line.mean(column)) is not None]
         return [line for _, line in sorted(known, key=lambda one: one[0], reverse=metric in stats.HIGHER_IS_BETTER)]
 
-    def best_other(self, line: Line, metric: str, column: str, variant: str | None = None) -> Line | None:
-        """The best row but for one, in whichever form or in one."""
-        others = (one for one in self.rank(metric, column) if one is not line)
-        return next((one for one in others if variant in (None, one.facts["variant"])), None)
+    def best_other(self, line: Line, metric: str, column: str) -> Line | None:
+        """The best row but for one."""
+        return next((one for one in self.rank(metric, column) if one is not line), None)
 
     def base_of(self, line: Line) -> Line | None:
         """The row that a row is to be compared with, if its suite names one."""
@@ -264,13 +263,6 @@ def pairs(outcome: Outcome) -> list[Table]:
     return [_pairs(outcome, pooled=False), _pairs(outcome, pooled=True), _differences(outcome, pooled=False)]
 
 
-def posterior(outcome: Outcome) -> list[Table]:
-    """Estimates for clicks still open at each age, beside the usual figures."""
-    from tracecvr.bench import posteriors
-
-    return [*posteriors.tables(outcome), _figures(outcome, pooled=True), *posteriors.differences(outcome)]
-
-
 def forecast(outcome: Outcome) -> list[Table]:
     """Forecasts of every estimator at each age, beside the usual figures."""
     from tracecvr.bench import forecasts
@@ -289,7 +281,6 @@ LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
     "comparison": comparison,
     "changes": changes,
     "pairs": pairs,
-    "posterior": posterior,
     "forecast": forecast,
     "tune": tune,
 }
@@ -360,16 +351,15 @@ def _improvements(outcome: Outcome) -> Table:
 
 
 def _differences(outcome: Outcome, pooled: bool) -> Table:
-    """Each row against the row that it is a variant of; in a comparison, else against the best other row."""
+    """Each row against the row that it is a variant of; in a comparison, against the best other row."""
     metrics = [m for m in outcome.metrics if m in ARROWS]
     table = Table("Paired differences", ["method", "against", *(f"{NAMES[m]}{ARROWS[m]}" for m in metrics)])
     against_best = outcome.suite["layout"] == "comparison"
     over = set()
     for line in outcome.lines:
-        base, row = outcome.base_of(line), list[Text]()
+        base, row = None if against_best else outcome.base_of(line), list[Text]()
         for metric in metrics:
-            best = outcome.best_other(line, metric, column_of(metric, pooled)) if against_best else None
-            other = base or best
+            other = outcome.best_other(line, metric, column_of(metric, pooled)) if against_best else base
             difference = None if other is None else outcome.difference(line, other, metric, pooled)
             over |= {difference.over} if difference and difference.low is not None else set()
             row.append(difference_cell(difference))

@@ -9,7 +9,6 @@ import polars as pl
 
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import tuned
-from tracecvr.bench.random_search import draw
 from tracecvr.bench.stats import better
 from tracecvr.bench.suite import title_of
 from tracecvr.bench.tables import NAMES, Line, Outcome, mean_text
@@ -40,9 +39,7 @@ def _trials(outcome: Outcome, method: str) -> list[Line]:
 
 def chosen(outcome: Outcome, line: Line) -> dict[str, str]:
     """The settings of a trial."""
-    number = int(line.facts["variant"].removeprefix("trial "))
-    listed = outcome.suite.get("given")
-    return draw(outcome.suite["ranges"], line.facts["method"], number) if listed is None else dict(listed[number])
+    return dict(outcome.suite["trials"][int(line.facts["variant"].removeprefix("trial "))])
 
 
 def where(outcome: Outcome) -> str:
@@ -75,7 +72,7 @@ def choices(outcome: Outcome) -> dict[str, Choice]:
 def table(outcome: Outcome) -> Table:
     """One row per method."""
     metric, lines = outcome.suite["score"], best(outcome)
-    title = f"Best of {outcome.suite['trials']} trials each, by pooled {NAMES[metric]} on {where(outcome)}"
+    title = f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {where(outcome)}"
     headings = [f"{NAMES[metric]}, defaults", f"{NAMES[metric]}, tuned", "settings", "trials", "steps", "time"]
     made = Table(title, ["method", *headings])
     for method, choice in choices(outcome).items():

@@ -223,4 +223,4 @@ def judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
 
 def _keep_times(plan: Plan) -> Plan:
     """Without what has nothing to do with times, so that few plans are resolved."""
-    return replace(plan, posterior_every=0, publish_lag=0)
+    return replace(plan, publish_lag=0)

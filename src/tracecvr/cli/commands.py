@@ -25,7 +25,7 @@ app = typer.Typer(
 
 _SET_HELP = (
     "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
-    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag, posterior_every, tuning; "
+    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag, tuning; "
     "or of how the stream is learnt: stream.learning_rate, stream.batch_size, stream.average and others."
 )
 
@@ -210,9 +210,6 @@ def bench(
     logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
     short: Annotated[bool, typer.Option("--short", help="The short form of the suite gauntlet.")] = False,
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
-    reuse: Annotated[
-        list[Path] | None, typer.Option("--reuse", metavar="DIR", help="A bench to take cells from that are the same.")
-    ] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[
         str, typer.Option("--engine", help="local, or ray (an extra): cells as tasks of a cluster.")
@@ -223,8 +220,7 @@ def bench(
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
-    table1, table2, ablation, calibration, sensitivity. Over many logs: gauntlet. Others: quick, posterior, readings,
-    telescoped, warm_labels, budget, tune."""
+    table1, table2, ablation, calibration. Over many logs: gauntlet. Others: quick, tune, forecast."""
     from tracecvr.api.comparisons import carry_out, run_gauntlet
     from tracecvr.base import config
     from tracecvr.base.registry import Given
@@ -248,11 +244,11 @@ def bench(
         tuned=given,
     )
     if loaded.logs:
-        ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short, by, reuse or ())
+        ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short, by)
         tables.gauntlet(out, ran)
         failed = ran.failed
     else:
-        failed = carry_out(request, out, chosen, by, reuse or ()).failed
+        failed = carry_out(request, out, chosen, by).failed
         tables.bench(out, failed)
     if failed:
         raise typer.Exit(1)
@@ -273,23 +269,6 @@ def report(
     draw = gauntlet.write if (bench / "gauntlet.json").is_file() else reports.write
     for path in draw(bench, [kind for kind, wanted in asked.items() if wanted]):
         typer.echo(f"written: {path}")
-
-
-@app.command()
-def compare(
-    first: Annotated[Path, typer.Argument(metavar="DIR1", help="A bench, before.")],
-    second: Annotated[Path, typer.Argument(metavar="DIR2", help="A bench of the same suite and dataset, after.")],
-    as_json: AsJson = False,
-) -> None:
-    """Say what changed from one bench to another, figure by figure, and whether it is more than noise."""
-    from tracecvr.bench import compare as comparing
-    from tracecvr.cli import tables
-
-    comparison = comparing.compare(first, second)
-    if as_json:
-        typer.echo(json.dumps([change.to_json() for change in comparison.changes], indent=2))
-    else:
-        tables.changes(comparison, comparing.summary_lines(comparison, (str(first), str(second))))
 
 
 @app.command()

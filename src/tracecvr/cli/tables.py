@@ -20,7 +20,6 @@ from tracecvr.checks import CheckOutcome
 
 if TYPE_CHECKING:
     from tracecvr.api.replays import Result
-    from tracecvr.bench.compare import Comparison
     from tracecvr.bench.gauntlet import Ran
     from tracecvr.data.inspection.inspect_log import Inspection
 
@@ -72,23 +71,6 @@ def gauntlet(folder: Path, ran: Ran) -> None:
     if ran.absent:
         out.print(f"not at hand, left out: {', '.join(ran.absent)} (set TRACECVR_DATA to their folder)", markup=False)
     out.print(f"results: {folder / 'gauntlet.parquet'}  report: {folder / 'report.html'}", markup=False)
-
-
-def changes(comparison: Comparison, lines: Sequence[str]) -> None:
-    """One row per figure of two benches, then the rest in lines."""
-    from tracecvr.bench.tables import ARROWS, NAMES, difference_text
-
-    out = console()
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("row", "metric", "before", "after", "difference", "judged by", "verdict"):
-        table.add_column(heading, justify="left" if heading in ("row", "judged by", "verdict") else "right")
-    for one in comparison.changes:
-        name = NAMES[one.metric] + ARROWS.get(one.metric, "")
-        figures = f"{one.before:.4f}", f"{one.after:.4f}", difference_text(one.difference).replace("[", "\\[")
-        table.add_row(one.row.replace("[", "\\["), name, *figures, one.by, one.verdict)
-    out.print(table)
-    for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
 
 
 def inspected(inspection: Inspection) -> None:

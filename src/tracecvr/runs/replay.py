@@ -15,7 +15,6 @@ from tracecvr.data.outages import Outages, pair
 from tracecvr.data.table import ClickTable, Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.monitor.monitor import Alarm, Monitor
-from tracecvr.runs.open_clicks import OpenClicks
 from tracecvr.stream import WARM_LABELS
 from tracecvr.stream.source import TableSource
 
@@ -46,9 +45,6 @@ class Plan:
         choices=WARM_LABELS,
     )
     publish_lag: int = option(0, "score with the model of so many intervals ago", low=0)
-    posterior_every: int = option(
-        0, "in every so many intervals, judge clicks that are still open (posterior.parquet); 0 for never", low=0
-    )
     outages: tuple[Seconds, ...] = option(
         (),
         "start and end of each time in which conversions were not recorded (14d,16d), beside those of the log",
@@ -107,7 +103,6 @@ class Plan:
             until,
             self.warm_labels,
             self.publish_lag,
-            self.posterior_every,
             judge_from,
             table.schema.outages + pair(self.outages, "outages"),
             self.hold_on_outage,
@@ -137,7 +132,6 @@ class FullPlan:
     until: int
     warm_labels: str
     publish_lag: int
-    posterior_every: int = 0
     judge_from: int = 0
     """Clicks that came earlier are replayed but not judged."""
     outages: Outages = ()
@@ -160,11 +154,6 @@ class FullPlan:
         start = self.split + number * self.interval
         return start, start + self.interval
 
-    def open_clicks(self, source: TableSource) -> OpenClicks | None:
-        """The clicks whose posteriors are judged, if any are."""
-        every = self.posterior_every
-        return OpenClicks(source, self.split, self.interval, every, self.judge_from) if every else None
-
 
 @dataclass(frozen=True, eq=False)
 class Scored:
@@ -177,23 +166,19 @@ class Scored:
     reveals: int
     alarms: list[Alarm]
     """Those that were raised at its end."""
-    judged: npt.NDArray[np.float32]
-    """Log-odds of clicks that were still open, (n, 2), if the plan asks for them: posterior and static."""
 
 
 def replay(
     engine: Engine, source: TableSource, plan: FullPlan, first: int = 0, monitor: Monitor | None = None
 ) -> Iterator[Scored]:
     """Score each interval with the model as of its start, then let the engine learn from it."""
-    open_clicks = plan.open_clicks(source)
     for number in range(first, len(plan)):
         start, end = plan.bounds(number)
         clicks = source.clicks(start, min(end, plan.until))
         log_odds = engine.score(clicks.x)
-        judged = np.empty((0, 2), np.float32) if open_clicks is None else open_clicks.judged(engine, number)
         whole = monitor is not None and end <= plan.until  # part of an interval would look like less traffic
         alarms = monitor.observe(source, start, clicks.x.numpy(), log_odds) if monitor is not None and whole else []
         if plan.hold_on_outage and monitor is not None:
             source.outages = plan.outages + monitor.outages(end)
         reveals = engine.tick(source, start, end)
-        yield Scored(number, start, clicks.row, log_odds, reveals, alarms, judged)
+        yield Scored(number, start, clicks.row, log_odds, reveals, alarms)

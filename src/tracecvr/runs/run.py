@@ -10,8 +10,6 @@ not_judged.parquet  log-odds that were served before `judge_from`, for forecasts
 encoder.json     how raw features become ids
 raw_log.json     the dataset and its raw log, for commands that go on from the run (and its schema.toml, if it has one)
 internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
-posterior.parquet  if the plan asks for it: how well clicks that were still open were judged, by age
-posterior_days.parquet  the same for each day of the stream (`start`)
 """
 
 from __future__ import annotations
@@ -192,7 +190,7 @@ class _Run:
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
         self.monitor = self._make_monitor()
         self.checkpoints = Checkpoints(out / "checkpoint")
-        self.served, self.judged = out / "scores.f32", out / "posterior.f32"
+        self.served = out / "scores.f32"
 
     def _open_source(self) -> TableSource:
         source = TableSource(self.table)
@@ -218,17 +216,15 @@ class _Run:
         first, last = self.plan.stream_rows(self.table)
         clock = saved = time.monotonic()
         clicks = self.served.stat().st_size // 4
-        with self.served.open("ab") as served, self.judged.open("ab") as judged:
+        with self.served.open("ab") as served:
 
             def write(interval: Scored) -> None:
                 nonlocal clock, saved, clicks
                 served.write(interval.log_odds.tobytes())
-                judged.write(interval.judged.tobytes())
                 clicks += len(interval.row)
                 self.progress("stream", clicks, last - first)
                 if time.monotonic() - saved >= checkpoint_every or interval.number + 1 == len(self.plan):
                     served.flush()
-                    judged.flush()
                     clock = self.charge("stream_s", clock)
                     self.checkpoint(interval.number + 1)
                     saved = time.monotonic()
@@ -247,7 +243,6 @@ class _Run:
         self.cost |= manifest["cost"]
         self.monitor.load(manifest["monitor"])
         os.truncate(self.served, manifest["scored"] * 4)
-        os.truncate(self.judged, manifest["judged"] * 4)
         return int(manifest["intervals"])
 
     def _warm_up(self) -> None:
@@ -263,19 +258,16 @@ class _Run:
             self.cost["shared_warm_up_s"] = taken.seconds
         self.monitor.start(self.source, self.plan.split)
         self.charge("warm_up_s", clock)
-        for path in (self.served, self.judged):
-            path.write_bytes(b"")
+        self.served.write_bytes(b"")
         write_json(self.out / "run.json", self.identity | {"source": self.spec.source})
         self.checkpoint(0)
 
     def checkpoint(self, intervals: int) -> None:
         """Save the state after so many intervals."""
-        for path in (self.served, self.judged):
-            sync(path)
+        sync(self.served)
         self.cost["peak_rss_mb"] = max(self.cost["peak_rss_mb"], _peak_rss_mb())
         facts = {
             "scored": self.served.stat().st_size // 4,
-            "judged": self.judged.stat().st_size // 4,
             "cost": self.cost,
             "monitor": self.monitor.state(),
             "run": self.spec.identity(),
@@ -319,12 +311,6 @@ class _Run:
         write_parquet(self.out / "scores.parquet", scores)
         if first > begin:
             write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
-        if (open_clicks := plan.open_clicks(self.source)) is not None:
-            judged = np.fromfile(self.judged, dtype=np.float32).reshape(-1, 2)
-            history = self.source.history(plan.split, plan.warm_labels)
-            whole, days = open_clicks.evaluate(judged, len(plan), history)
-            write_parquet(self.out / "posterior.parquet", whole)
-            write_parquet(self.out / "posterior_days.parquet", days)
         write_json(self.out / "internals.json", self.engine.report())
         pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
         assert pooled["nll"] is not None
@@ -375,7 +361,6 @@ class _Run:
         }
         write_json(self.out / "result.json", result)
         self.served.unlink()
-        self.judged.unlink()
 
 
 @contextmanager
@@ -402,7 +387,7 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
         if not resume:
             raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
         _refuse_if_other_run(identity, out)
-    elif any(path.name not in (".lock", "scores.f32", "posterior.f32") for path in out.iterdir()):
+    elif any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no run: choose another --out")
 
 

@@ -1,4 +1,4 @@
-"""Lines and points over an axis, as SVG."""
+"""Lines over an axis, as SVG."""
 
 from __future__ import annotations
 
@@ -35,21 +35,19 @@ _ABOVE, _BELOW = 30.0, 40.0
 _BESIDE = 40.0
 """Pixels between a line's end and its name: the lead to it, and a piece of the line."""
 
-Box = tuple[float, float, float, float]
-
 
 def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
     """A chart of that width; `keys` number the series of its figure, for the page's script."""
     shown = [one for one in chart.series if one.x]
     room = min(max((width_of(one.name) for one in shown), default=0.0), 0.3 * width)
     names_fit = len({cut(one.name, room) for one in shown}) == len(shown)  # else the legend has to do
-    beside = chart.labels and not chart.scatter and len(shown) > 1 and names_fit
+    beside = chart.labels and len(shown) > 1 and names_fit
     height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
     if beside:
         height = max(height, _ABOVE + _BELOW + LINE * len(shown))
     levels = [] if chart.level is None else [chart.level]
     y_limits = limits(chart.y, [*levels, *(y for one in shown for y in one.y)])
-    x_limits = limits(chart.x, [x for one in shown for x in one.x], room=0.07 if chart.scatter else 0.0)
+    x_limits = limits(chart.x, [x for one in shown for x in one.x], room=0.0)
     y = Scale(chart.y, *y_limits, height - _BELOW, _ABOVE if chart.title else 12)
     y_ticks = y.ticks(6)
     left = 14 + max((width_of(label) for _, label in y_ticks), default=0.0)
@@ -58,8 +56,6 @@ def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
     parts += [_series(chart, one, x, y, keys[one.name]) for one in sorted(shown, key=lambda one: -one.style)]
     if beside:
         parts += _end_names(shown, x, y, keys, room)
-    if chart.scatter:
-        parts += _point_names(shown, x, y, keys, width)
     return Drawing(width, height, chart.words(), Markup("").join(parts))
 
 
@@ -96,17 +92,17 @@ def _guides(chart: Chart, x: Scale, y: Scale) -> list[Markup]:
 def _series(chart: Chart, one: Series, x: Scale, y: Scale, key: int) -> Markup:
     at = [(x(a), _inside(y, b)) for a, b in zip(one.x, one.y, strict=True)]
     parts = [element("title", one.name)]
-    if not chart.scatter and len(at) > 1:
+    if len(at) > 1:
         points = " ".join(f"{plain(a)},{plain(b)}" for a, b in at)
         parts.append(element("polyline", points=points, class_="l", stroke_dasharray=dash_of(one.style)))
-    every = 1 if one.area or chart.scatter else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
+    every = 1 if one.area else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
     for n in range((len(at) - 1) % every, len(at), every):
         tooltip = f"{one.name}, {chart.x.shown(one.x[n])}: {chart.y.shown(one.y[n])}"
         if one.area:
             size = 1.2 + (x.end - x.start) / 34 * sqrt(one.area[n])
             parts.append(element("circle", element("title", tooltip), cx=at[n][0], cy=at[n][1], r=size, class_="m"))
         else:
-            parts.append(marker(one.style, *at[n], 4.5 if chart.scatter else 3.0, tooltip))
+            parts.append(marker(one.style, *at[n], 3.0, tooltip))
     return element("g", *parts, class_=class_of(one.style), data_k=key)
 
 
@@ -125,31 +121,3 @@ def _end_names(shown: Sequence[Series], x: Scale, y: Scale, keys: dict[str, int]
         name = text(x.end + _BESIDE - 2, at + 4, cut(one.name, room), "n")
         parts.append(element("g", lead, piece, name, class_=class_of(one.style), data_k=keys[one.name]))
     return parts
-
-
-def _point_names(shown: Sequence[Series], x: Scale, y: Scale, keys: dict[str, int], width: float) -> list[Markup]:
-    """Names beside points, where they cover neither a point nor another name; else the legend has to do."""
-    points = [(x(a), y(b)) for one in shown for a, b in zip(one.x, one.y, strict=True)]
-    taken: list[Box] = [(a - 4, b - 4, a + 4, b + 4) for a, b in points]
-    parts = []
-    for one in sorted(shown, key=lambda one: one.style):
-        wide = 1.12 * width_of(one.name)
-        for left, base in _places(x(one.x[-1]), y(one.y[-1]), wide):
-            box = (left, base - 11, left + wide, base + 3)
-            inside = left >= x.start and left + wide <= width and base - 11 >= y.end - 8 and base <= y.start
-            if inside and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                label = text(left, base, one.name, "n")
-                parts.append(element("g", label, class_=class_of(one.style), data_k=keys[one.name]))
-                break
-    return parts
-
-
-def _places(a: float, b: float, wide: float) -> list[tuple[float, float]]:
-    """Where a name may start, the best place first: right and left of its point, above, below, and between these."""
-    sides = [(a + 8, b + 4), (a - 8 - wide, b + 4), (a - wide / 2, b - 9), (a - wide / 2, b + 18)]
-    return sides + [(start, base) for base in (b - 7, b + 14) for start in (a + 6, a - 6 - wide)]
-
-
-def _overlap(a: Box, b: Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

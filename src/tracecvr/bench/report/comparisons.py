@@ -87,8 +87,8 @@ def differences(scene: Scene) -> Figure | None:
 
 
 def against_best(outcome: Outcome) -> bool:
-    """A comparison in which some rows are forms of others shows what the forms do."""
-    return outcome.suite["layout"] == "comparison" and not any(map(outcome.base_of, outcome.lines))
+    """Whether rows are compared with each other, not with the row that each is a variant of."""
+    return bool(outcome.suite["layout"] == "comparison")
 
 
 def _paired_over(outcome: Outcome) -> str:

@@ -177,7 +177,5 @@ def limits(axis: Axis, values: Sequence[float], room: float = 0.04) -> tuple[flo
     low, high = min(finite), max(finite)
     if axis.unit == "age":
         return axis.low or max(low, 1.0), max(axis.high or high, 2.0)
-    if axis.unit == "places":
-        return -0.3, max(len(axis.places) - 0.7, 0.3)
     spare = room * (high - low) if high > low else 0.05 * abs(high) or 1.0
     return (low - spare if axis.low is None else axis.low), (high + spare if axis.high is None else axis.high)

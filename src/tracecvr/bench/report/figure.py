@@ -17,15 +17,12 @@ _DAY_STEPS = (*(n * HOUR / DAY for n in (1, 3, 6, 12)), 1, 2, 5, 7, 14, 30, 90, 
 
 @dataclass(frozen=True)
 class Axis:
-    """`unit` is number, percent, count, age (seconds, on a log scale), day (of the log) or places: ticks with a text
-    each."""
+    """`unit` is number, percent, count, age (seconds, on a log scale) or day (of the log)."""
 
     label: str
     unit: str = "number"
     low: float | None = None
     high: float | None = None
-    places: tuple[str, ...] = ()
-    """Of places alone: the text at 0, 1, 2, ..."""
     origin: int | None = None
     """Of days alone: the Unix time of day 0. With it, days are shown as dates."""
 
@@ -33,8 +30,6 @@ class Axis:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
         if value is None:
             return "n/a"
-        if self.unit == "places":
-            return self.places[round(value)]
         if self.unit == "age":
             return duration(value) if value >= 1 else "0 s"
         if self.unit == "day":
@@ -47,9 +42,6 @@ class Axis:
 
     def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
         """At most so many round values between two, with their texts."""
-        if self.unit == "places":
-            every = ceil(len(self.places) / max(most, 1))
-            return [(n, text) for n, text in enumerate(self.places) if n % every == 0]
         if self.unit == "age":
             inside = [age for age in _AGES if low <= age <= high]
             every = ceil(len(inside) / max(most, 1))
@@ -92,7 +84,7 @@ def _digits(step: float) -> int:
 
 @dataclass(frozen=True)
 class Series:
-    """A line, or only its points. `style` is a number: each has a colour, a dash and a marker; 0 is ours, and the
+    """A line. `style` is a number: each has a colour, a dash and a marker; 0 is ours, and the
     lines of those from 8 on are thinner."""
 
     name: str
@@ -105,7 +97,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over an axis; `scatter` draws points alone. `rules` are vertical lines with a text each."""
+    """Lines over an axis. `rules` are vertical lines with a text each."""
 
     title: str
     x: Axis
@@ -115,7 +107,6 @@ class Chart:
     level: float | None = None
     """A horizontal line that values are to be compared with; the axis reaches it."""
     diagonal: bool = False
-    scatter: bool = False
     labels: bool = True
     """Whether names stand beside the lines' ends."""
 
@@ -124,12 +115,6 @@ class Chart:
 
     def table(self) -> Table:
         """All that is drawn, as figures."""
-        if self.scatter:
-            made = Table(self.title, ["", self.x.label, self.y.label])
-            for one in self.series:
-                for x, y in zip(one.x, one.y, strict=True):
-                    made.rows.append([Text(one.name), Text(self.x.shown(x)), Text(self.y.shown(y))])
-            return made
         made = Table(self.title, [self.x.label, *(one.name for one in self.series)])
         known = [dict(zip(one.x, one.y, strict=True)) for one in self.series]
         for x in sorted({x for one in self.series for x in one.x}):
@@ -138,8 +123,7 @@ class Chart:
 
     def words(self) -> str:
         """What somebody who cannot see it is told: what is drawn, and where it begins and ends."""
-        kind = "Points" if self.scatter else "Lines"
-        sentences = [f"{kind} of {self.y.label} by {self.x.label}{f', {self.title}' if self.title else ''}."]
+        sentences = [f"Lines of {self.y.label} by {self.x.label}{f', {self.title}' if self.title else ''}."]
         for one in self.series:
             if one.x:
                 first, last = (f"{self.y.shown(one.y[n])} at {self.x.shown(one.x[n])}" for n in (0, -1))

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
-from typing import Any
 
 import polars as pl
 
 from tracecvr.base.durations import duration
-from tracecvr.base.files import read_json
 from tracecvr.bench import tune
-from tracecvr.bench.posteriors import WORDS, Judge, Judged
 from tracecvr.bench.report.comparisons import against_best, differences, distances, pcoc_bars
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.bench.report.forecast_figures import forecasts
 from tracecvr.bench.report.log_figures import log_figures
 from tracecvr.bench.report.over_time import calibration_over_time, over_time
 from tracecvr.bench.report.scene import Scene
-from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of
+from tracecvr.bench.tables import NAMES, Line, Outcome
 
 
 def figures(outcome: Outcome) -> list[Figure]:
@@ -36,15 +32,12 @@ def figures(outcome: Outcome) -> list[Figure]:
         calibration_over_time,
         _calibration,
         _reliability,
-        _posterior,
         forecasts,
-        _inside,
-        _price,
         _cost,
     )
     made = [figure for maker in makers if (figure := maker(scene)) is not None]
-    if (layout := outcome.suite["layout"]) in ("posterior", "forecast"):
-        made.sort(key=lambda figure: figure.key != layout)
+    if outcome.suite["layout"] == "forecast":
+        made.sort(key=lambda figure: figure.key != "forecast")
     return made + log_figures(scene)
 
 
@@ -107,115 +100,7 @@ def _bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple[floa
     return tuple(x), tuple((kept["conversions"] / kept["clicks"]).to_list()), tuple(kept["clicks"].to_list())
 
 
-# Open clicks.
-
-
-def _posterior(scene: Scene) -> Figure | None:
-    """One method in its three estimates, and the best that others have, by age."""
-    judged = Judged(scene.outcome)
-    if not judged.ages:
-        return None
-    shown = scene.outcome.of_role("ours") or scene.outcome.lines[0]
-    panels = [_by_age(judged, shown, metric) for metric in ("nll", "auc", "ece")]
-    caption = (
-        f"Clicks that have not converted by an age, judged at that moment. {shown.name} in three estimates: what "
-        "would be served for the click (p), p and the time that has passed, and the whole trajectory. Other rows: p "
-        "and the time that has passed."
-    )
-    return Figure("posterior", "Posterior by age", caption, tuple(panels), columns=2)
-
-
-def _by_age(judged: Judged, shown: Line, metric: str) -> Chart:
-    x, series = Axis("age of the click", "places", places=tuple(map(duration, judged.ages))), []
-    estimates = [
-        (Judge(shown, estimate), words, style)
-        for style, (estimate, words) in zip((0, 2, 5), WORDS.items(), strict=True)
-    ]
-    others = [line for line in judged.outcome.lines if line is not shown]
-    free = (style for style in range(1, 99) if style not in (2, 5))
-    estimates += [(Judge(line, "survival"), line.name, style) for line, style in zip(others, free, strict=False)]
-    for judge, name, style in estimates:
-        spreads = [judged.spread(judge, age, metric) for age in judged.ages]
-        points = [(float(place), spread.mean) for place, spread in enumerate(spreads) if spread is not None]
-        series.append(Series(name, style, tuple(p[0] for p in points), tuple(p[1] for p in points)))
-    return Chart(f"{NAMES[metric]}{ARROWS[metric]}", x, Axis(NAMES[metric]), tuple(series))
-
-
-# Inside.
-
-
-def _inside(scene: Scene) -> Figure | None:
-    """Weights of TRACE's windows and mean gates of completers, where runs wrote them down."""
-    etas, gates = [], []
-    for line in scene.outcome.lines:
-        internals = _internals(scene.outcome, line)
-        if eta := _mean_by(internals, "method", "eta", "end_s", "share"):
-            etas.append((line, eta))
-        if gate := _mean_by(internals, "completer", "gate", "age_s", "mean"):
-            gates.append((line, gate))
-    panels = []
-    if etas:
-        panels.append(_by_place(scene, "Weights of windows (eta)", "end of the window", "share of weight", etas))
-    if gates:
-        panels.append(_by_place(scene, "Gate of the completer", "age of the click, at least", "mean gate", gates))
-    weights = (
-        "Weights: how much each observation window counts in TRACE; the less its state leaves open of the label, the "
-        "more."
-    )
-    trust = (
-        "Gate: how far the completer is trusted at each age, the mean over training events; by construction it lies "
-        "between 0.125 and 0.39."
-    )
-    caption = " ".join(text for text, there in ((weights, etas), (trust, gates)) if there)
-    title = f"Inside {' and '.join(name for name, there in (('TRACE', etas), ('the completer', gates)) if there)}"
-    return Figure("inside", title, caption, tuple(panels), columns=2) if panels else None
-
-
-def _internals(outcome: Outcome, line: Line) -> list[dict[str, Any]]:
-    paths = [outcome.out / "cells" / cell / "internals.json" for cell in line.cells["cell"]]
-    return [read_json(path) for path in paths if path.is_file()]
-
-
-def _mean_by(internals: Sequence[dict[str, Any]], part: str, name: str, key: str, value: str) -> dict[int, float]:
-    """Mean over seeds, by age."""
-    by_age: dict[int, list[float]] = {}
-    for one in internals:
-        table = one.get(part, {}).get(name, {key: (), value: ()})
-        for age, figure in zip(table[key], table[value], strict=True):
-            by_age.setdefault(age, []).append(figure)
-    return {age: fmean(by_age[age]) for age in sorted(by_age)}
-
-
-def _by_place(scene: Scene, title: str, x: str, y: str, curves: Sequence[tuple[Line, dict[int, float]]]) -> Chart:
-    ages = sorted({age for _, means in curves for age in means})
-    axis = Axis(x, "places", places=tuple(duration(age) if age else "0 s" for age in ages))
-    series = [
-        Series(line.name, scene.style(line), tuple(float(ages.index(age)) for age in means), tuple(means.values()))
-        for line, means in curves
-    ]
-    return Chart(title, axis, Axis(y, low=0.0), tuple(series))
-
-
 # Cost.
-
-
-def _price(scene: Scene) -> Figure | None:
-    """What a score was bought with: events shown per click."""
-    metrics = [metric for metric in ("auc", "nll") if metric in scene.outcome.metrics or metric == "auc"]
-    panels = []
-    for metric in metrics:
-        series = []
-        for line in scene.outcome.lines:
-            x, y = line.mean("shown_per_click"), line.mean(column_of(metric, pooled=False))
-            if x is not None and y is not None:
-                series.append(Series(line.name, scene.style(line), (x,), (y,)))
-        axes = Axis("events shown per click", "number", low=0.0), Axis(NAMES[metric])
-        panels.append(Chart(f"{NAMES[metric]}{ARROWS[metric]}", *axes, tuple(series), scatter=True))
-    caption = (
-        "Methods that see a click more often learn more, and cost more. So read a score together with the events per "
-        "click that it took (passes included). A method far right is not simply better than one far left."
-    )
-    return Figure("price", "Scores and what they cost", caption, tuple(panels), columns=2)
 
 
 def _cost(scene: Scene) -> Figure | None:

@@ -7,9 +7,7 @@ come in another order each time.
 
 from __future__ import annotations
 
-import struct
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,23 +50,4 @@ def _converter(kind: str) -> Callable[[str], bytes]:
         raise UserError("figures as PNG or PDF need vl-convert: pip install 'tracecvr[figures]'") from None
     if kind == "pdf":
         return lambda document: bytes(vl_convert.svg_to_pdf(document))
-    return lambda document: _smaller(bytes(vl_convert.svg_to_png(document, scale=_SCALE)))
-
-
-def _smaller(png: bytes) -> bytes:
-    """The same picture, compressed better: a quarter of the size."""
-    chunks = list(_chunks(png))
-    pixels = zlib.decompress(b"".join(content for kind, content in chunks if kind == b"IDAT"))
-    kept = [(kind, content) for kind, content in chunks if kind not in (b"IDAT", b"IEND")]
-    parts = [png[:8]]
-    for kind, content in [*kept, (b"IDAT", zlib.compress(pixels, 9)), (b"IEND", b"")]:
-        parts.append(struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content)))
-    return b"".join(parts)
-
-
-def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = 8  # after the signature
-    while at < len(png):
-        size, kind = struct.unpack_from(">I4s", png, at)
-        yield kind, png[at + 8 : at + 8 + size]
-        at += size + 12
+    return lambda document: bytes(vl_convert.svg_to_png(document, scale=_SCALE))

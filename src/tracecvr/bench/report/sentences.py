@@ -10,7 +10,6 @@ import polars as pl
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
-from tracecvr.bench.posteriors import Judge, Judged
 from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
 
 _MOST_ROWS = 6
@@ -38,7 +37,6 @@ def summary(outcome: Outcome) -> list[Sentence]:
         "comparison": _comparison,
         "changes": _changes,
         "pairs": _changes,
-        "posterior": _posterior,
         "forecast": _forecast,
         "tune": _say_tuning,
     }[outcome.suite["layout"]](outcome)
@@ -156,7 +154,7 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
         for metric in _metrics_with_direction(outcome)
         if metric != _deciding(outcome)
     ]
-    rest += [*_forms(outcome, best), *_bounds(outcome), _gap_closed(outcome, best), _elsewhere(outcome)]
+    rest += [_gap_closed(outcome, best), _elsewhere(outcome)]
     return made + [one for one in rest if one is not None]
 
 
@@ -272,64 +270,6 @@ def _seconds(line: Line) -> float:
     return sum(line.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream"))
 
 
-# Methods in several forms: as they are, with more passes, with rehearsal.
-
-
-def _forms(outcome: Outcome, ours: Line) -> list[Sentence | None]:
-    """The best method against the best of each form, and whom the form helps."""
-    forms = dict.fromkeys(line.facts["variant"] for line in outcome.fair if outcome.base_of(line) is not None)
-    shown = [m for m in _metrics_with_direction(outcome) if m in BY_INTERVAL]
-    sentences = [_against_form(outcome, ours, form, metric) for form in forms for metric in shown]
-    return sentences + [_say_help(outcome, form, metric) for form in forms for metric in shown]
-
-
-def _against_form(outcome: Outcome, ours: Line, form: str, metric: str) -> Sentence | None:
-    column = column_of(metric, pooled=False)
-    best = outcome.best_other(ours, metric, column, form)
-    if best is None:
-        return None
-    verdict, words = verdict_of(
-        metric, outcome.difference(ours, best, metric, pooled=False), len(outcome.bench["seeds"])
-    )
-    return Sentence(
-        verdict, f"{NAMES[metric]} against the best with {form}, {best.name} ({best.mean(column):.4f}): {words}"
-    )
-
-
-def _say_help(outcome: Outcome, form: str, metric: str) -> Sentence:
-    by: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
-    for line in outcome.lines:
-        base = outcome.base_of(line)
-        if base is not None and line.facts["variant"] == form:
-            difference = outcome.difference(line, base, metric, pooled=False)
-            by[verdict_of(metric, difference, len(outcome.bench["seeds"]))[0]].append(line.facts["label"])
-    words = {"better": "better for", "worse": "worse for", "open": "not statistically significant for"}
-    parts = [f"{words[verdict]} {_list(names)}" for verdict, names in by.items() if names]
-    return Sentence(_overall(len(by["better"]), len(by["worse"])), f"{NAMES[metric]} with {form}: {'; '.join(parts)}.")
-
-
-def _bounds(outcome: Outcome) -> list[Sentence | None]:
-    """Methods that are better than Oracle at their own moments, which is then no bound of them."""
-    plain = {line.facts["method"]: line for line in outcome.lines if outcome.base_of(line) is None}
-    at = {line.facts["settings"].get("schedule_of"): line for line in outcome.lines if line.facts["role"] == "upper"}
-    pairs = [(plain[method], oracle) for method, oracle in at.items() if method in plain]
-    return (
-        [_above(outcome, pairs, metric) for metric in _metrics_with_direction(outcome) if metric in BY_INTERVAL]
-        if pairs
-        else []
-    )
-
-
-def _above(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
-    above = []
-    for line, oracle in pairs:
-        difference = outcome.difference(line, oracle, metric, pooled=False)
-        if difference is not None and difference.clear and stats.better(metric, difference.mean, 0.0):
-            above.append(line.name)
-    who = f"{_list(above)} significantly better: there it is no bound" if above else "none significantly better"
-    return Sentence("fact", f"{NAMES[metric]} against Oracle at a method's own moments ({len(pairs)} methods): {who}.")
-
-
 # Rows against the row that each is a variant of.
 
 
@@ -377,7 +317,7 @@ def _overall(good: int, bad: int) -> str:
     return "better" if good and not bad else "worse" if bad and not good else "open"
 
 
-# Open clicks, and tuning.
+# Forecasts, and tuning.
 
 
 def _forecast(outcome: Outcome) -> list[Sentence]:
@@ -405,31 +345,6 @@ def _forecast(outcome: Outcome) -> list[Sentence]:
             f"{old['error']:.1%}. {ours['coverage']:.0%} of the 90% intervals held."
         )
     return [Sentence("fact", one) for one in said] or [Sentence("fact", "No cell has 20 clicks or more.")]
-
-
-def _posterior(outcome: Outcome) -> list[Sentence]:
-    judged, ours = Judged(outcome), outcome.of_role("ours")
-    if ours is None or not judged.ages:
-        return [Sentence("fact", "No method with a posterior is finished.")]
-    return [_ages_won(judged, ours, metric, other) for metric in ("nll", "auc", "ece") for other in _OTHERS]
-
-
-_OTHERS = {"survival": "the rate with survival alone", "static": "the served rate"}
-
-
-def _ages_won(judged: Judged, ours: Line, metric: str, other: str) -> Sentence:
-    """At how many ages the trajectory's estimate is the better one."""
-    pair = (Judge(ours, "posterior"), Judge(ours, other))
-    each = {age: difference for age in judged.ages if (difference := judged.difference(*pair, age, metric)) is not None}
-    won = [duration(age) for age, difference in each.items() if stats.better(metric, difference.mean, 0.0)]
-    verdicts = [verdict_of(metric, difference, len(judged.outcome.bench["seeds"]))[0] for difference in each.values()]
-    good, bad = verdicts.count("better"), verdicts.count("worse")
-    which = f" ({_list(won)})" if won and len(won) < len(each) else ""
-    text = (
-        f"{NAMES[metric]} among open clicks: {ours.name}'s posterior is better than {_OTHERS[other]} at {len(won)} of "
-        f"{len(each)} ages{which}, by the mean; statistically significant: better at {good}, worse at {bad}."
-    )
-    return Sentence(_overall(good, bad), text)
 
 
 def _say_tuning(outcome: Outcome) -> list[Sentence]:
