@@ -15,10 +15,10 @@ import madeup
 from benches import SUITE
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_json, write_json
+from tracecvr.base.files import write_json
 from tracecvr.bench import engines, report, suite, tables, tuned
 from tracecvr.bench.engines.serial import Serial
-from tracecvr.bench.runner import Request, carry_out, opened
+from tracecvr.bench.runner import Request, opened
 from tracecvr.bench.tuned import Choice, Period, Tuned
 from tracecvr.checks.subject import small_log
 from tracecvr.runs.replay import Plan
@@ -71,7 +71,7 @@ def test_a_search_ends_after_its_first_days_and_leaves_half_of_the_stream() -> N
     assert tuned.times(TABLE, {}, DAY, Tuned()) == {"until": str(SPLIT + DAY)}
     assert tuned.times(TABLE, {}, 90 * DAY, Tuned()) == {"until": str(SPLIT + round(length / 2 / DAY) * DAY)}
     assert tuned.times(TABLE, {"split": str(SPLIT + DAY)}, HOUR, Tuned()) == {"until": str(SPLIT + DAY + HOUR)}
-    for said in ({"until": "9d"}, {"plan.until": "9d"}, {"tuning": "true"}):
+    for said in ({"until": "9d"}, {"plan.until": "9d"}):
         assert tuned.times(TABLE, said, DAY, Tuned()) == {}
 
 
@@ -87,7 +87,7 @@ def test_settings_are_judged_on_what_comes_after_their_period() -> None:
 def test_what_was_tuned_on_is_not_judged() -> None:
     good = [Plan(judge_from=PERIOD.until), Plan(judge_from=PERIOD.until + 1)]
     tuned.refuse(TUNED, "f", (2, 3), good, SPLIT)
-    for wrong in (Plan(judge_from=PERIOD.until - 1), Plan(), Plan(tuning=True), Plan(split=PERIOD.until - 1)):
+    for wrong in (Plan(judge_from=PERIOD.until - 1), Plan(), Plan(split=PERIOD.until - 1)):
         with pytest.raises(UserError, match=f"would be judged: set judge_from = {PERIOD.until}"):
             tuned.refuse(TUNED, "f", (2, 3), [*good, wrong], SPLIT)
     with pytest.raises(UserError, match=r"chosen on another log .*fingerprint f; this one is g"):
@@ -156,14 +156,6 @@ def test_a_search_takes_no_tuned_settings(tmp_path: Path) -> None:
     request = Request(suite.load(str(tmp_path / "search.toml")), "synthetic", tuned=TUNED)
     with pytest.raises(UserError, match="a search of its own"), opened(request, tmp_path / "out"):
         pass
-
-
-def test_a_search_inside_warm_up_is_judged_on_all_of_the_stream(tmp_path: Path) -> None:
-    (tmp_path / "search.toml").write_text(TUNE)
-    request = Request(suite.load(str(tmp_path / "search.toml")), "synthetic", settings={"tuning": "true"})
-    with opened(request, tmp_path / "out") as bench:
-        assert read_json(tmp_path / "out" / "bench.json")["judged"]["until"] == bench.schema.split
-        assert not carry_out(bench, Serial()).failed
 
 
 # What is said of it.

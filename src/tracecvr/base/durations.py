@@ -32,18 +32,6 @@ def exact_duration(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def round_duration(seconds: int) -> str:
-    """In its largest unit, to three digits.
-
-    >>> round_duration(50), round_duration(5400)
-    ('50 s', '1.5 h')
-    """
-    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds} s"
-
-
 def moment(seconds: int, origin: int | None = None) -> str:
     """A time of the log: by the calendar, if the Unix time of its second 0 is known.
 

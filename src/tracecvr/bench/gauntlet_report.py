@@ -116,7 +116,6 @@ def _pcoc(field: Field) -> Table:
         cells = [field.rows.get((one.label, log)) for log in field.logs]
         texts = ["n/a" if cell is None or cell["pcoc"] is None else f"{cell['pcoc']:.3f}" for cell in cells]
         table.rows.append([Text(one.label), *map(Text, texts)])
-    table.notes.append("Intervals are in gauntlet.parquet.")
     return table
 
 

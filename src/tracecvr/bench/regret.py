@@ -2,8 +2,6 @@
 
 regret    NLL minus that of the best method on that log whose role is not `upper`
 excess    NLL minus that of the true rates, on synthetic logs
-share     of the way from Pretrain to Oracle, where Oracle is clearly the better of the two
-pcoc      predicted over observed conversions
 logistic  NLL minus that of the logistic regression
 
 Each has an interval: over seeds (Student's t) if there are several, else by a bootstrap over days of the stream, or
@@ -14,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,11 +27,11 @@ from tracecvr.bench.tables import Line, Outcome, numbers
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import FullPlan
 
-FIGURES = ("regret", "excess", "share", "pcoc", "logistic")
+FIGURES = ("regret", "excess", "logistic")
 SCHEMA = (
     dict.fromkeys(("log", "about", "method", "label", "role"), pl.String)
     | dict.fromkeys(("seeds", "clicks", "conversions"), pl.Int64)
-    | {"nll": pl.Float64}
+    | {"nll": pl.Float64, "pcoc": pl.Float64}
     | {f"{figure}{end}": pl.Float64 for figure in FIGURES for end in ("", "_low", "_high")}
     | dict.fromkeys(("best", "near_best"), pl.Boolean)
     | {"over": pl.String, "seconds": pl.Float64}
@@ -100,7 +97,8 @@ class Course:
         table = ClickTable.load(data) if ClickTable.exists(data) else None
         if table is None or "p" not in table.truth:
             return None
-        first, last = FullPlan(**self._result(self.lines[0])["plan"]).judged_rows(table)
+        result = read_json(self.outcome.out / "cells" / self.lines[0].cells["cell"][0] / "result.json")
+        first, last = FullPlan(**result["plan"]).judged_rows(table)
         p = np.asarray(table.truth["p"][first:last], dtype=np.float64)
         loss = metrics.nll(np.log(p / (1 - p)), np.asarray(table.label[first:last]))
         edges = np.cumsum([0, *self.intervals["clicks"]])[:-1]
@@ -116,45 +114,9 @@ class Course:
         assert paired is not None
         return paired
 
-    def share(self, ours: Score, low: Score, high: Score) -> Difference | None:
-        """How far one is on the way from `low` to `high`; None unless the latter is clearly better."""
-        way = self.difference(high, low)
-        if not way.clear or way.mean > 0:
-            return None
-        if len(self.seeds) > 1:
-            each = [stats.improvement(ours.by_seed[s], low.by_seed[s], high.by_seed[s]) for s in self.seeds]
-            return _over_seeds([one for one in each if one is not None])
-        gained, possible = ((low.intervals - one.intervals) * self.clicks for one in (ours, high))
-        return stats.ratio_over_days(self.start, gained, possible, self.block)
-
-    def pcoc(self, line: Line) -> Difference | None:
-        """Predicted over observed conversions."""
-        path = self._folder(line, self.seeds[0]) / "scores.parquet"
-        if len(self.seeds) > 1 or not path.is_file():
-            return _over_seeds(list(line.by_seed("pcoc").values()))
-        scores = pl.read_parquet(path)
-        weight = scores["weight"].to_numpy() if "weight" in scores.columns else np.ones(len(scores))
-        predicted, label = (scores[name].cast(pl.Float64).to_numpy() for name in ("probability", "label"))
-        start = scores["click_ts"].to_numpy() - self.start[0]
-        return stats.ratio_over_days(start, predicted * weight, label * weight, self.block)
-
     def _intervals(self, line: Line) -> list[pl.DataFrame]:
         frames = [self.outcome.intervals(line, seed) for seed in self.seeds]
         return [frame for frame in frames if frame is not None]
-
-    def _folder(self, line: Line, seed: int) -> Path:
-        return self.outcome.out / "cells" / f"{line.facts['name']}~seed{seed}"
-
-    def _result(self, line: Line) -> dict[str, Any]:
-        result: dict[str, Any] = read_json(self._folder(line, self.seeds[0]) / "result.json")
-        return result
-
-
-def _over_seeds(values: list[float]) -> Difference | None:
-    if not values:
-        return None
-    spread = stats.spread(values)
-    return Difference(spread.mean, *spread.interval(), None, spread.n)
 
 
 def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
@@ -165,16 +127,12 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
     if not fair:
         return pl.DataFrame(schema=SCHEMA)
     best = min(fair, key=lambda name: scores[name].mean)
-    ends = [_label_of(course, role) for role in ("lower", "upper")]
     rows = []
     for line in course.lines:
         ours = scores[line.name]
         figures: dict[str, Difference | None] = dict.fromkeys(FIGURES)
         figures["regret"] = regret = course.difference(ours, scores[best])
         figures["excess"] = None if course.truth is None else course.difference(ours, course.truth)
-        if ends[0] is not None and ends[1] is not None:
-            figures["share"] = course.share(ours, scores[ends[0]], scores[ends[1]])
-        figures["pcoc"] = course.pcoc(line)
         if "logistic_nll" in course.intervals.columns:
             logistic = course.reference(numbers(course.intervals["logistic_nll"]))
             figures["logistic"] = course.difference(ours, logistic)
@@ -190,6 +148,7 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
                 "clicks": line.cells["clicks"][0],
                 "conversions": line.cells["conversions"][0],
                 "nll": ours.mean,
+                "pcoc": line.mean("pcoc"),
                 "best": line.name == best,
                 "near_best": True if line.name == best else None if upper or not known else not regret.clear,
                 "over": regret.over,
@@ -198,10 +157,6 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
             | {f"{name}{end}": value for name, one in figures.items() for end, value in _ends(one).items()}
         )
     return pl.DataFrame(rows, SCHEMA)
-
-
-def _label_of(course: Course, role: str) -> str | None:
-    return next((line.name for line in course.lines if line.facts["role"] == role), None)
 
 
 def _ends(one: Difference | None) -> dict[str, float | None]:

@@ -140,7 +140,7 @@ def _open(request: Request, out: Path) -> Bench:
         raise UserError(f"--tuned: suite {request.suite.name!r} is a search of its own; give its result to others")
     asked = _ask(request)
     if begun:
-        refuse_if_other(asked, _record(out), str(out), "bench")
+        refuse_if_other(asked, read_json(out / "bench.json"), str(out), "bench")
     for draft in filter(_is_draft, (*out.iterdir(), *(out / "cells").glob("*"))):  # of a process killed while it wrote
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
@@ -163,12 +163,6 @@ def _open(request: Request, out: Path) -> Bench:
     (out / "cells").mkdir(exist_ok=True)
     cells = tuple(Cell(row, seed) for row in rows for seed in request.seeds)
     return Bench(out, cells, request.data, log, schema)
-
-
-def _record(out: Path) -> dict[str, Any]:
-    """`bench.json`. Benches of old do not say how the stream is learnt: as the defaults have it."""
-    recorded: dict[str, Any] = read_json(out / "bench.json")
-    return recorded | {"suite": {"learning": Suite.learning} | recorded["suite"]}
 
 
 def _ask(request: Request) -> dict[str, Any]:

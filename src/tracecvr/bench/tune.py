@@ -164,6 +164,6 @@ def write(out: Path) -> None:
         until=judged["until"],
         seeds=tuple(bench["seeds"]),
         score=outcome.suite["score"],
-        learning=outcome.suite.get("learning", Period.learning),
+        learning=outcome.suite["learning"],
     )
     tuned.write(out / "tuned.toml", Tuned(choices(outcome), period))

@@ -1,22 +1,22 @@
 """`tuned.toml`: settings that were chosen for each method, on which clicks they were chosen, and what that cost.
 
 ```toml
-format = 2
+format = 3
 [period]                          # clicks that were tuned on: they must not be judged, nor these seeds used again
 data = "criteo_search"
 fingerprint = "..."               # of the log
-from = 2678400                    # seconds since the log's origin
+start = 2678400                   # seconds since the log's origin
 until = 3888000
 seeds = [0]
 score = "nll"                     # pooled, the mean over seeds
 learning = "ours"                 # the learning settings that trials started from
-[method.trace]
+[methods.trace]
 trials = 9
 defaults = 0.2756                 # the score of trial 0, the defaults
 best = 0.2719
 steps = 3024                      # of all trials
 seconds = 512.0                   # of all trials: warm-up and stream
-[method.trace.settings]
+[methods.trace.settings]
 "stream.learning_rate" = "0.0001"
 ```
 """
@@ -33,11 +33,11 @@ from tracecvr.base import config
 from tracecvr.base.config import DAY
 from tracecvr.base.durations import log_day
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_toml, write_text
+from tracecvr.base.files import read_toml, refuse_other_format, write_text
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import Plan
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Period:
     seeds: tuple[int, ...]
     score: str
     learning: str = "ours"
-    """The learning settings that trials started from; files of old do not say it."""
+    """The learning settings that trials started from."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,8 @@ class Tuned:
 
     @property
     def learning(self) -> str | None:
-        """The learning settings that the choices belong to: with others they would mean something else. None if nothing
-        was tuned."""
-        return (self.period.learning if self.period is not None else Period.learning) if self.methods else None
+        """The learning settings that the choices belong to: with others they would mean something else."""
+        return None if self.period is None else self.period.learning
 
     def to_json(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -97,9 +96,6 @@ class Tuned:
         )
 
 
-# The file.
-
-
 def load(path: Path | None) -> Tuned:
     """The content of a `tuned.toml`."""
     if path is None:
@@ -107,43 +103,27 @@ def load(path: Path | None) -> Tuned:
     if not path.is_file():
         raise UserError(f"{path}: no such file; give the tuned.toml of a bench of the suite `tune`")
     content = read_toml(path, "--tuned")
+    refuse_other_format(content, FORMAT, path)
     try:
-        return _load(content)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{path}: not a tuned.toml of this version ({type(error).__name__}: {error})") from None
-
-
-def _load(content: dict[str, Any]) -> Tuned:
-    if content["format"] != FORMAT:
-        raise ValueError(f"format is {content['format']!r}, expected {FORMAT}")
-    period = dict(content["period"])
-    period |= {"start": int(period.pop("from")), "seeds": tuple(period["seeds"])}
-    choices = {
-        method: Choice(**choice | {"settings": {k: str(v) for k, v in choice["settings"].items()}})
-        for method, choice in content["method"].items()
-    }
-    return Tuned(choices, Period(**period))
+        return Tuned.from_json(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a tuned.toml ({type(error).__name__}: {error})") from None
 
 
 def write(path: Path, tuned: Tuned) -> None:
-    """The file that `load` reads."""
-    assert tuned.period is not None
-    period = asdict(tuned.period)
-    period["from"] = period.pop("start")
-    order = ("data", "fingerprint", "from", "until", "seeds", "score", "learning")
-    lines = [f"format = {FORMAT}", "", "[period]", *(f"{key} = {_toml(period[key])}" for key in order)]
-    for method, choice in tuned.methods.items():
-        facts = asdict(choice)
-        settings = facts.pop("settings")
-        name = method if method.replace("_", "").isalnum() and method.isascii() else json.dumps(method)
-        lines += ["", f"[method.{name}]", *(f"{k} = {_toml(v)}" for k, v in facts.items() if v is not None)]
-        lines += [f"[method.{name}.settings]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items())]
+    """The file that `load` reads. Numbers, text and lists of numbers look the same in JSON and TOML."""
+    content = tuned.to_json()
+    lines = [
+        f"format = {FORMAT}",
+        "",
+        "[period]",
+        *(f"{key} = {json.dumps(v)}" for key, v in content["period"].items()),
+    ]
+    for method, facts in content["methods"].items():
+        settings, name = facts.pop("settings"), json.dumps(method)
+        lines += ["", f"[methods.{name}]", *(f"{key} = {json.dumps(v)}" for key, v in facts.items() if v is not None)]
+        lines += [f"[methods.{name}.settings]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items())]
     write_text(path, "\n".join(lines) + "\n")
-
-
-def _toml(value: Any) -> str:
-    """Numbers, text and lists of numbers look the same in JSON and TOML."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 # What follows for a bench: which clicks it tunes on, and which it may judge.
@@ -154,8 +134,6 @@ def times(table: ClickTable, settings: Mapping[str, str], first: int | None, tun
     first part of the stream, at most half of it so that something is left to judge; `judge_from` of settings that
     were chosen so."""
     plan = _plan_of(settings)
-    if plan.tuning:
-        return {}
     if first is not None and plan.until is None:
         whole = plan.resolve(table)
         return {"until": str(whole.split + min(first, _half(whole.until - whole.split)))}
@@ -195,7 +173,7 @@ def refuse(tuned: Tuned, fingerprint: str, seeds: Sequence[int], plans: Sequence
         )
     for plan in plans:
         given = split if plan.split is None else plan.split
-        start = 0 if plan.tuning else given if plan.judge_from is None else plan.judge_from
+        start = given if plan.judge_from is None else plan.judge_from
         if start < period.until:
             raise UserError(
                 f"--tuned: its settings were chosen on clicks from {log_day(period.start)} to {log_day(period.until)}, "

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 _SET_HELP = (
     "Option of the method, of a plugin (PLUGIN.KEY=VALUE), or of the replay: "
-    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag, tuning; "
+    "split, interval, until, judge_from, warm_labels (mature, censored), publish_lag; "
     "or of how the stream is learnt: stream.learning_rate, stream.batch_size, stream.average and others."
 )
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tracecvr import checks
 from tracecvr.base import config, registry
-from tracecvr.base.durations import exact_duration, round_duration
+from tracecvr.base.durations import duration, exact_duration
 from tracecvr.checks import CheckOutcome
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def inspected(inspection: Inspection) -> None:
         table.add_row(*(text.replace("[", "\\[") for text in row))
     out.print(table)
     for action, curve in inspection.measured.to_json().items():
-        marks = ", ".join(f"{float(q):.0%} by {round_duration(s)}" for q, s in curve["quantiles_s"].items())
+        marks = ", ".join(f"{float(q):.0%} by {duration(s)}" for q, s in curve["quantiles_s"].items())
         out.print(
             f"delay of {action}: {curve['count']:,} came after a click{'; ' if marks else ''}{marks}", markup=False
         )
@@ -95,8 +95,6 @@ def inspected(inspection: Inspection) -> None:
     for name, count in inspection.counts.items():
         if count:
             out.print(f"{name}: {count:,}")
-    for name, (shared, every) in inspection.shared.items():
-        out.print(f"{name}: {shared:,} of {every:,} values share an id with another", markup=False)
     for doubt in inspection.doubts:
         out.print(f"in doubt: {doubt}", markup=False, soft_wrap=True)
     for name, why in inspection.measured.leaks.items():

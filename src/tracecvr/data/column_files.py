@@ -1,4 +1,4 @@
-"""Columns of a table: appended block by block, kept in memory or in .npy files, mapped, hashed.
+"""Columns of a table: appended block by block to .npy files, mapped, hashed.
 
 Files are written and hashed through ordinary reads and writes: pages of a map would count as memory of the process.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,44 +24,9 @@ _BLOCK = 1 << 22
 """Bytes hashed at a time."""
 
 
-class Columns(Protocol):
-    """Takes columns in blocks of rows, all with the same names."""
-
-    def append(self, block: dict[str, Array]) -> None: ...
-
-    def finished(self) -> dict[str, Array]:
-        """The whole columns; nothing is appended any more."""
-        ...
-
-    def contents(self, name: str) -> Iterator[Any]:
-        """The bytes of a finished column, in blocks."""
-        ...
-
-
-class InMemory:
-    """Columns of at most so many rows."""
-
-    def __init__(self, rows: int) -> None:
-        self.room, self.rows = rows, 0
-        self.columns: dict[str, Array] = {}
-
-    def append(self, block: dict[str, Array]) -> None:
-        start = self.rows
-        for name, values in block.items():
-            if name not in self.columns:
-                self.columns[name] = np.empty((self.room, *values.shape[1:]), values.dtype)
-            self.rows = start + len(values)
-            self.columns[name][start : self.rows] = values
-
-    def finished(self) -> dict[str, Array]:
-        return {name: column[: self.rows] for name, column in self.columns.items()}
-
-    def contents(self, name: str) -> Iterator[Any]:
-        return contents(self.columns[name][: self.rows])
-
-
-class InFiles:
-    """Columns in .npy files: those of a directory, where `mapped` finds them, or files without a name."""
+class ColumnFiles:
+    """Takes columns in blocks of rows, all with the same names, and keeps them in .npy files: those of a directory,
+    where `mapped` finds them, or files without a name."""
 
     def __init__(self, scratch: Scratch, folder: Path | None = None) -> None:
         self.scratch, self.folder = scratch, folder
@@ -74,10 +39,12 @@ class InFiles:
                 self.files[name] = _NpyFile(self.scratch.file(path), path or self.scratch.folder, values)
             self.files[name].append(values)
 
-    def finished(self) -> dict[str, Array]:
-        return {name: file.finished() for name, file in self.files.items()}
+    def finish(self) -> dict[str, Array]:
+        """The whole columns; nothing is appended any more."""
+        return {name: file.finish() for name, file in self.files.items()}
 
     def contents(self, name: str) -> Iterator[Any]:
+        """The bytes of a finished column, in blocks."""
         return self.files[name].contents()
 
 
@@ -91,7 +58,7 @@ class _NpyFile:
         self._write(np.ascontiguousarray(values).data)
         self.rows += len(values)
 
-    def finished(self) -> Array:
+    def finish(self) -> Array:
         try:
             self.file.seek(0)
             self._write_header()

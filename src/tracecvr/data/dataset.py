@@ -17,7 +17,7 @@ import polars as pl
 from tracecvr.base.config import Seconds, option, restore
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
-from tracecvr.data.column_files import Array, Columns, InFiles, InMemory
+from tracecvr.data.column_files import Array, ColumnFiles
 from tracecvr.data.encoder import Column, Encoder
 from tracecvr.data.external_sort import ClickSorter, Scratch
 from tracecvr.data.table import NEVER, TRUTH_PREFIX, TURNS, ClickTable, Schema
@@ -182,8 +182,7 @@ class _Preparation:
         """All that was added, in order of time."""
         self._check_log()
         total, done, clicks = self.sorter.rows, 0, 0
-        in_memory = folder is None and self.scratch.fits(total)
-        columns: Columns = InMemory(total) if in_memory else InFiles(self.scratch, folder)
+        columns = ColumnFiles(self.scratch, folder)
         for rows in self.sorter.slices():
             sound = self._clean(rows)
             columns.append(self._block(sound))

@@ -6,8 +6,6 @@ Nothing is quoted in these logs, so row i of the frame is line i of the file, an
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,6 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing
 from tracecvr.data.external_sort import Scratch
 
-_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,40}")
 _BLOCK = 1 << 24
 """Bytes of text parsed at a time: below, each costs more; above, memory grows and nothing is won."""
 
@@ -65,23 +62,6 @@ class Field:
         if self.dtype.is_float():
             bad |= (~value.is_finite()).fill_null(False)
         return bad
-
-    def refuses(self, cell: str) -> bool:
-        """Whether the text of one cell does not belong here: the slow twin of parsing and `bad`."""
-        if not cell:
-            return not self.optional
-        if isinstance(self.dtype, pl.Enum):
-            return cell not in self.dtype.categories
-        if self.dtype.is_float():
-            return not _is_number(cell)
-        if self.dtype.is_integer():
-            return _WHOLE.fullmatch(cell) is None or not self._fits(int(cell))
-        return False
-
-    def _fits(self, value: int) -> bool:
-        low = -(2**63) if self.low is None else self.low
-        high = 2**63 - 1 if self.high is None else self.high
-        return low <= value <= high
 
 
 def read_csv(path: Path, fields: Sequence[Field], separator: str = ",", header: bool = False) -> pl.DataFrame:
@@ -140,13 +120,6 @@ def fault(path: Path, place: str, field: Field, content: object) -> UserError:
     if place == "line 1":
         hint += " (the file must have no header)"
     return UserError(f"{path}: {place}, column {field.name!r}: expected {field.expected}, found {value}; {hint}")
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell)) and "_" not in cell and not cell[-1].isspace()
-    except ValueError:
-        return False
 
 
 def head(path: Path) -> bytes:
@@ -225,24 +198,43 @@ class _Text:
                 return pl.read_csv(block, has_header=False, schema=schema, separator=self.separator, quote_char=None)
             except pl.exceptions.PolarsError as error:
                 reason = str(error).partition("\n")[0]
-        for i, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=number):
-            self._check_line(i, line.removesuffix(b"\r"))
+        self._refuse_first_fault(number, block)
         raise UserError(f"{self.path}: line {number} or soon after: {reason}; correct the file")
 
-    def _check_line(self, number: int, line: bytes) -> None:
-        place = f"line {number}"
+    def _refuse_first_fault(self, number: int, block: bytes) -> None:
+        """Name the first line of a block that is not text, has another number of cells or a wrong value in one."""
+        rows: list[list[str]] = []
+        for i, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=number):
+            if fault_of_line := self._line_fault(line.removesuffix(b"\r"), rows):
+                self._refuse_wrong_cell(number, rows)
+                raise UserError(f"{self.path}: line {i}: {fault_of_line}")
+        self._refuse_wrong_cell(number, rows)
+
+    def _line_fault(self, line: bytes, rows: list[list[str]]) -> str | None:
+        """Why a line cannot be cut into cells; its cells are added to the rows if it can."""
         try:
             cells = line.decode().split(self.separator) if line else []
         except UnicodeDecodeError as error:
-            raise UserError(f"{self.path}: {place}: not UTF-8 text ({error.reason}); convert the file") from None
-        if len(cells) != len(self.columns):
-            hint = "correct or remove the line"
-            if len(cells) < len(self.columns):
-                hint += ", or fetch the file again if it ends here"
-            raise UserError(
-                f"{self.path}: {place}: expected {len(self.columns)} columns separated by "
-                f"{_SEPARATORS[self.separator]}, found {len(cells)}; {hint}"
-            )
-        for field, cell in zip(self.columns, cells, strict=True):
-            if field.refuses(cell):
-                raise fault(self.path, place, field, cell)
+            return f"not UTF-8 text ({error.reason}); convert the file"
+        if len(cells) == len(self.columns):
+            rows.append(cells)
+            return None
+        end = ", or fetch the file again if it ends here" if len(cells) < len(self.columns) else ""
+        return (
+            f"expected {len(self.columns)} columns separated by {_SEPARATORS[self.separator]}, found {len(cells)}; "
+            f"correct or remove the line{end}"
+        )
+
+    def _refuse_wrong_cell(self, number: int, rows: list[list[str]]) -> None:
+        """Refuse the first row with a cell that its column does not take, as polars reads it."""
+        text = pl.DataFrame(rows, {c.name: pl.String for c in self.columns}, orient="row")
+        wrong = [(self._first_wrong(text[c.name], c), place) for place, c in enumerate(self.columns)]
+        if first := min(((row, place) for row, place in wrong if row is not None), default=None):
+            row, place = first
+            raise fault(self.path, f"line {number + row}", self.columns[place], rows[row][place])
+
+    def _first_wrong(self, cells: pl.Series, field: Field) -> int | None:
+        given = cells.set(cells == "", None)
+        read = given.cast(field.dtype, strict=False)
+        wrong = read.to_frame().select(field.bad()).to_series() | (read.is_null() & given.is_not_null())
+        return wrong.arg_max() if wrong.any() else None

@@ -262,9 +262,9 @@ class ClickTable:
         return column_files.fingerprint(self.schema.text, map(column_files.contents, self.columns.values()))
 
     @classmethod
-    def assemble(cls, columns: column_files.Columns, schema: Schema, counts: dict[str, int]) -> ClickTable:
+    def assemble(cls, columns: column_files.ColumnFiles, schema: Schema, counts: dict[str, int]) -> ClickTable:
         """The table of columns that were appended block by block."""
-        whole = columns.finished()
+        whole = columns.finish()
         truth = {
             name.removeprefix(TRUTH_PREFIX): column for name, column in whole.items() if name.startswith(TRUTH_PREFIX)
         }
@@ -275,9 +275,9 @@ class ClickTable:
     def write_columns(self, folder: Path) -> None:
         truth = {f"{TRUTH_PREFIX}{name}": column for name, column in self.truth.items()}
         with Scratch(folder) as scratch:
-            files = column_files.InFiles(scratch, folder)
+            files = column_files.ColumnFiles(scratch, folder)
             files.append(self.columns | truth)
-            files.finished()
+            files.finish()
 
     def describe(self, folder: Path, facts: dict[str, Any] | None = None) -> None:
         """Write what makes a directory of columns a table."""

@@ -22,7 +22,6 @@ from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
 from tracecvr.data.own_log.rows import Rows
 from tracecvr.data.own_log.schema import LogSchema
 from tracecvr.data.own_log.times import origin_of
-from tracecvr.data.shared_ids import SharedIds
 from tracecvr.data.table import Schema
 
 _CARRIED = "schema.toml"
@@ -103,15 +102,12 @@ class Logs(Dataset):
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
         rows = Rows(self.described, source)
         cleaner = Cleaner(rows, self.d_max)
-        shared = SharedIds(self.columns())
         for clicks in cleaner.parts(scratch):
-            shared.add(clicks)
             if len(clicks):
                 yield RawLog(clicks, 0, notes=self._notes())
         # What was counted is complete only now.
         dropped = {name: rows.dropped[name] for name in DROPPED}
         counts = {name: rows.counts[name] for name in COUNTED}
-        counts |= {f"shared_ids.{name}": n for name, (n, _) in shared.counts().items()}
         yield RawLog(clicks.clear(), rows.read, dropped, counts, self._notes())
 
     def _notes(self) -> tuple[str, ...]:

@@ -54,17 +54,10 @@ class Plan:
         True, "learn nothing while conversions have stopped arriving, nor later from clicks that were open then"
     )
     alarms_by: str | None = option(None, "feature whose values are watched for alarms; the first with few values")
-    tuning: bool = option(
-        False,
-        "replay the end of the warm-up part (its last 30 %, unless split is given) instead of the stream: to choose "
-        "options without looking at the stream",
-    )
 
     def resolve(self, table: ClickTable) -> FullPlan:
         """The plan with the dataset's values where none was given."""
         schema = table.schema
-        if self.tuning:
-            return self._inside_warm_up(table)
         split = schema.split if self.split is None else self.split
         if split < schema.split:
             raise UserError(
@@ -79,18 +72,6 @@ class Plan:
                 f"split = {exact_duration(split)} leaves no stream: clicks are judged up to {duration(max(last, 0))}: "
                 f"labels end at {exact_duration(schema.observed_until)} and d_max is {exact_duration(schema.d_max)}"
                 + ("" if self.until is None else f", and the replay ends at until = {exact_duration(self.until)}")
-            )
-        return self._full(table, split, until)
-
-    def _inside_warm_up(self, table: ClickTable) -> FullPlan:
-        """A stream that ends where the real one starts. The encoder has seen its clicks, but no click of the stream."""
-        end, first = table.schema.split, int(table.click_ts[0])
-        split = first + round(0.7 * (end - first)) if self.split is None else self.split
-        until = min(end, end if self.until is None else self.until)
-        begin, last = table.rows_between(split, until)
-        if not first < split < end or begin >= last:
-            raise UserError(
-                f"split = {split} s leaves nothing to tune on: the warm-up part runs from {first} to {end} s"
             )
         return self._full(table, split, until)
 

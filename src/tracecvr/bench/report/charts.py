@@ -24,7 +24,7 @@ from tracecvr.bench.report.elements import (
     text,
     width_of,
 )
-from tracecvr.bench.report.figure import Chart, Series
+from tracecvr.bench.report.figure import Chart, Series, describe
 
 _BETWEEN_MARKERS = 50.0
 """Pixels from one marker of a line to the next, at least."""
@@ -56,7 +56,7 @@ def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
     parts += [_series(chart, one, x, y, keys[one.name]) for one in sorted(shown, key=lambda one: -one.style)]
     if beside:
         parts += _end_names(shown, x, y, keys, room)
-    return Drawing(width, height, chart.words(), Markup("").join(parts))
+    return Drawing(width, height, describe(chart), Markup("").join(parts))
 
 
 def _axes(chart: Chart, x: Scale, y: Scale, y_ticks: list[tuple[float, str]]) -> Markup:

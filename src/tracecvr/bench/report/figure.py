@@ -121,15 +121,6 @@ class Chart:
             made.rows.append([Text(self.x.shown(x)), *(Text(self.y.shown(at.get(x))) for at in known)])
         return made
 
-    def words(self) -> str:
-        """What somebody who cannot see it is told: what is drawn, and where it begins and ends."""
-        sentences = [f"Lines of {self.y.label} by {self.x.label}{f', {self.title}' if self.title else ''}."]
-        for one in self.series:
-            if one.x:
-                first, last = (f"{self.y.shown(one.y[n])} at {self.x.shown(one.x[n])}" for n in (0, -1))
-                sentences.append(f"{one.name}: {first}." if len(one.x) == 1 else f"{one.name}: {first}, {last}.")
-        return " ".join(sentences)
-
 
 @dataclass(frozen=True)
 class Bar:
@@ -169,11 +160,6 @@ class Bars:
             made.rows.append([Text(bar.name), Text(self.axis.shown(bar.value)), *ends])
         return made
 
-    def words(self) -> str:
-        """Every bar in words."""
-        each = [f"{bar.name} {self.axis.shown(bar.value)}" for bar in self.bars]
-        return f"Bars of {self.axis.label}: {', '.join(each)}."
-
 
 @dataclass(frozen=True)
 class Heat:
@@ -201,16 +187,13 @@ class Heat:
             made.rows.append([Text(name), *texts, *(Text(self.axis.shown(value)) for value in row)])
         return made
 
-    def words(self) -> str:
-        """The largest number of every row."""
-        each = []
-        for name, row in zip(self.names, self.values, strict=True):
-            known = [(value, column) for value, column in zip(row, self.columns, strict=True) if value is not None]
-            each += [f"{name} at most {self.axis.shown(max(known)[0])}, for {max(known)[1]}"] if known else []
-        return f"Squares of {self.axis.label}: {'; '.join(each)}."
-
 
 Panel = Chart | Bars | Heat
+
+
+def describe(panel: Panel) -> str:
+    """What a drawing is, for somebody who cannot see it: its data stand in a table below."""
+    return f"{panel.title or 'Figure'}: {' by '.join(axis.label for axis in reversed(panel.axes()))}"
 
 
 @dataclass(frozen=True)

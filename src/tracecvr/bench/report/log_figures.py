@@ -10,7 +10,7 @@ import numpy as np
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.bench.report.figure import Axis, Chart, Figure, Series
-from tracecvr.bench.report.scene import Scene, without_partial_ends
+from tracecvr.bench.report.scene import Scene
 
 
 def log_figures(scene: Scene) -> list[Figure]:
@@ -82,11 +82,10 @@ def _days(scene: Scene) -> Figure:
 
 
 def _whole_days(log: dict[str, Any]) -> slice:
-    """Without a first or last day of which the log has only a part. A log that says nothing of that is judged by the
-    clicks of these days."""
+    """Without a first or last day of which the log has only a part."""
     days = log["days"]["day"]
-    if "covers" not in log or len(days) < 3:
-        return without_partial_ends(log["days"]["clicks"])
+    if len(days) < 3:
+        return slice(0, len(days))
     first, last = log["covers"]
     most = DAY // 10  # a quiet hour at night is no missing part
     return slice(int(first - days[0] * DAY > most), len(days) - int((days[-1] + 1) * DAY - last > most))

@@ -10,7 +10,7 @@ import polars as pl
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
-from tracecvr.bench.tables import ARROWS, BY_INTERVAL, NAMES, Line, Outcome, column_of, losers
+from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of, losers
 
 _MOST_ROWS = 6
 """Rows of a suite that get a sentence each; of more, only sums are told."""
@@ -154,7 +154,7 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
         for metric in _metrics_with_direction(outcome)
         if metric != _deciding(outcome)
     ]
-    rest += [_gap_closed(outcome, best), _elsewhere(outcome)]
+    rest.append(_elsewhere(outcome))
     return made + [one for one in rest if one is not None]
 
 
@@ -169,29 +169,9 @@ def _against_best(outcome: Outcome, ours: Line, metric: str) -> Sentence | None:
     if other is None or mine is None or theirs is None:
         return None
     difference = outcome.difference(ours, other, metric, pooled=False)
-    rank = _rank(outcome, ours, metric, column)
     verdict, words = verdict_of(metric, difference, len(outcome.bench["seeds"]))
-    figures = f"{ours.name} has {mine:.4f}, {rank}; the best other, {other.name}, has {theirs:.4f}"
+    figures = f"{ours.name} has {mine:.4f}; the best other, {other.name}, has {theirs:.4f}"
     return Sentence(verdict, f"{NAMES[metric]}: {figures}. {words}")
-
-
-def _rank(outcome: Outcome, ours: Line, metric: str, column: str) -> str:
-    """Among all that are no upper bound."""
-    means = [line.mean(column) for line in outcome.lines if line.facts["role"] != "upper" and line is not ours]
-    mine, known = ours.mean(column), [mean for mean in means if mean is not None]
-    assert mine is not None
-    ahead = sum(stats.better(metric, mean, mine) for mean in known)
-    return f"{_ordinal(ahead + 1)} of {len(known) + 1}"
-
-
-def _ordinal(n: int) -> str:
-    """The 1st, 2nd, ...
-
-    >>> [_ordinal(n) for n in (1, 2, 3, 4, 11, 22)]
-    ['1st', '2nd', '3rd', '4th', '11th', '22nd']
-    """
-    last = {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n}{'th' if 10 < n % 100 < 14 else last}"
 
 
 def verdict_of(metric: str, difference: stats.Difference | None, seeds: int) -> tuple[str, str]:
@@ -211,24 +191,6 @@ def verdict_of(metric: str, difference: stats.Difference | None, seeds: int) -> 
         return word, f"{size} (95 % interval {low:.4f} to {high:.4f}, {p}): statistically significant over {over}."
     interval = f"the interval includes zero ({difference.low:+.4f} to {difference.high:+.4f}, {p})"
     return "open", f"{size}, but {interval}: not statistically significant."
-
-
-def _gap_closed(outcome: Outcome, ours: Line) -> Sentence | None:
-    zero, upper = outcome.of_role("zero"), outcome.of_role("upper")
-    if zero is None or upper is None:
-        return None
-    parts = []
-    for metric in _metrics_with_direction(outcome):
-        column = column_of(metric, pooled=False)
-        value, low, high = (line.mean(column) for line in (ours, zero, upper))
-        if metric not in BY_INTERVAL or value is None or low is None or high is None:
-            continue
-        closed = stats.improvement(value, low, high) if stats.better(metric, high, low) else None
-        if closed is not None:
-            parts.append(f"{closed:.0%} in {NAMES[metric]}")
-    if not parts:
-        return None
-    return Sentence("fact", f"Of the gap from {zero.name} to {upper.name}, {ours.name} closes {_list(parts)}.")
 
 
 def _cost(outcome: Outcome, ours: Line) -> Sentence | None:

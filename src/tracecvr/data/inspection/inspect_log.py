@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
 from tracecvr.data.own_log.rows import Rows
 from tracecvr.data.own_log.schema import LogSchema
 from tracecvr.data.own_log.times import origin_of
-from tracecvr.data.shared_ids import SharedIds
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,6 @@ class Inspection:
     guess: Guess
     measured: Measured
     counts: dict[str, int]
-    shared: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each hashed feature: values that share an id with another, and all values."""
 
     @property
     def doubts(self) -> list[str]:
@@ -60,7 +57,6 @@ class Inspection:
             "d_max_s": labels.d_max,
             "horizons_s": list(labels.horizons),
             "counts": self.counts,
-            "shared_ids": {name: {"values": n, "of": every} for name, (n, every) in self.shared.items()},
         }
 
 
@@ -81,24 +77,18 @@ def inspect_files(
             f"every feature gives the label away ({', '.join(measurement.leaks)}): there is nothing to learn from"
         )
     final = replace(draft, **_move(draft, measurement))
-    counts, shared = counted(_parse(final), progress)
-    text = replace(final, counts=counts, shared=shared).text()
-    return Inspection(text, list(profiles.values()), guess, final.measured or measurement, counts, shared)
+    counts = count_defects(_parse(final), progress)
+    text = replace(final, counts=counts).text()
+    return Inspection(text, list(profiles.values()), guess, final.measured or measurement, counts)
 
 
-def counted(
-    described: LogSchema, progress: Progress = no_progress
-) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    """The defects of a log, with the code that `prepare` uses; and of each hashed feature, how many values share an id
-    with another, and of how many."""
-    rows, clicks, shared = Rows(described), 0, SharedIds(described.features)
+def count_defects(described: LogSchema, progress: Progress = no_progress) -> dict[str, int]:
+    """The defects of a log, with the code that `prepare` uses."""
+    rows = Rows(described)
     with Scratch(progress=progress) as scratch:
-        for part in Cleaner(rows, described.labels.d_max).parts(scratch):
-            clicks += len(part)
-            shared.add(part)
+        clicks = sum(map(len, Cleaner(rows, described.labels.d_max).parts(scratch)))
     dropped = {f"dropped_{name}": rows.dropped[name] for name in DROPPED}
-    counts = {"rows": rows.read, "clicks": clicks} | {name: rows.counts[name] for name in COUNTED} | dropped
-    return counts, shared.counts()
+    return {"rows": rows.read, "clicks": clicks} | {name: rows.counts[name] for name in COUNTED} | dropped
 
 
 def _parse(proposal: Proposal) -> LogSchema:

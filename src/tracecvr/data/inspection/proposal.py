@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +34,19 @@ _IDS_PER_VALUE = 8
 """Of values that are hashed to so many times as many ids, about one in ten shares its id with another."""
 
 _BINS = 32
+_NULLS = ("dropped_null_click_time", "dropped_null_click_id", "dropped_null_action_time", "dropped_label_without_time")
+_DEFECTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "duplicate_click": ("first, last, refuse", ("dropped_duplicate_click", "duplicate_click_differs")),
+    "conversion_without_click": ("drop, refuse", ("dropped_conversion_without_click",)),
+    "skew": ("so early is blamed on clocks", ("clock_skew",)),
+    "clock_skew": ("move to the click, or drop like what is earlier", ()),
+    "before_click": ("drop the click, or ignore the conversion", ("dropped_conversion_before_click",)),
+    "null": ("drop, refuse", _NULLS),
+    "ambiguous_time": ("earliest, latest, null", ("ambiguous_time",)),
+    "nonexistent_time": ("shift, null", ("nonexistent_time",)),
+    "refund": ("retract from then on, or ignore", ("refund", "refund_after_d_max")),
+}
+"""Keys of [defects], what they may be, and what is counted of each."""
 _DRAFT = ProposedLabels(100 * 365 * DAY, 0.0, (HOUR,), 1, HOUR, 100 * 365 * DAY)
 
 
@@ -49,8 +62,6 @@ class Proposal:
     measured: Measured | None = None
     origin: str = ""
     counts: Mapping[str, int] | None = None
-    shared: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Of hashed features: how many of their values share an id with another, of how many."""
 
     def text(self) -> str:
         """The TOML file."""
@@ -195,57 +206,16 @@ class Proposal:
         return datetime.fromtimestamp(start + seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
     def _defects(self) -> list[str]:
-        counts = self.counts or {}
-        plain, lines = (
-            Defects(),
-            ["", "[defects]                           # counts are of this log, as this file reads it"],
-        )
-
-        def add(key: str, value: object, choices: str, *names: str) -> None:
+        counts, plain = self.counts or {}, Defects()
+        lines = ["", "[defects]                           # counts are of this log, as this file reads it"]
+        for key, (choices, names) in _DEFECTS.items():
             seen = ", ".join(f"{counts[name]:,} {name.removeprefix('dropped_')}" for name in names if name in counts)
-            lines.append(_line(key, value, "; ".join(text for text in (choices, seen) if text)))
-
-        add(
-            "duplicate_click",
-            plain.duplicate_click,
-            "first, last, refuse",
-            "dropped_duplicate_click",
-            "duplicate_click_differs",
-        )
-        add(
-            "conversion_without_click",
-            plain.conversion_without_click,
-            "drop, refuse",
-            "dropped_conversion_without_click",
-        )
-        add("skew", exact_duration(SKEW), "so early is blamed on clocks", "clock_skew")
-        add("clock_skew", plain.clock_skew, "move to the click, or drop like what is earlier")
-        add(
-            "before_click",
-            plain.before_click,
-            "drop the click, or ignore the conversion",
-            "dropped_conversion_before_click",
-        )
-        add(
-            "null",
-            plain.null,
-            "drop, refuse",
-            "dropped_null_click_time",
-            "dropped_null_click_id",
-            "dropped_null_action_time",
-            "dropped_label_without_time",
-        )
-        add("ambiguous_time", plain.ambiguous_time, "earliest, latest, null", "ambiguous_time")
-        add("nonexistent_time", plain.nonexistent_time, "shift, null", "nonexistent_time")
-        add("refund", plain.refund, "retract from then on, or ignore", "refund", "refund_after_d_max")
+            value = exact_duration(SKEW) if key == "skew" else getattr(plain, key)
+            lines.append(_line(key, value, "; ".join(filter(None, (choices, seen)))))
         share = _share_dropped(counts)
         lines += [f"# In doubt: {doubt}." for doubt in many_dropped(counts)]
-        add(
-            "max_bad",
-            plain.max_bad if share <= plain.max_bad else int(100 * share + 1) / 100,
-            "share of rows that may be dropped",
-        )
-        return lines
+        most = plain.max_bad if share <= plain.max_bad else int(100 * share + 1) / 100
+        return [*lines, _line("max_bad", most, "share of rows that may be dropped")]
 
     def _features(self) -> list[str]:
         leaks = {} if self.measured is None else self.measured.leaks
@@ -274,11 +244,9 @@ class Proposal:
         if values <= FEW_VALUES and unseen <= NEW_VALUES:
             return f'{_key(one.name)} = {{kind = "vocabulary"}}    # {_one_line(seen)}'
         size = min(_MOST_IDS, max(16, 1 << (_IDS_PER_VALUE * values - 1).bit_length()))
-        shared = self.shared.get(one.name)
-        crowd = "" if shared is None else f"; {shared[0]:,} of {shared[1]:,} share an id with another"
         if size > measured.clicks:
-            crowd += f"; more rows than the {measured.clicks:,} clicks: is it worth them?"
-        return f'{_key(one.name)} = {{kind = "hashed", size = {size}}}    # {_one_line(seen + crowd)}'
+            seen += f"; more rows than the {measured.clicks:,} clicks: is it worth them?"
+        return f'{_key(one.name)} = {{kind = "hashed", size = {size}}}    # {_one_line(seen)}'
 
     def _names(self, one: Profile) -> bool:
         """Whether the numbers of a column are names, not amounts."""
