@@ -22,7 +22,7 @@ from rich.table import Table
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.metrics import probability
-from tracecvr.datasets.synthetic import Synthetic, Truth
+from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.engine import Engine
 from tracecvr.runs.replay import Plan, replay
 from tracecvr.stream.source import TableSource
@@ -40,7 +40,7 @@ def gap(method: str, seed: int, clicks: int = CLICKS, plugin: str | None = None)
     engine = Engine(registry.get("method", method)(**SMALL), table.schema, seed, plugins)
     engine.warm_up(source.history(plan.split, plan.warm_labels))
     done = list(replay(engine, source, plan))
-    truth = Truth(table).p[np.concatenate([d.row for d in done])]
+    truth = table.truth["p"][np.concatenate([d.row for d in done])]
     served = np.clip(probability(np.concatenate([d.log_odds for d in done])), 1e-7, 1 - 1e-7)
     divergence = truth * np.log(truth / served) + (1 - truth) * np.log((1 - truth) / (1 - served))
     return float(divergence.mean()), float(served.mean() / truth.mean())

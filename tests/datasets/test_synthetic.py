@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.data.table import NEVER
-from tracecvr.datasets.synthetic import LAWS, Delay, Synthetic, Truth
+from tracecvr.datasets.synthetic import LAWS, Delay, Synthetic
+from truth import Truth
 
 TABLE = Synthetic(clicks=200_000).prepare(None)[0]
 TRUTH = Truth(TABLE)

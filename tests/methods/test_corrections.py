@@ -19,7 +19,6 @@ from tracecvr.checks.loss import gradient, root
 from tracecvr.checks.stream import scramble
 from tracecvr.checks.subject import Exact, KnownLaw, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER, ClickTable
-from tracecvr.datasets.synthetic import Truth
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.fnw import FNW
@@ -27,6 +26,7 @@ from tracecvr.methods.ulc import ULC
 from tracecvr.runs.replay import replay
 from tracecvr.stream.reveal import After, On, Reveals, Schedule
 from tracecvr.stream.source import TableHistory, TableSource
+from truth import Truth
 
 METHODS = ("fnw", "fnc", "fsiw", "ulc")
 TABLE = small_log()

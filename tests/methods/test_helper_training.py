@@ -21,7 +21,6 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.subject import small_log
 from tracecvr.data.table import NEVER
-from tracecvr.datasets.synthetic import Truth
 from tracecvr.families.counterfactual_deadline import CounterfactualDeadline
 from tracecvr.families.hazard_chain import output_count
 from tracecvr.families.late_conversions import DelayAware
@@ -34,6 +33,7 @@ from tracecvr.methods.vanilla import Vanilla
 from tracecvr.plugins.completer import Completer, reliability
 from tracecvr.stream.reveal import After, LabelledReveals, Reveals
 from tracecvr.stream.source import TableSource
+from truth import Truth
 
 Floats = npt.NDArray[np.float64]
 

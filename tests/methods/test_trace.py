@@ -18,13 +18,13 @@ from tracecvr.base.errors import UserError
 from tracecvr.checks.loss import root
 from tracecvr.checks.subject import KnownLaw, Subject, plan_for, small_log
 from tracecvr.data.table import NEVER
-from tracecvr.datasets.synthetic import Truth
 from tracecvr.families.trajectory import marginal_nll, window_log_likelihood, window_weights
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
 from tracecvr.plugins.completer import Completer, reliability
 from tracecvr.stream.reveal import After, Reveals
 from tracecvr.stream.source import TableSource
+from truth import Truth
 
 TRACE = Subject("trace")
 

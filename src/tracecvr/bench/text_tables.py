@@ -59,20 +59,6 @@ class Table:
         lines += [line for note in self.notes for line in ("", note)]
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        """For a terminal: columns of equal width.
-
-        >>> print(Table("Clicks", ["method", "AUC"], [[Text("TRACE"), Text("0.8")], [Text("Oracle"), Text("0.81")]]))
-        Clicks
-        method   AUC
-        TRACE    0.8
-        Oracle  0.81
-        """
-        rows = [self.headings, *([place.whole for place in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
-        return "\n".join([self.title, *("  ".join(line).rstrip() for line in lines), *self.notes])
-
     def latex(self) -> str:
         lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{escape(self.title)}}}"]
         lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.headings) - 1)}}}", r"\toprule"]

@@ -74,7 +74,7 @@ _ALARMS = 5
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A figure with its drawings, its data as tables and the words that it uses."""
+    """A figure with its drawings and its data as tables."""
 
     figure: Figure
     wide: list[Markup]
@@ -82,7 +82,6 @@ class _Drawn:
     whole: list[Markup]
     legend: list[tuple[int, str, Markup]]
     tables: list[Table]
-    terms: list[Term]
 
 
 def _page(outcome: Outcome, made: list[Figure]) -> str:
@@ -145,20 +144,14 @@ def _draw(figure: Figure, keys: dict[str, int], common: set[str]) -> _Drawn:
     legend = [(keys[name], name, svg.swatch(style)) for name, style in own.items()]
     tables = [panel.table() for panel in figure.whole or figure.panels]
     drawn = [[drawing.svg() for drawing in some] for some in (wide, narrow, whole)]
-    return _Drawn(figure, drawn[0], drawn[1], drawn[2], legend, tables, _terms(figure))
-
-
-def _terms(figure: Figure) -> list[Term]:
-    """The words of a figure that need an explanation, and methods whose name is such a word."""
-    names = {term.name for term in terms_in("\n".join(figure.texts()))} | figure.rows()
-    return [term for term in TERMS if term.name in names]
+    return _Drawn(figure, drawn[0], drawn[1], drawn[2], legend, tables)
 
 
 def _glossary(made: list[Figure], tables: list[Table]) -> list[Term]:
     """All words that figures and tables use."""
-    used = {term.name for figure in made for term in _terms(figure)}
-    texts = [text for table in tables for text in (table.title, *table.headings, *table.notes)]
-    used |= {term.name for term in terms_in("\n".join(texts))}
+    texts = [text for figure in made for text in figure.texts()]
+    texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
+    used = {term.name for term in terms_in("\n".join(texts))} | {name for figure in made for name in figure.rows()}
     return [term for term in TERMS if term.name in used]
 
 
