@@ -21,6 +21,7 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.log_summary import measured
+from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.elements import class_of, dash_of, marker
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
@@ -28,7 +29,6 @@ from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.over_time import by_day, runs_over_time
 from tracecvr.bench.report.palette import THEMES
 from tracecvr.bench.report.sentences import summary
-from tracecvr.bench.tables import Outcome
 from tracecvr.checks.subject import small_log
 from tracecvr.data.table import NEVER
 

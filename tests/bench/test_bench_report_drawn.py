@@ -15,9 +15,9 @@ from conftest import Call
 import madeup
 from browsing import Watched
 from tracecvr.bench import report
+from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import image_files
 from tracecvr.bench.report.figures import figures
-from tracecvr.bench.tables import Outcome
 
 pytestmark = pytest.mark.browser
 

@@ -13,7 +13,8 @@ from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.bench import suite
 from tracecvr.bench.paper import TABLE1, TABLE2
-from tracecvr.bench.suite import LEARNING, Row, rows_of
+from tracecvr.bench.suite import LEARNING, Row
+from tracecvr.bench.suite_rows import rows_of, title_of
 from tracecvr.checks.subject import small_log
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.runs.spec import owners_of
@@ -114,14 +115,14 @@ def test_quick_and_calibration_have_every_method() -> None:
 def test_each_method_has_a_title_of_its_own(tmp_path: Path) -> None:
     methods = registry.available("method")
     titles = [vars(cls)["title"] for cls in methods.values()]
-    assert [suite.title_of(name) for name in methods] == titles
+    assert [title_of(name) for name in methods] == titles
     assert len(set(titles)) == len(titles)
-    assert suite.title_of("es_dfm") == "ES-DFM"
+    assert title_of("es_dfm") == "ES-DFM"
     file = tmp_path / "mine.py"
     head = "from dataclasses import dataclass\nfrom tracecvr.methods.vanilla import Vanilla\n"
     file.write_text(f"{head}@dataclass\nclass Mine(Vanilla):\n    name = 'my_own'\n")
-    assert suite.title_of(registry.Given(file)) == "my_own"
-    assert suite.title_of(str(tmp_path / "gone.py")) == "gone"
+    assert title_of(registry.Given(file)) == "my_own"
+    assert title_of(str(tmp_path / "gone.py")) == "gone"
 
 
 def test_table1_has_the_papers_methods_and_three_vanillas() -> None:
@@ -135,7 +136,7 @@ def test_table2_pairs_the_papers_seven() -> None:
     made = rows("table2")
     assert {row.method for row in made if row.plugins} == set(TABLE2["criteo"])
     assert {(row.base, row.plugins) for row in made if row.base} == {
-        (suite.title_of(method), ("completer",)) for method in TABLE2["criteo"]
+        (title_of(method), ("completer",)) for method in TABLE2["criteo"]
     }
 
 

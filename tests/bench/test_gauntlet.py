@@ -18,9 +18,9 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import engines, gauntlet, gauntlet_results, regret, suite
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.gauntlet_report import Field, heat_map, tables
+from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.sentences import summary
-from tracecvr.bench.tables import Outcome
 
 SUITE = """
 about = "small"

@@ -13,6 +13,7 @@ import madeup
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY
 from tracecvr.bench import results, tables
+from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report.sentences import summary
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.data.table import NEVER
@@ -119,12 +120,12 @@ def test_tables_and_report_name_the_rows_that_lose_to_the_constant(tmp_path: Pat
     text = (lost / "table.md").read_text()
     assert "Worse than the constant in NLL: Pretrain." in text
     assert "| logistic regression |" in text
-    assert [s.text for s in summary(tables.Outcome(lost)) if "constant rate" in s.text] == [
+    assert [s.text for s in summary(Outcome(lost)) if "constant rate" in s.text] == [
         "Worse than a constant rate in NLL: Pretrain. Look at PCOC, the warm-up part and learning_rate first."
     ]
     won = with_references(tmp_path / "won", 0.6)
     assert "Worse than" not in (won / "table.md").read_text()
-    assert not any("constant rate" in s.text for s in summary(tables.Outcome(won)))
+    assert not any("constant rate" in s.text for s in summary(Outcome(won)))
 
 
 def test_a_row_is_judged_against_the_regression_by_days(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_row_is_judged_against_the_regression_by_days(tmp_path: Path) -> None:
         days, noise = np.repeat(rng.normal(0.5, 0.1, 10), 24), rng.normal(0, 0.01, len(frame))
         ours = days + gap.get(path.parent.name.partition("~")[0], 0.0) + noise - noise.mean()
         frame.with_columns(nll=pl.Series(ours), logistic_nll=pl.Series(days)).write_parquet(path)
-    rows = {row[0].text: row[2].text for row in tables.beside_logistic(tables.Outcome(bench)).rows}
+    rows = {row[0].text: row[2].text for row in tables.beside_logistic(Outcome(bench)).rows}
     assert [rows[name] for name in ("Pretrain", "Vanilla", "TRACE")] == ["worse", "within noise", "better"]
 
 
@@ -146,4 +147,4 @@ def test_results_without_references_have_no_table_of_them(tmp_path: Path) -> Non
     frame.drop("ne", *results.BESIDE).write_parquet(bench / "results.parquet")
     tables.write(bench)
     assert "References" not in (bench / "table.md").read_text()
-    assert summary(tables.Outcome(bench))
+    assert summary(Outcome(bench))

@@ -22,9 +22,10 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
 from tracecvr.bench import command, engines, gauntlet, progress_board, report, tables
 from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.runner import BenchEngine, Request, State
-from tracecvr.bench.suite import Suite, role_of
-from tracecvr.bench.tables import Line, Outcome
+from tracecvr.bench.suite import Suite
+from tracecvr.bench.suite_rows import role_of
 from tracecvr.runs.spec import owners_of
 
 METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")
@@ -113,7 +114,7 @@ class Board:
     @property
     def _ranked(self) -> list[str]:
         """Metrics with a direction."""
-        return [metric for metric in self.outcome.metrics if metric in tables.ARROWS]
+        return [metric for metric in self.outcome.metrics if metric in ARROWS]
 
     def _row(self, line: Line) -> dict[str, Any]:
         row: dict[str, Any] = {"method": line.name, "seeds": len(line.cells)}
@@ -278,9 +279,9 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(metrics: Sequence[str]) -> tuple[str, ...]:
     for metric in metrics:
-        if metric not in tables.NAMES:
-            hint = config.nearest(metric, tables.NAMES)
-            raise UserError(f"metrics: unknown {metric!r}{hint}; there are: {', '.join(tables.NAMES)}")
+        if metric not in NAMES:
+            hint = config.nearest(metric, NAMES)
+            raise UserError(f"metrics: unknown {metric!r}{hint}; there are: {', '.join(NAMES)}")
     return tuple(metrics)
 
 

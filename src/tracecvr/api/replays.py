@@ -25,7 +25,8 @@ from tracecvr.base.progress import no_progress
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
-from tracecvr.runs.run import FORMAT, run
+from tracecvr.runs.run import run
+from tracecvr.runs.run_directory import FORMAT
 from tracecvr.runs.spec import spec_of
 
 if TYPE_CHECKING:

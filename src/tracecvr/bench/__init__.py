@@ -45,14 +45,14 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | memory_peak_mb | of the worker process, when the cell ended |
 
 `segments.parquet`: cell, by, value (raw, if the encoder can tell), segment (encoded id),
-clicks, conversions, auc, nll, mean_prediction, pcoc. `tables.Outcome(DIR)` reads a bench back, with rows, differences
+clicks, conversions, auc, nll, mean_prediction, pcoc. `outcome.Outcome(DIR)` reads a bench back, with rows, differences
 and references, for whoever draws it; `text_tables.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers, whichever the engine and however often the bench was killed.
 
-Rooms: `suite` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray),
-`progress_board` (progress), `results` (cells to results.parquet), `stats`, `tables`, `segments`, `tune`,
+Rooms: `suite` and `suite_rows` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray),
+`progress_board` (progress), `results` (cells to results.parquet), `outcome`, `stats`, `tables`, `segments`, `tune`,
 `tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`), `paper`
 (the paper's own numbers), `log_summary` (the log itself), `report`, `command` (all of it).
 """

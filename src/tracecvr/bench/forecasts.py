@@ -9,7 +9,7 @@ import polars as pl
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_parquet
-from tracecvr.bench.tables import Line, Outcome
+from tracecvr.bench.outcome import Line, Outcome
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.data import prepared
 from tracecvr.forecast.backtest import SIZES, closing_in, judge, judged_days

@@ -22,9 +22,9 @@ from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json, write_parquet
 from tracecvr.bench import gauntlet_report, regret
+from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.runner import Request, State
 from tracecvr.bench.suite import Log, Suite
-from tracecvr.bench.tables import Outcome
 
 Carry = Callable[[Request, Path], State]
 """Carries out the bench of one log in a directory."""

@@ -22,8 +22,8 @@ from tracecvr.base import metrics
 from tracecvr.base.config import DAY
 from tracecvr.base.files import read_json
 from tracecvr.bench import stats
+from tracecvr.bench.outcome import Line, Outcome, numbers
 from tracecvr.bench.stats import Difference, Floats
-from tracecvr.bench.tables import Line, Outcome, numbers
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import FullPlan
 

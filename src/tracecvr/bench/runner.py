@@ -21,12 +21,14 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import is_locked, locked, read_json, write_json
 from tracecvr.base.progress import Progress
 from tracecvr.bench import results, tuned
-from tracecvr.bench.suite import Cell, Row, Suite, rows_of
+from tracecvr.bench.suite import Cell, Row, Suite
+from tracecvr.bench.suite_rows import rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
 from tracecvr.data.table import ClickTable, Schema, read_manifest
 from tracecvr.plugins.rehearsal import events_per_idle_click
-from tracecvr.runs.run import Spec, refuse_if_other, run
+from tracecvr.runs.run import Spec, run
+from tracecvr.runs.run_directory import refuse_other
 from tracecvr.runs.spec import dataset_of, plan_of, signature, spec_of
 
 _FREE_S = 60.0
@@ -140,7 +142,7 @@ def _open(request: Request, out: Path) -> Bench:
         raise UserError(f"--tuned: suite {request.suite.name!r} is a search of its own; give its result to others")
     asked = _ask(request)
     if begun:
-        refuse_if_other(asked, read_json(out / "bench.json"), str(out), "bench")
+        refuse_other(asked, read_json(out / "bench.json"), str(out), "bench")
     for draft in filter(_is_draft, (*out.iterdir(), *(out / "cells").glob("*"))):  # of a process killed while it wrote
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
@@ -156,7 +158,7 @@ def _open(request: Request, out: Path) -> Bench:
         "rows": [asdict(row) | {"plugins": list(row.plugins)} for row in rows],
     }
     if begun:
-        refuse_if_other(facts, read_json(out / "bench.json"), str(out), "bench")
+        refuse_other(facts, read_json(out / "bench.json"), str(out), "bench")
     else:
         source = signature(() if request.source is None else (request.source,))
         write_json(out / "bench.json", asked | facts | {"source": source, "judged": tuned.judged(plans, table)})

@@ -41,19 +41,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from importlib import resources
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tracecvr.authoring.method import Method
-from tracecvr.base import config, registry
+from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
-from tracecvr.runs.spec import owners_of
 
 LAYOUTS = ("comparison", "pairs", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
@@ -102,14 +98,6 @@ class Row:
     base: str = ""
     name: str = ""
     """Readable and unique in its suite: what the row's directories start with."""
-
-
-def _name(row: Row) -> str:
-    """From what is the row's own, not from settings that all rows have."""
-    parts = ["+".join([Path(row.method).stem, *row.plugins])]
-    parts += [f"{key}={value}" for key, value in sorted(row.settings.items())]
-    whole = re.sub(r"[^A-Za-z0-9._+=,~-]", "_", "~".join(parts))
-    return whole if len(whole) <= 80 else f"{whole[:70]}~{sha256(whole.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -209,143 +197,6 @@ def seeds_of(given: str) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds) or not seeds:
         raise UserError(f"--seeds {given!r}: give each seed once, ranges in rising order")
     return tuple(seeds)
-
-
-def rows_of(
-    suite: Suite,
-    methods: Sequence[str] = (),
-    settings: Mapping[str, str] | None = None,
-    tuned: Mapping[str, Mapping[str, str]] | None = None,
-) -> tuple[Row, ...]:
-    """The rows of a suite. `methods` picks among them; `settings` go to every row that knows them. What is
-    more special wins: a row's own settings, then `settings`, what was tuned, the suite's, and its learning settings."""
-    rows = [row for raw in suite.rows for row in _expand(raw, methods)]
-    rows += _add(suite, [name for name in methods if name not in {row.method for row in rows}])
-    if suite.trials:
-        rows = [trial for row in rows for trial in _trials(suite, row)]
-    rows = [replace(row, name=_name(row)) for row in rows]
-    given = dict(settings or {})
-    known = dict.fromkeys((*suite.settings, *given), False)
-    full = []
-    for row in rows:
-        mine = LEARNING[suite.learning].settings | suite.settings | dict((tuned or {}).get(row.method, {})) | given
-        taken = {k: v for k, v in mine.items() if k not in row.settings and _knows(row, k)}
-        known |= dict.fromkeys(taken, True) | {k: True for k in row.settings if k in known}
-        full.append(replace(row, settings=taken | row.settings))
-    for key, used in known.items():
-        if not used:
-            raise UserError(f"--set {key}: no row of suite {suite.name!r} has such an option")
-    _refuse_doubles(full, suite.name)
-    for row in full:
-        config.distribute(owners_of(row.method, row.plugins), row.settings, "--set")
-    return tuple(full)
-
-
-def _add(suite: Suite, methods: Sequence[str]) -> list[Row]:
-    """Methods that a comparison does not have but is asked for: a third party's, for example."""
-    for name in methods:
-        registry.get("method", name)
-        if suite.layout != "comparison":
-            raise UserError(f"--methods {name}: suite {suite.name!r} has no row of it")
-    return [Row(title_of(name), name, role=role_of(name)) for name in methods]
-
-
-def _expand(raw: Mapping[str, Any], methods: Sequence[str]) -> list[Row]:
-    """The rows that an entry of a suite stands for: methods by settings."""
-    rows = []
-    for method in _methods(raw, methods):
-        title = title_of(method)
-        for swept, variant in _sweep(raw.get("grid", {})):
-            row = Row(
-                label=_fill(raw.get("label", "{method}"), {"method": title} | swept),
-                method=method,
-                plugins=tuple(raw.get("plugins", ())),
-                settings=config.settings_of(raw.get("set", {})) | swept,
-                role=raw.get("role", role_of(method)),
-                variant=raw.get("variant", variant),
-                base=_fill(raw.get("base", ""), {"method": title}),
-            )
-            rows.append(row)
-    return rows
-
-
-def title_of(method: str) -> str:
-    """What a method is called in tables. One that is no longer there, in an old bench, is called by its file's name."""
-    try:
-        cls: type[Method] = registry.get("method", method)
-    except UserError:
-        return Path(method).stem
-    return str(vars(cls).get("title", cls.name))  # its own: a title that is inherited is another method's
-
-
-def role_of(method: str) -> str:
-    """What a method is in a comparison, as its own class has it: a role that is inherited is another method's."""
-    return str(vars(registry.get("method", method)).get("role", Method.role))
-
-
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    """A text with `{key}` replaced by values. Keys may have dots; `{{` and `}}` stand for braces.
-
-    >>> _fill("{method} at {stream.learning_rate}", {"method": "TRACE", "stream.learning_rate": "0.001"})
-    'TRACE at 0.001'
-    """
-
-    def value(match: re.Match[str]) -> str:
-        if (key := match[1]) is None:
-            return match[0][0]
-        if key not in values:
-            known = ", ".join(f"{{{name}}}" for name in values)
-            raise UserError(f"{text!r}: {{{key}}} stands for nothing here; known: {known}")
-        return values[key]
-
-    return re.sub(r"\{\{|\}\}|\{([^{}]*)\}", value, text)
-
-
-def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
-    named = raw["method"]
-    if named == "all":
-        return [name for name in asked or registry.available("method") if name not in raw.get("except", ())]
-    names = [named] if isinstance(named, str) else named
-    if not asked:
-        return list(names)
-    given = {name: name for name in asked}  # the command line's own: it may name files, a suite may not
-    return [given[name] for name in names if name in given]
-
-
-def _sweep(grid: Mapping[str, Any]) -> list[tuple[dict[str, str], str]]:
-    """Settings and the name of each combination; one without either if nothing is swept."""
-    combinations = []
-    for values in product(*grid.values()):
-        settings = {key: config.text_of(value) for key, value in zip(grid, values, strict=True)}
-        combinations.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
-    return combinations
-
-
-def _trials(suite: Suite, row: Row) -> list[Row]:
-    for key in {key for settings in suite.trials for key in settings}:
-        if not _knows(row, key):
-            raise UserError(f"suite {suite.name!r}: [[trial]] {key}: {row.method} has no such option")
-    return [
-        replace(row, settings=row.settings | settings, variant=f"trial {number}")
-        for number, settings in enumerate(suite.trials)
-    ]
-
-
-def _knows(row: Row, key: str) -> bool:
-    prefix, _, option = key.rpartition(".")
-    owners = owners_of(row.method, row.plugins)
-    return any(
-        prefix in ("", name) and option in [o.name for o in config.options(type(owner))]
-        for name, owner in owners.items()
-    )
-
-
-def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:
-    seen: dict[str, Row] = {}
-    for row in rows:
-        if row.name in seen:
-            raise UserError(f"suite {suite!r}: {seen[row.name].label!r} and {row.label!r} are the same run: drop one")
-        seen[row.name] = row
 
 
 def _check(path: Path, content: dict[str, Any]) -> Suite:

@@ -9,9 +9,10 @@ import polars as pl
 
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import tuned
+from tracecvr.bench.outcome import NAMES, Line, Outcome
 from tracecvr.bench.stats import better
-from tracecvr.bench.suite import title_of
-from tracecvr.bench.tables import NAMES, Line, Outcome, mean_text
+from tracecvr.bench.suite_rows import title_of
+from tracecvr.bench.tables import mean_text
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.bench.tuned import Choice, Period, Tuned
 

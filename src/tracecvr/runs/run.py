@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from tracecvr.base import metrics, registry
 from tracecvr.base.config import restore, values
 from tracecvr.base.durations import moment
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, refuse_other_format, sync, write_json, write_parquet
+from tracecvr.base.files import read_json, sync, write_json, write_parquet
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.encoder import value_names
 from tracecvr.data.prepared import Prepared
@@ -49,10 +48,8 @@ from tracecvr.monitor.monitor import Monitor, segment_feature
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
 from tracecvr.runs.replay import Plan, Scored, replay
+from tracecvr.runs.run_directory import FORMAT, claim, refuse_other, refuse_other_run
 from tracecvr.stream.source import TableSource
-
-FORMAT = 1
-"""Of `run.json` and `result.json`."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +95,11 @@ def run(
 
     `shared` is a directory of warm-ups to take from and add to. `on_interval` is called after each interval.
     """
-    with _claim(out, spec.identity(), resume):
+    with claim(out, spec.identity(), resume):
         if (out / "result.json").exists():
             recorded = read_json(out / "run.json")
             if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
-                refuse_if_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
+                refuse_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
         else:
             torch.set_num_threads(spec.threads)
             ours = _Run(spec, out, progress, shared)
@@ -235,7 +232,7 @@ class _Run:
     def _restore(self) -> int | None:
         """Where the newest checkpoint left off, if there is one."""
         if (self.out / "run.json").exists():
-            _refuse_if_other_run(self.identity, self.out)
+            refuse_other_run(self.identity, self.out)
         manifest = self.checkpoints.latest()
         if manifest is None:
             return None
@@ -361,54 +358,6 @@ class _Run:
         }
         write_json(self.out / "result.json", result)
         self.served.unlink()
-
-
-@contextmanager
-def _claim(out: Path, identity: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Lock a run directory for one process, if it is empty or holds this run."""
-    created, locked_before = not out.exists(), (out / ".lock").exists()
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
-        try:
-            _check_directory(out, identity, resume)
-            yield
-        finally:
-            if not (out / "run.json").exists():  # nothing was begun: leave no trace
-                if created:
-                    shutil.rmtree(out)
-                elif not locked_before:
-                    (out / ".lock").unlink()
-
-
-def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
-    for left in out.rglob(".*.tmp"):  # of a process that was killed while it wrote
-        left.unlink()
-    if (out / "run.json").exists():
-        if not resume:
-            raise UserError(f"{out} already holds a run: continue it with --resume, or choose another --out")
-        _refuse_if_other_run(identity, out)
-    elif any(path.name not in (".lock", "scores.f32") for path in out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no run: choose another --out")
-
-
-def _refuse_if_other_run(identity: dict[str, Any], out: Path) -> None:
-    recorded = read_json(out / "run.json")
-    refuse_other_format(recorded, FORMAT, out / "run.json")
-    refuse_if_other(identity, recorded, str(out))
-
-
-def refuse_if_other(
-    ours: dict[str, Any], theirs: dict[str, Any], where: str, what: str = "run", prefix: str = ""
-) -> None:
-    """Refuse to go on in a directory whose recorded facts are not ours."""
-    for key, value in ours.items():
-        other = theirs.get(key)
-        if isinstance(value, dict) and isinstance(other, dict):
-            refuse_if_other(value, other, where, what, f"{prefix}{key}.")
-        elif value != other:
-            raise UserError(
-                f"{where} holds another {what}: {prefix}{key} is {other!r} there, {value!r} here; choose another --out"
-            )
 
 
 def _peak_rss_mb() -> float:

@@ -28,12 +28,13 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_atomically
 from tracecvr.base.glossary import TERMS, Term, meaning_of, terms_in
 from tracecvr.bench import results, segments
+from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import image_files, palette, svg
 from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.sentences import headline, summary
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import Outcome, learning_of, of_layout
+from tracecvr.bench.tables import learning_of, of_layout
 from tracecvr.bench.text_tables import Table
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import log
 
 from tracecvr.bench import stats
+from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome, column_of
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Figure
 from tracecvr.bench.report.scene import Scene
-from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of
 
 _INTERVAL = "95\u00a0% interval"
 _TITLES = {"nll": "NLL: penalty for wrong probabilities", "auc": "AUC: are clicks in the right order?"}

@@ -8,13 +8,13 @@ import polars as pl
 
 from tracecvr.base.durations import duration
 from tracecvr.bench import tune
+from tracecvr.bench.outcome import NAMES, Line, Outcome
 from tracecvr.bench.report.comparisons import against_best, differences, distances, pcoc_bars
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.bench.report.forecast_figures import forecasts
 from tracecvr.bench.report.log_figures import log_figures
 from tracecvr.bench.report.over_time import calibration_over_time, over_time
 from tracecvr.bench.report.scene import Scene
-from tracecvr.bench.tables import NAMES, Line, Outcome
 
 
 def figures(outcome: Outcome) -> list[Figure]:

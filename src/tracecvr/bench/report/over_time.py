@@ -10,9 +10,9 @@ import polars as pl
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.bench import stats
+from tracecvr.bench.outcome import NAMES, Line, Outcome
 from tracecvr.bench.report.figure import Axis, Chart, Figure, Series
 from tracecvr.bench.report.scene import Scene, day_axis, without_partial_ends
-from tracecvr.bench.tables import NAMES, Line, Outcome
 
 _MOST_POINTS = 45
 _BUCKETS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)

@@ -9,9 +9,9 @@ from typing import Any
 
 from tracecvr.base.files import read_json
 from tracecvr.bench import stats
+from tracecvr.bench.outcome import ARROWS, Line, Outcome, column_of
 from tracecvr.bench.report.figure import Axis
 from tracecvr.bench.report.palette import SERIES
-from tracecvr.bench.tables import ARROWS, Line, Outcome, column_of
 
 _BY_ROLE = {"ours": 0, "upper": 1, "zero": 2, "lower": 3}
 

@@ -10,7 +10,7 @@ import polars as pl
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
-from tracecvr.bench.tables import ARROWS, NAMES, Line, Outcome, column_of, losers
+from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome, column_of, losers
 
 _MOST_ROWS = 6
 """Rows of a suite that get a sentence each; of more, only sums are told."""

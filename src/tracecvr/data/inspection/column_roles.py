@@ -5,66 +5,34 @@ Nothing that changes labels is guessed silently: where another reading is possib
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, Sampled
+from tracecvr.data.inspection.guess import (
+    MOST_TYPES,
+    Guess,
+    GuessedAction,
+    GuessedFile,
+    add_features,
+    find_amounts,
+    find_id,
+    first_named,
+    has_word,
+    put_conversion_first,
+    rows_of_column,
+    rows_of_columns,
+    share_of_rows,
+    short_name,
+    time_columns,
+    words_by_frequency,
+)
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
-from tracecvr.data.inspection.words import ACTION, AMOUNT, CLICK, CONVERSION, LABEL, REFUND, TYPE
-from tracecvr.data.own_log.schema import RESERVED
+from tracecvr.data.inspection.words import ACTION, CLICK, CONVERSION, LABEL, REFUND, TYPE
 
-_MOST_TYPES = 30
-_ROW_NUMBER = re.compile(r"^__index_level_\d+__$|^unnamed|^index$|^row(_?(id|nr|no|num|number|index))?$|^column_1$|^$")
 _ABOUT_LABEL = "every row has a time {time!r}: it is taken to be the conversion's only where {label!r} says yes"
-
-
-@dataclass
-class GuessedAction:
-    """Something that follows a click: the column of its time or of its delay and of its label, or the word for it."""
-
-    name: str
-    time: str = ""
-    event: str = ""
-    why: str = ""
-    delay: str = ""
-    label: str = ""
-    unit: str = ""
-    """Of a delay."""
-    amount: str = ""
-    decimal: str = "."
-
-
-@dataclass
-class GuessedFile:
-    """Files of a log whose files differ: their column of times, and the word for their rows or the column of words."""
-
-    log: Sampled
-    time: str
-    unit: str
-    event: str = ""
-    type: str = ""
-
-
-@dataclass
-class Guess:
-    """What a log seems to be."""
-
-    shape: str
-    click: Profile
-    id: tuple[str, ...]
-    whole_ids: bool
-    type: str = ""
-    event: str = ""
-    actions: list[GuessedAction] = field(default_factory=list)
-    refund: GuessedAction | None = None
-    features: list[Profile] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    doubts: list[str] = field(default_factory=list)
-    by_file: list[GuessedFile] = field(default_factory=list)
 
 
 def guess_roles(logs: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Guess, dict[str, Profile]]:
@@ -83,45 +51,24 @@ def guess_roles(logs: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Gue
     return guess, columns
 
 
-def _has(name: str, words: Sequence[str]) -> bool:
-    return any(word in name.lower() for word in words)
-
-
-def _first(columns: Iterable[Profile], words: Sequence[str]) -> Profile | None:
-    """The column named by the earliest of the words."""
-    there = list(columns)
-    return next((one for word in words for one in there if word in one.name.lower()), None)
-
-
-def _times(columns: Mapping[str, Profile]) -> list[Profile]:
-    timed = [one for one in columns.values() if one.unit is not None]
-    if not timed:
-        seen = ", ".join(columns)
-        raise UserError(
-            f"no column looks like times (numbers since 1970, ISO-8601 text or date-times); columns are: {seen}. A log "
-            "needs the time of each click; describe it by hand as docs/own_log.md says"
-        )
-    return timed
-
-
 def _types(columns: Mapping[str, Profile]) -> Profile | None:
     """The column that says what happened in a row, if there is one."""
     for one in columns.values():
-        if one.unit is None and not one.number and 2 <= one.distinct <= _MOST_TYPES:
+        if one.unit is None and not one.number and 2 <= one.distinct <= MOST_TYPES:
             words = [str(word).lower() for word in one.values.drop_nulls().unique()]
-            clicks = any(_has(word, CLICK) for word in words)
-            follows = any(_has(word, CONVERSION) for word in words)
-            if clicks and (follows or _has(one.name, TYPE)):
+            clicks = any(has_word(word, CLICK) for word in words)
+            follows = any(has_word(word, CONVERSION) for word in words)
+            if clicks and (follows or has_word(one.name, TYPE)):
                 return one
     return None
 
 
 def _of_clicks(columns: Mapping[str, Profile], said: Said) -> Guess:
-    times = _times(columns)
+    times = time_columns(columns)
     click = columns[said.click_time] if said.click_time else _click_time(times, said)
     others = [one for one in times if one is not click]
-    guess = Guess("clicks", click, *_id(list(columns.values()), click.rows, said))
-    if not said.click_time and not _has(click.name, CLICK):
+    guess = Guess("clicks", click, *find_id(list(columns.values()), click.rows, said))
+    if not said.click_time and not has_word(click.name, CLICK):
         guess.doubts.append(f"the time of the click is taken from {click.name!r}: no column is named after a click")
     if not guess.id:
         guess.doubts.append("no column tells clicks apart: rows that are there twice cannot be found")
@@ -130,7 +77,7 @@ def _of_clicks(columns: Mapping[str, Profile], said: Said) -> Guess:
         if one.name not in said.of_clicks:
             _place(guess, one)
     for name, column in said.actions.items():
-        action = GuessedAction(name, time=column, why=_share(columns[column]))
+        action = GuessedAction(name, time=column, why=share_of_rows(columns[column]))
         if name == "refund":
             guess.refund = action
         else:
@@ -138,19 +85,19 @@ def _of_clicks(columns: Mapping[str, Profile], said: Said) -> Guess:
     if known is None and not guess.actions:
         _by_label(guess, list(columns.values()), [one for one in others if one.name in guess.left_out])
     if known is None:
-        _order(guess)
+        put_conversion_first(guess)
     else:
         guess.actions.insert(0, known)
     _believe_label(guess, columns)
     used = {click.name, *guess.id, *(one.name for one in others)}
     if guess.refund is not None and guess.actions[0].time:
-        back = {name: one for name, one in columns.items() if _has(name, REFUND)}
+        back = {name: one for name, one in columns.items() if has_word(name, REFUND)}
         paid = {name: one for name, one in columns.items() if name not in back}
         happened = (~_missing(columns[action.time]) for action in (guess.actions[0], guess.refund))
-        _amounts(guess, *(_of_all(side, rows) for side, rows in zip((paid, back), happened, strict=True)))
+        find_amounts(guess, *(rows_of_columns(side, rows) for side, rows in zip((paid, back), happened, strict=True)))
     used |= {name for action in guess.actions for name in (action.delay, action.label)}
     used |= {guess.refund.amount} if guess.refund is not None else set()
-    _features(guess, [one for one in columns.values() if one.name not in used], said)
+    add_features(guess, [one for one in columns.values() if one.name not in used], said)
     return guess
 
 
@@ -158,25 +105,25 @@ def _click_time(times: Sequence[Profile], said: Said) -> Profile:
     able = [one for one in times if one.name not in said.of_clicks]
     if not able:
         raise UserError("click_time: no column of times is left for the click: say which it is")
-    return _first(able, CLICK) or min(able, key=lambda one: (_is_follow_up(one), one.rows - one.happened))
+    return first_named(able, CLICK) or min(able, key=lambda one: (_is_follow_up(one), one.rows - one.happened))
 
 
 def _said_actions(columns: Mapping[str, Profile], said: Said) -> GuessedAction | None:
     """The conversion as it was said."""
     if not (said.conversion_time or said.delay):
         return None
-    name = _short(said.conversion_time or said.converted or "conversion")
+    name = short_name(said.conversion_time or said.converted or "conversion")
     action = GuessedAction(name, label=said.converted or "")
     if said.delay:
         action.delay, action.unit, action.why = said.delay, "s", columns[said.delay].examples(3)
     elif said.conversion_time:
-        action.time, action.why = said.conversion_time, _share(columns[said.conversion_time])
+        action.time, action.why = said.conversion_time, share_of_rows(columns[said.conversion_time])
     return action
 
 
 def _label_column(columns: Iterable[Profile]) -> Profile | None:
     """The column that says of every click whether it was converted, if there is one."""
-    return _first([one for one in columns if one.is_label], LABEL)
+    return first_named([one for one in columns if one.is_label], LABEL)
 
 
 def _believe_label(guess: Guess, columns: Mapping[str, Profile]) -> None:
@@ -205,7 +152,7 @@ def _by_label(guess: Guess, columns: Sequence[Profile], every_row: Sequence[Prof
         guess.doubts.append(f"every row has a delay {delay.name!r}: is every click converted?")
     named = label or delay or at
     assert named is not None
-    action = GuessedAction(_short(named.name), label="" if label is None else label.name)
+    action = GuessedAction(short_name(named.name), label="" if label is None else label.name)
     if delay is not None:
         action.delay, action.unit, action.decimal = delay.name, delay.delay_unit or "s", delay.decimal
         action.why = f"{delay.name}: {delay.examples(3)}"
@@ -219,43 +166,28 @@ def _by_label(guess: Guess, columns: Sequence[Profile], every_row: Sequence[Prof
 
 
 def _is_follow_up(one: Profile) -> bool:
-    return _has(one.name, CONVERSION) or _has(one.name, REFUND)
+    return has_word(one.name, CONVERSION) or has_word(one.name, REFUND)
 
 
 def _place(guess: Guess, one: Profile) -> None:
     """A column of times beside the click's: an action, a refund, or neither."""
-    share = _share(one)
-    if _has(one.name, REFUND):
+    share = share_of_rows(one)
+    if has_word(one.name, REFUND):
         guess.refund = GuessedAction("refund", time=one.name, why=share)
     elif one.nulls == 0 and not one.absent and not _is_follow_up(one):
         guess.left_out[one.name] = "a time that every row has: not something that may or may not follow"
     else:
-        guess.actions.append(GuessedAction(_short(one.name), time=one.name, why=share))
-
-
-def _share(one: Profile) -> str:
-    return f"in {one.happened / one.rows:.1%} of the rows"
-
-
-def _order(guess: Guess) -> None:
-    """The conversion first; say so where its name does not tell."""
-    named = [one for word in LABEL for one in guess.actions if word in (one.label or one.time or one.event).lower()]
-    if named:
-        guess.actions.remove(named[0])
-        guess.actions.insert(0, named[0])
-    if guess.actions and (not named or len(dict.fromkeys(one.name for one in named)) > 1):
-        names = ", ".join(one.name for one in guess.actions)
-        guess.doubts.append(f"the conversion is taken to be {guess.actions[0].name!r}; candidates were {names}")
+        guess.actions.append(GuessedAction(short_name(one.name), time=one.name, why=share))
 
 
 def _of_events(columns: Mapping[str, Profile], kinds: Profile, said: Said) -> Guess:
     click_word, words = _words(kinds)
     mine = kinds.values == click_word
-    times = _times(columns)
+    times = time_columns(columns)
     time = max(times, key=lambda one: (one.name == said.click_time, one.filled, -list(columns).index(one.name)))
     candidates = [one for one in columns.values() if one.unit is None and one is not kinds]
-    of_clicks = {one.name: _of_rows(one, mine) for one in candidates}
-    key = _id(list(of_clicks.values()), int(mine.sum()), said)
+    of_clicks = {one.name: rows_of_column(one, mine) for one in candidates}
+    key = find_id(list(of_clicks.values()), int(mine.sum()), said)
     several: tuple[str, ...] = ()
     if not key[0]:
         named = tuple(one.name for one in candidates if one.named_id)
@@ -269,8 +201,8 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile, said: Said) -> Gu
             f"no single column tells clicks apart: a click is taken to be one value of {', '.join(guess.id)}, and "
             "later clicks with the same value to be duplicates of it"
         )
-    known = [word for word in words if _has(word, (*CONVERSION, *REFUND, *ACTION))]
-    if any(not _has(word, REFUND) for word in known):
+    known = [word for word in words if has_word(word, (*CONVERSION, *REFUND, *ACTION))]
+    if any(not has_word(word, REFUND) for word in known):
         for word in words:
             if word not in known:
                 rows = int((kinds.values == word).sum())
@@ -280,22 +212,22 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile, said: Said) -> Gu
         words = known
     for word in words:
         rows = int((kinds.values == word).sum())
-        _add_event(guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows looked at")
-    _order(guess)
+        _add_event(guess, short_name(word), word, f"{rows:,} of {kinds.rows:,} rows looked at")
+    put_conversion_first(guess)
     if not guess.actions:
         raise UserError(f"column {kinds.name!r} has clicks ({click_word}), but nothing that could follow them")
     if guess.refund is not None:
         both = (kinds.values == action.event for action in (guess.actions[0], guess.refund))
-        _amounts(guess, *(_of_all(columns, mine) for mine in both))
+        find_amounts(guess, *(rows_of_columns(columns, mine) for mine in both))
     # Parts of an id, a user or an item, say something of other clicks, too; a whole one does not.
     used = {time.name, kinds.name, *(guess.id if len(guess.id) == 1 else ())}
-    _features(guess, [one for one in of_clicks.values() if one.name not in used], said)
+    add_features(guess, [one for one in of_clicks.values() if one.name not in used], said)
     return guess
 
 
 def _add_event(guess: Guess, name: str, word: str, why: str, takes_back: bool | None = None) -> None:
     """An action, or the refund, that a word stands for."""
-    if not (_has(word, REFUND) if takes_back is None else takes_back):
+    if not (has_word(word, REFUND) if takes_back is None else takes_back):
         guess.actions.append(GuessedAction(name, event=word, why=why))
         return
     if guess.refund is not None:
@@ -307,39 +239,33 @@ def _add_event(guess: Guess, name: str, word: str, why: str, takes_back: bool | 
 def _follow_up_types(columns: Mapping[str, Profile]) -> Profile | None:
     """The column that tells conversions from refunds and other actions in a file without clicks, if there is one."""
     for one in columns.values():
-        if one.unit is not None or one.number or not 2 <= one.distinct <= _MOST_TYPES:
+        if one.unit is not None or one.number or not 2 <= one.distinct <= MOST_TYPES:
             continue
-        words = _by_frequency(one)
-        refunds = [word for word in words if _has(word, REFUND)]
-        bought = [word for word in words if _has(word, CONVERSION) and word not in refunds]
-        others = [word for word in words if _has(word, ACTION)]
-        if (refunds and (bought or _has(one.name, TYPE))) or (bought and others and _has(one.name, TYPE)):
+        words = words_by_frequency(one)
+        refunds = [word for word in words if has_word(word, REFUND)]
+        bought = [word for word in words if has_word(word, CONVERSION) and word not in refunds]
+        others = [word for word in words if has_word(word, ACTION)]
+        if (refunds and (bought or has_word(one.name, TYPE))) or (bought and others and has_word(one.name, TYPE)):
             return one
     return None
 
 
-def _by_frequency(kinds: Profile) -> list[str]:
-    """The words of a column, the most frequent first."""
-    counts = kinds.values.drop_nulls().cast(pl.String).value_counts(sort=True)
-    return [str(word) for word in counts[kinds.name].to_list()]
-
-
 def _words(kinds: Profile) -> tuple[str, list[str]]:
     """What is written of a click, and of everything else, the most frequent first."""
-    words = _by_frequency(kinds)
+    words = words_by_frequency(kinds)
     click = next((word for sign in CLICK for word in words if sign in word.lower()), words[0])
     return click, [word for word in words if word != click]
 
 
 def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Profile]]:
     """Files with different columns: one of clicks, others of what followed, with an id in common."""
-    place = next((place for place, one in enumerate(logs) if _has(one.topic, CLICK)), None)
+    place = next((place for place, one in enumerate(logs) if has_word(one.topic, CLICK)), None)
     if place is None:
         raise UserError("files with different columns: name the one of clicks after them (clicks.csv), or look at one")
     logs = [said.apply_to(log, number == place) for number, log in enumerate(logs)]
     clicks = logs[place]
     common = [one for name, one in clicks.columns.items() if all(name in log.columns for log in logs)]
-    key, whole = _id(common, max((one.rows for one in common), default=0), said)
+    key, whole = find_id(common, max((one.rows for one in common), default=0), said)
     unnamed = [one for one in common if one.unit is None and one.distinct >= 0.9 * one.filled > 0]
     if not key and len(unnamed) == 1:
         key, whole = (unnamed[0].name,), unnamed[0].whole
@@ -348,8 +274,8 @@ def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Pro
             "files with different columns, but no id that all of them have: there is nothing to join them by"
         )
     whole = whole and all(log.columns[key[0]].whole for log in logs)
-    times = _times(clicks.columns)
-    time = clicks.columns[said.click_time] if said.click_time else _first(times, CLICK) or times[0]
+    times = time_columns(clicks.columns)
+    time = clicks.columns[said.click_time] if said.click_time else first_named(times, CLICK) or times[0]
     guess = Guess("events", time, key, whole, event="click")
     for log in logs:
         at = time if log is clicks else _time_of(log, said)
@@ -359,22 +285,22 @@ def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Pro
         if log is clicks:
             guess.by_file.append(GuessedFile(log, at.name, at.unit or "", event="click"))
         elif kinds is None:
-            word = _short(log.topic)
+            word = short_name(log.topic)
             guess.by_file.append(GuessedFile(log, at.name, at.unit or "", event=word))
             _add_event(guess, word, word, f"every row of {log.name}", word == "refund" if said.tables else None)
         else:
             guess.by_file.append(GuessedFile(log, at.name, at.unit or "", type=kinds.name))
-            for word in _by_frequency(kinds):
+            for word in words_by_frequency(kinds):
                 rows = int((kinds.values == word).sum())
-                _add_event(guess, _short(word), word, f"{rows:,} of {kinds.rows:,} rows of {log.name} looked at")
+                _add_event(guess, short_name(word), word, f"{rows:,} of {kinds.rows:,} rows of {log.name} looked at")
     if not said.tables:
-        _order(guess)
+        put_conversion_first(guess)
     if not guess.actions:
         raise UserError("files of clicks and refunds, but none of conversions")
     if guess.refund is not None:
-        _amounts(guess, *(_rows_of(guess, action.event) for action in (guess.actions[0], guess.refund)))
+        find_amounts(guess, *(_rows_of(guess, action.event) for action in (guess.actions[0], guess.refund)))
     used = {time.name, *guess.id}
-    _features(guess, [one for one in clicks.columns.values() if one.name not in used], said)
+    add_features(guess, [one for one in clicks.columns.values() if one.name not in used], said)
     guess.left_out |= clicks.partial
     return guess, {one.name: one for log in reversed(logs) for one in log.columns.values()}
 
@@ -386,37 +312,12 @@ def _rows_of(guess: Guess, word: str) -> dict[str, Profile]:
         if file.event == word:
             return columns
         if file.type and (rows := columns[file.type].values == word).any():
-            return _of_all(columns, rows)
+            return rows_of_columns(columns, rows)
     return {}
-
-
-def _amounts(guess: Guess, bought: Mapping[str, Profile], back: Mapping[str, Profile]) -> None:
-    """Find the columns that say how much was bought and how much was taken back, in money or in pieces."""
-    assert guess.refund is not None
-    for words in AMOUNT:
-        paid, refunded = ([one for one in rows.values() if _is_amount(one, words)] for rows in (bought, back))
-        pairs = [(one, other) for one in paid for other in refunded]
-        if not pairs:
-            continue
-        one, other = max(pairs, key=lambda pair: pair[0].name == pair[1].name)
-        for action, column in ((guess.actions[0], one), (guess.refund, other)):
-            action.amount, action.decimal = column.name, column.decimal
-        return
-
-
-def _is_amount(one: Profile, words: Sequence[str]) -> bool:
-    """Whether a column says of nearly every row how much it was."""
-    if one.unit is not None or not one.number or one.named_id or not _has(one.name, words):
-        return False
-    return bool(((one.values.cast(pl.Float64, strict=False) != 0).sum()) >= 0.9 * max(one.rows, 1))
 
 
 def _missing(time: Profile) -> pl.Series:
     return time.values.is_null() | time.values.cast(pl.String).is_in(time.absent)
-
-
-def _of_all(columns: Mapping[str, Profile], rows: pl.Series) -> dict[str, Profile]:
-    return {name: _of_rows(one, rows) for name, one in columns.items() if one.unit is None}
 
 
 def _time_of(log: Sampled, said: Said) -> Profile:
@@ -424,74 +325,4 @@ def _time_of(log: Sampled, said: Said) -> Profile:
     name = said.time_of(log.columns)
     if name is not None:
         return log.columns[name]
-    return max(_times(log.columns), key=lambda one: one.filled)
-
-
-def _of_rows(one: Profile, rows: pl.Series) -> Profile:
-    values = one.values.filter(rows)
-    distinct = 0 if values.dtype.is_nested() else values.drop_nulls().n_unique()
-    return replace(one, values=values, nulls=values.null_count(), distinct=distinct)
-
-
-def _id(columns: Sequence[Profile], rows: int, said: Said) -> tuple[tuple[str, ...], bool]:
-    """The column that tells clicks apart, if one does; a name that says click is believed sooner."""
-    if said.id:
-        return _said_id([one for one in columns if one.name in said.id], said)
-    candidates = [one for one in columns if one.unit is None and one.named_id]
-    able = [one for one in candidates if one.distinct >= 0.9 * one.filled and one.filled >= 0.5 * rows]
-    if not able:
-        return (), False
-    best = max(able, key=lambda one: (_has(one.name, CLICK), one.distinct))
-    return (best.name,), best.whole
-
-
-def _said_id(columns: Sequence[Profile], said: Said) -> tuple[tuple[str, ...], bool]:
-    """The id that was said, if it tells clicks apart."""
-    together = pl.DataFrame([one.values for one in columns]).drop_nulls()
-    distinct = together.n_unique() if len(together) else 0
-    if 2 * distinct < len(together):
-        raise UserError(
-            f"id: {', '.join(map(repr, said.id))} does not tell clicks apart: there are {distinct:,} different ones in "
-            f"{len(together):,} clicks that were looked at"
-        )
-    return said.id, len(columns) == 1 and columns[0].whole
-
-
-def _short(name: str) -> str:
-    """A name for an action from that of its column."""
-    text = name.lower()
-    for end in ("_time", "_timestamp", "_ts", "_at", "_date", "_datetime", "time"):
-        text = text.removesuffix(end) or text
-    return "".join(c if c.isalnum() else "_" for c in text).strip("_") or "action"
-
-
-def _features(guess: Guess, columns: Sequence[Profile], said: Said) -> None:
-    for one in columns:
-        asked = said.features is None or one.name in said.features
-        why = "not asked for" if not asked else None if said.features else _no_feature(one)
-        if why is None:
-            guess.features.append(one)
-        else:
-            guess.left_out[one.name] = why
-            if one.comma and asked:
-                guess.doubts.append(f"{one.name!r} is left out: {why}")
-
-
-def _no_feature(one: Profile) -> str | None:
-    if one.name in RESERVED:
-        return f"{one.distinct:,} different in {one.filled:,} rows; rename the column if it is a feature"
-    if one.of_folder:
-        return "from the names of folders"
-    if one.unit is not None:
-        return "a time"
-    if one.comma:
-        return f"numbers of which nobody knows whether the comma is a decimal one ({one.examples()}): write 1234.5"
-    if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:
-        return "the number of the row"
-    if one.filled == 0 or one.distinct == 0:
-        return "empty, or nested, on clicks"
-    if one.distinct == 1 and one.nulls == 0:
-        return "one value"
-    if one.distinct > 0.9 * one.filled and one.filled > 20 and (one.named_id or not one.number):
-        return "another value in nearly every row"
-    return None
+    return max(time_columns(log.columns), key=lambda one: one.filled)

@@ -14,9 +14,10 @@ from tracecvr.base.files import parse_toml
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection import columns, measurements
-from tracecvr.data.inspection.column_roles import Guess, guess_roles
+from tracecvr.data.inspection.column_roles import guess_roles
 from tracecvr.data.inspection.columns import Profile
 from tracecvr.data.inspection.file_groups import sample_tables
+from tracecvr.data.inspection.guess import Guess
 from tracecvr.data.inspection.measurements import Measured
 from tracecvr.data.inspection.proposal import DRAFT_ORIGINS, Proposal, many_dropped, partial_refunds
 from tracecvr.data.inspection.said import NOTHING_SAID, Said

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.durations import exact_duration
-from tracecvr.data.inspection.column_roles import Guess, GuessedAction
 from tracecvr.data.inspection.columns import Profile, Sampled
+from tracecvr.data.inspection.guess import Guess, GuessedAction
 from tracecvr.data.inspection.measurements import Measured, ProposedLabels
 from tracecvr.data.own_log.schema import Defects
 

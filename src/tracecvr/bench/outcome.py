@@ -1,0 +1,146 @@
+"""What a bench directory holds, ready to be tabulated and drawn: rows with their cells, and how they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracecvr.base.files import read_json
+from tracecvr.base.metrics import TITLES
+from tracecvr.bench import stats
+
+NAMES = TITLES
+
+
+ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
+
+
+BY_INTERVAL = ("auc", "pr_auc", "ap", "nll")
+"""Metrics that papers average over intervals; calibration is taken over the whole stream."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a suite with its cells, one per seed."""
+
+    facts: dict[str, Any]
+    cells: pl.DataFrame
+
+    @property
+    def name(self) -> str:
+        label, variant = self.facts["label"], self.facts["variant"]
+        return f"{label} ({variant})" if variant else str(label)
+
+    def by_seed(self, column: str) -> dict[int, float]:
+        """Where the figure is defined."""
+        pairs = zip(self.cells["seed"], self.cells[column], strict=True)
+        return {seed: value for seed, value in pairs if value is not None}
+
+    def spread(self, column: str) -> stats.Spread | None:
+        values = list(self.by_seed(column).values())
+        return stats.spread(values) if values else None
+
+    def mean(self, column: str) -> float | None:
+        spread = self.spread(column)
+        return None if spread is None else spread.mean
+
+
+class Outcome:
+    """What a bench directory holds, ready to be tabulated: also what a report starts from."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.bench: dict[str, Any] = read_json(out / "bench.json")
+        self.suite: dict[str, Any] = self.bench["suite"]
+        self.results = pl.read_parquet(out / "results.parquet")
+        self.metrics: list[str] = self.suite["metrics"]
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """Rows of the suite of which at least one cell is finished, in its order."""
+        lines = []
+        for row in self.bench["rows"]:
+            cells = self.results.filter(pl.col("cell").is_in([f"{row['name']}~seed{s}" for s in self.bench["seeds"]]))
+            if len(cells):
+                lines.append(Line(row, cells))
+        return lines
+
+    @property
+    def missing(self) -> int:
+        """Cells that are not finished."""
+        return len(self.bench["rows"]) * len(self.bench["seeds"]) - len(self.results)
+
+    def of_role(self, role: str) -> Line | None:
+        return next((line for line in self.lines if line.facts["role"] == role), None)
+
+    @cached_property
+    def fair(self) -> list[Line]:
+        """Rows that are no upper bound."""
+        return [line for line in self.lines if line.facts["role"] != "upper"]
+
+    def rank(self, metric: str, column: str) -> list[Line]:
+        """Rows that are no upper bound and have a metric, the best first."""
+        known = [(mean, line) for line in self.fair if (mean := line.mean(column)) is not None]
+        return [line for _, line in sorted(known, key=lambda one: one[0], reverse=metric in stats.HIGHER_IS_BETTER)]
+
+    def best_other(self, line: Line, metric: str, column: str) -> Line | None:
+        """The best row but for one."""
+        return next((one for one in self.rank(metric, column) if one is not line), None)
+
+    def base_of(self, line: Line) -> Line | None:
+        """The row that a row is to be compared with, if its suite names one."""
+        label = line.facts["base"]
+        return next((one for one in self.lines if label and one.facts["label"] == label and one is not line), None)
+
+    def difference(self, ours: Line, theirs: Line, metric: str, pooled: bool) -> stats.Difference | None:
+        """Paired by seed; with one seed only, over days of the stream where the metric is one over intervals."""
+        column = column_of(metric, pooled)
+        paired = stats.paired(ours.by_seed(column), theirs.by_seed(column))
+        if paired is None or paired.n > 1 or pooled or metric not in BY_INTERVAL:
+            return paired
+        return self._over_days(ours, theirs, metric) or paired
+
+    def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
+        (seed,) = set(ours.cells["seed"]) & set(theirs.cells["seed"])
+        a, b = (self.intervals(line, seed) for line in (ours, theirs))
+        if a is None or b is None or not a["start"].equals(b["start"]):
+            return None
+        start, clicks = a["start"].to_numpy(), a["clicks"].to_numpy().astype(float)
+        return stats.over_days(start, clicks, numbers(a[metric]), numbers(b[metric]))
+
+    def beyond_logistic(self, line: Line) -> stats.Difference | None:
+        """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""
+        seeds = [one for seed in line.cells["seed"] if (one := self.intervals(line, seed)) is not None]
+        if not seeds or any("logistic_nll" not in one.columns for one in seeds):
+            return None
+        start, clicks = seeds[0]["start"].to_numpy(), seeds[0]["clicks"].to_numpy().astype(float)
+        ours = np.mean([numbers(one["nll"]) for one in seeds], axis=0)
+        return stats.over_days(start, clicks, ours, numbers(seeds[0]["logistic_nll"]))
+
+    def intervals(self, line: Line, seed: int) -> pl.DataFrame | None:
+        """Metrics of each interval; None where cells were cleared away and the results kept."""
+        path = self.out / "cells" / f"{line.facts['name']}~seed{seed}" / "intervals.parquet"
+        return pl.read_parquet(path) if path.is_file() else None
+
+
+def numbers(column: pl.Series) -> stats.Floats:
+    """Of a column, NaN where it has none."""
+    return column.fill_null(np.nan).to_numpy()
+
+
+def column_of(metric: str, pooled: bool) -> str:
+    """The column of `results.parquet` that a table shows."""
+    return metric if pooled or metric not in BY_INTERVAL else f"interval_{metric}"
+
+
+def losers(outcome: Outcome) -> list[Line]:
+    """Rows whose NLL is worse than that of the constant."""
+    if "constant_nll" not in outcome.results.columns:
+        return []
+    known = [(line, line.mean("nll"), line.mean("constant_nll")) for line in outcome.lines]
+    return [line for line, ours, constant in known if ours is not None and constant is not None and ours > constant]
