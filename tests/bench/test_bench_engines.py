@@ -17,7 +17,7 @@ from tracecvr.base.files import is_locked, locked, sha256
 from tracecvr.base.progress import no_progress
 from tracecvr.bench import results, runner, suite
 from tracecvr.bench.engines import ray as rays
-from tracecvr.bench.runner import Bench, Request, failure_of, opened
+from tracecvr.bench.runner import Bench, Request, failure_of, hold_bench
 from tracecvr.runs.run import versions
 
 
@@ -25,7 +25,7 @@ from tracecvr.runs.run import versions
 def bench(tmp_path: Path) -> Iterator[Bench]:
     (tmp_path / "small.toml").write_text(SUITE)
     request = Request(suite.load(str(tmp_path / "small.toml")), "synthetic", methods=("pretrain",))
-    with opened(request, tmp_path / "bench") as held:
+    with hold_bench(request, tmp_path / "bench") as held:
         yield held
 
 
@@ -77,7 +77,7 @@ def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monke
     (other / "bench.json").write_bytes((bench.out / "bench.json").read_bytes())
     assert "not that it is locked" in refused(out=other)
     assert rays.run_cell(cell, place, board) is None
-    assert results.finished(bench.out / "cells" / cell.name)
+    assert results.is_finished(bench.out / "cells" / cell.name)
 
 
 def test_memory_is_declared_above_every_peak_that_was_measured(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ def test_a_cell_waits_for_its_directory(bench: Bench, monkeypatch: pytest.Monkey
             time.sleep(0.01)
     worker.join()
     assert failures == [None]
-    assert results.finished(folder)
+    assert results.is_finished(folder)

@@ -20,7 +20,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.files import read_json, write_json
 from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
-from tracecvr.bench.log_summary import measured
+from tracecvr.bench.log_summary import measure
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.elements import class_of, dash_of, marker
@@ -291,7 +291,7 @@ def test_every_line_is_named_and_has_a_look_of_its_own(tmp_path: Path) -> None:
     }
     assert len(looks) == len(many) == 23
     for width in (svg.WIDE, svg.NARROW):
-        drawing = svg.draw(made.panels[0], width, svg.numbered(made)).content
+        drawing = svg.draw(made.panels[0], width, svg.number_series(made)).content
         assert set(re.findall(r'class="n">(.*?)</text>', drawing)) == set(many)
 
 
@@ -302,7 +302,7 @@ def test_dates_stand_on_axes_where_the_log_has_a_calendar(tmp_path: Path) -> Non
     axes = time_axes(out)
     assert {axis.label for axis in axes} == {"date (UTC)"}
     assert [text for _, text in axes[0].ticks(10.0, 19.0, 5)] == ["4 Dec", "6 Dec", "8 Dec", "10 Dec", "12 Dec"]
-    assert axes[0].shown(10.0) == "2017-12-04"
+    assert axes[0].format_value(10.0) == "2017-12-04"
     assert [text for _, text in axes[0].ticks(0.0, 0.5, 2)] == ["24 Nov 16:00", "24 Nov 22:00", "25 Nov 04:00"]
 
 
@@ -425,7 +425,7 @@ def test_the_rate_does_not_plunge_on_a_partial_last_day(tmp_path: Path, kept: bo
 
 def test_the_delay_curve_is_a_count_of_final_clicks() -> None:
     table = small_log()
-    summary, schema = measured(table), table.schema
+    summary, schema = measure(table), table.schema
     final = table.click_ts + schema.d_max <= schema.observed_until
     delay = (table.action_ts[:, 0] - table.click_ts)[final & table.label]
     assert summary["clicks"] == final.sum()

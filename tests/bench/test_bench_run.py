@@ -24,7 +24,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.bench import engines, results, segments, suite, tables, tuned
 from tracecvr.bench.engines.serial import Serial
-from tracecvr.bench.runner import Request, State, carry_out, opened
+from tracecvr.bench.runner import Request, State, carry_out, hold_bench
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 
@@ -45,7 +45,7 @@ def request_for(folder: Path, name: str = "small", **changes: Any) -> Request:
 def undisturbed(folder: Path) -> Path:
     """In this process, with one more row that fails."""
     out = folder / "undisturbed"
-    with opened(request_for(folder, "fails"), out) as bench:
+    with hold_bench(request_for(folder, "fails"), out) as bench:
         state = carry_out(bench, Serial())
         tables.write(out)
     assert len(state.done) == 4
@@ -102,14 +102,14 @@ def test_another_bench_in_the_directory_is_refused(folder: Path, undisturbed: Pa
         ({"data_settings": ("clicks=5",)}, "data_settings"),
         ({"suite": suite.load("quick")}, "suite"),
     ):
-        with pytest.raises(UserError, match=message), opened(request_for(folder, "fails", **changes), undisturbed):
+        with pytest.raises(UserError, match=message), hold_bench(request_for(folder, "fails", **changes), undisturbed):
             pass
     (folder / "other").mkdir()
     (folder / "other" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="not empty"), opened(request_for(folder), folder / "other"):
+    with pytest.raises(UserError, match="not empty"), hold_bench(request_for(folder), folder / "other"):
         pass
     again = request_for(folder, "fails")
-    with opened(again, undisturbed), pytest.raises(UserError, match="in use"), opened(again, undisturbed):
+    with hold_bench(again, undisturbed), pytest.raises(UserError, match="in use"), hold_bench(again, undisturbed):
         pass
 
 
@@ -119,11 +119,11 @@ def test_a_bench_of_old_that_says_nothing_of_learning_goes_on(folder: Path, undi
     content = json.loads(text)
     assert content["suite"].pop("learning") == "ours"
     path.write_text(json.dumps(content))
-    with opened(request, undisturbed) as bench:
+    with hold_bench(request, undisturbed) as bench:
         assert len(bench.cells) == 5
     papers = replace(request, suite=suite.with_learning(request.suite, "paper"))
     message = "suite.learning is 'ours' there, 'paper' here"
-    with pytest.raises(UserError, match=message), opened(papers, undisturbed):
+    with pytest.raises(UserError, match=message), hold_bench(papers, undisturbed):
         pass
     path.write_text(text)
 
@@ -131,7 +131,7 @@ def test_a_bench_of_old_that_says_nothing_of_learning_goes_on(folder: Path, undi
 def test_the_papers_table_is_learnt_as_in_the_paper_or_as_we_do(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engines, "chosen", lambda *_: Serial())
+    monkeypatch.setattr(engines, "choose", lambda *_: Serial())
     log = ["clicks=1500", "days=6", "split=3d", "d_max=2d", "horizons=1h,1d,2d", "interval=6h"]
     data = [word for pair in log for word in ("--data-set", pair)]
     words = ["bench", "table1", "--data", "synthetic", *data, "--methods", "vanilla", "--set", "hidden=8"]

@@ -27,7 +27,7 @@ def test_a_spread_has_no_deviation_with_one_seed() -> None:
 
 def test_paired_by_hand() -> None:
     """Differences 1, 2, 3: mean 2, error 1 / sqrt(3), t(2) quantile 4.302653."""
-    difference = stats.paired({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    difference = stats.compare_pairs({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
     assert difference is not None
     assert (difference.mean, difference.n, difference.over) == (2.0, 3, "seeds")
     assert difference.low == pytest.approx(2 - 4.302653 / 3**0.5, abs=1e-5)
@@ -39,7 +39,7 @@ def test_paired_by_hand() -> None:
 @given(st.lists(st.tuples(figures, figures), min_size=2, max_size=9))
 def test_paired_is_scipys(pairs: list[tuple[float, float]]) -> None:
     ours, theirs = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
-    difference = stats.paired(ours, theirs)
+    difference = stats.compare_pairs(ours, theirs)
     assert difference is not None
     if np.std([a - b for a, b in pairs]) < 1e-9:
         assert difference.low == pytest.approx(difference.mean)
@@ -51,18 +51,18 @@ def test_paired_is_scipys(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_paired_uses_shared_seeds_only() -> None:
-    difference = stats.paired({0: 1.0, 1: 5.0, 7: 9.0}, {1: 4.0, 0: 0.5, 3: 0.0})
+    difference = stats.compare_pairs({0: 1.0, 1: 5.0, 7: 9.0}, {1: 4.0, 0: 0.5, 3: 0.0})
     assert difference is not None
     assert (difference.mean, difference.n) == (0.75, 2)
-    assert stats.paired({0: 1.0}, {1: 1.0}) is None
-    single = stats.paired({0: 1.0}, {0: 0.5})
+    assert stats.compare_pairs({0: 1.0}, {1: 1.0}) is None
+    single = stats.compare_pairs({0: 1.0}, {0: 0.5})
     assert single == stats.Difference(0.5, None, None, None, 1)
     assert not single.clear
 
 
 def test_equal_differences_are_certain() -> None:
-    always = stats.paired({0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.5})
-    never = stats.paired({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75})
+    always = stats.compare_pairs({0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.5})
+    never = stats.compare_pairs({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75})
     assert always is not None
     assert never is not None
     assert (always.p, never.p) == (0.0, 1.0)

@@ -18,7 +18,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_json
 from tracecvr.bench import engines, report, suite, tables, tuned
 from tracecvr.bench.engines.serial import Serial
-from tracecvr.bench.runner import Request, opened
+from tracecvr.bench.runner import Request, hold_bench
 from tracecvr.bench.tuned import Choice, Period, Tuned
 from tracecvr.checks.subject import small_log
 from tracecvr.runs.replay import Plan
@@ -104,7 +104,7 @@ def test_what_was_tuned_on_is_not_judged() -> None:
 def test_from_a_search_to_a_table(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engines, "chosen", lambda *_: Serial())  # workers are those of test_bench_run
+    monkeypatch.setattr(engines, "choose", lambda *_: Serial())  # workers are those of test_bench_run
     (tmp_path / "search.toml").write_text(TUNE)
     (tmp_path / "small.toml").write_text(SUITE)
     words = ("--data", "synthetic", "--workers", "1")
@@ -154,7 +154,7 @@ def test_from_a_search_to_a_table(
 def test_a_search_takes_no_tuned_settings(tmp_path: Path) -> None:
     (tmp_path / "search.toml").write_text(TUNE)
     request = Request(suite.load(str(tmp_path / "search.toml")), "synthetic", tuned=TUNED)
-    with pytest.raises(UserError, match="a search of its own"), opened(request, tmp_path / "out"):
+    with pytest.raises(UserError, match="a search of its own"), hold_bench(request, tmp_path / "out"):
         pass
 
 

@@ -60,7 +60,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Benches run in this process: it takes seconds to start another."""
-    monkeypatch.setattr(engines, "chosen", lambda *_: Serial())
+    monkeypatch.setattr(engines, "choose", lambda *_: Serial())
 
 
 # Arithmetic.
@@ -205,7 +205,7 @@ def test_the_suite_names_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     made = suite.load("gauntlet")
     assert [log.options["hardship"] for log in made.logs if log.data == "hardships"] == list(HARDSHIPS)
-    assert [log.name for log in gauntlet.chosen_logs(made, made.short["logs"])] == list(made.short["logs"])
+    assert [log.name for log in gauntlet.choose_logs(made, made.short["logs"])] == list(made.short["logs"])
     assert set(made.short["methods"]) <= set(registry.available("method"))
     monkeypatch.setenv("TRACECVR_DATA", str(tmp_path))
     (tmp_path / "taobao_slice.csv").touch()

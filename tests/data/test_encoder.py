@@ -58,7 +58,7 @@ def test_ranges_are_learnt_from_pieces_as_from_the_whole(pieces: list[list[float
 def test_what_is_kept_of_a_row_gives_its_ids(size: int) -> None:
     raw = pl.DataFrame({"c": range(size - 300, size), "n": [float(i % 7) for i in range(300)]})
     encoder = Encoder((Modulo("c", size), Hashed("c", size), Binned("n", 5), Vocabulary("c")))
-    kept = raw.select(encoder.kept())
+    kept = raw.select(encoder.keep())
     fitted = encoder.fit(raw)
     assert fitted.encode(raw)[-1, 0] == size - 1
     assert np.array_equal(fitted.finish(kept), fitted.encode(raw))

@@ -280,7 +280,7 @@ def test_decimal_commas_are_numbers(tmp_path: Path) -> None:
     values = ["1.234,5", "12,25", 12.25, 12, "12", "12.5", "x", None]
     assert column.series(values).to_list() == [1234.5, 12.25, 12.25, 12, 12, None, None, None]
     assert isinstance(column, Binned)
-    described = export.described(column)
+    described = export.describe_column(column)
     assert [scorer.number(value, described["decimal"]) for value in values] == column.series(values).to_list()
 
 

@@ -33,11 +33,11 @@ from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.table import NEVER, Schema
 from tracecvr.export import scorer, write
-from tracecvr.export.formats import FORMATS, quiet, traced
-from tracecvr.export.model import Model, opened
+from tracecvr.export.formats import FORMATS, quiet, trace
+from tracecvr.export.model import Model, open_model
 from tracecvr.export.outputs import known, model_outputs, probes
 from tracecvr.export.stable_functions import FORMS
-from tracecvr.export.write import described, export
+from tracecvr.export.write import describe_column, export
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.mhol import MHOL
 from tracecvr.nets.backbones import MLP
@@ -140,7 +140,7 @@ def test_graphs_answer_as_the_engine(method: str) -> None:
     for question in model_outputs(trained(method)):
         expected = [question.ask(batch) for batch in question.batches]
         with quiet():
-            net: Any = traced(question.module, question.batches[-1]).module()
+            net: Any = trace(question.module, question.batches[-1]).module()
         for batch, answers in zip(question.batches, expected, strict=True):
             np.testing.assert_allclose(net(*map(torch.from_numpy, batch)).detach(), answers, atol=2e-5, rtol=1e-5)
 
@@ -153,7 +153,7 @@ def test_onnx_answers_as_the_engine(method: str, tmp_path: Path) -> None:
     has_posterior = type(engine.method).posterior is not Method.posterior
     assert list(manifest["models"]) == ["score", "posterior"][: 1 + has_posterior]
     ids = probes(engine.schema, engine.method.ends, 300)[0]
-    scores = scorer.loaded(tmp_path / "out" / "score.onnx")(ids=ids)
+    scores = scorer.load(tmp_path / "out" / "score.onnx")(ids=ids)
     np.testing.assert_allclose(scores, engine.score(torch.from_numpy(ids)), atol=1e-4)
 
 
@@ -236,8 +236,8 @@ class Extremes(nn.Module):
 
 def test_onnx_keeps_the_digits_of_numbers_near_and_far(tmp_path: Path) -> None:
     ids = np.arange(-60, 7)  # to -403: the exponential of that is none
-    FORMATS["onnx"].write(traced(Extremes(), (ids,)), tmp_path / "extremes.onnx")
-    values = scorer.loaded(tmp_path / "extremes.onnx")(ids=ids)
+    FORMATS["onnx"].write(trace(Extremes(), (ids,)), tmp_path / "extremes.onnx")
+    values = scorer.load(tmp_path / "extremes.onnx")(ids=ids)
     np.testing.assert_allclose(values, Extremes()(torch.from_numpy(ids)), rtol=2e-6)
 
 
@@ -301,7 +301,7 @@ def mixed_trace() -> Model:
 def _fresh_clicks_have_their_score(model: Model, out: Path) -> None:
     """No window of them is visible: an exporter that drops small numbers divides by zero."""
     ids, elapsed, age = probes(model.engine.schema, model.engine.method.ends, 300)
-    ask = scorer.loaded(out / "posterior.onnx")
+    ask = scorer.load(out / "posterior.onnx")
     nothing = ask(ids=ids, elapsed=np.zeros_like(elapsed), age=np.full_like(age, NEVER))
     np.testing.assert_allclose(nothing, model.engine.score(torch.from_numpy(ids)), atol=1e-4)
     everything = ask(ids=ids, elapsed=elapsed, age=age)
@@ -348,14 +348,14 @@ TEXTS = [
 """Numbers that are written otherwise here and there."""
 
 
-def identified(column: Column, value: object) -> int:
+def identify(column: Column, value: object) -> int:
     """By the scorer, from what the manifest keeps of a column."""
-    return scorer.identified(_kept(column), value)
+    return scorer.identify(_kept(column), value)
 
 
 @cache
 def _kept(column: Column) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(json.dumps(described(column)))
+    content: dict[str, Any] = json.loads(json.dumps(describe_column(column)))
     return content
 
 
@@ -365,7 +365,7 @@ def test_the_scorer_hashes_as_the_encoder(values: list[Any], size: int) -> None:
     column = Hashed("c", size)
     for value in values:
         series = pl.Series("c", [value], pl.String if value is None else None)
-        assert identified(column, value) == Encoder((column,)).encode(series.to_frame())[0, 0], value
+        assert identify(column, value) == Encoder((column,)).encode(series.to_frame())[0, 0], value
 
 
 @example(TEXTS, {"3"})
@@ -374,14 +374,14 @@ def test_the_scorer_has_the_vocabulary_of_the_encoder(values: list[Any], words: 
     encoder = Encoder((Vocabulary("c"),)).fit(pl.DataFrame({"c": sorted(words)}, {"c": pl.String}))
     for value in values:
         series = pl.Series("c", [value], pl.String if value is None else None)
-        assert identified(encoder.columns[0], value) == encoder.encode(series.to_frame())[0, 0], value
+        assert identify(encoder.columns[0], value) == encoder.encode(series.to_frame())[0, 0], value
 
 
 @given(st.lists(st.integers(-(2**62), 2**62) | st.none(), min_size=1), st.integers(1, 2**31 - 1))
 def test_the_scorer_takes_remainders_as_the_encoder(values: list[int | None], size: int) -> None:
     column = Modulo("c", size)
     expected = Encoder((column,)).encode(pl.DataFrame({"c": values}, {"c": pl.Int64}))[:, 0]
-    assert [identified(column, value) for value in values] == expected.tolist()
+    assert [identify(column, value) for value in values] == expected.tolist()
 
 
 @example(list(range(98)), 64, "linear", (-1, 97))
@@ -395,10 +395,10 @@ def test_the_scorer_takes_remainders_as_the_encoder(values: list[int | None], si
 def test_the_scorer_bins_as_the_encoder(
     values: list[float | None], size: int, scale: str, between: tuple[int, int]
 ) -> None:
-    column = Binned("n", size, scale=scale).fitted(pl.DataFrame({"n": between}))
+    column = Binned("n", size, scale=scale).fit(pl.DataFrame({"n": between}))
     as_floats = [None if value is None else float(value) for value in values]
     expected = Encoder((column,)).encode(pl.DataFrame({"n": as_floats}, {"n": pl.Float64}))[:, 0]
-    assert [identified(column, value) for value in values] == expected.tolist()
+    assert [identify(column, value) for value in values] == expected.tolist()
 
 
 WRITTEN = st.from_regex(r"[+-]?[0-9]{0,20}\.?[0-9]{0,3}(e[+-]?[0-9]{1,3})?", fullmatch=True)
@@ -409,12 +409,12 @@ ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max
 def test_the_scorer_reads_any_value_as_the_encoder(value: Any, size: int) -> None:
     for column in (Modulo("c", size), Binned("c", 16, low=-3.0, high=1000.0)):
         expected, _ = Encoder((column,)).encode_values({"c": [value]})
-        assert identified(column, value) == expected[0, 0], value
+        assert identify(column, value) == expected[0, 0], value
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_an_edge_is_the_least_value_of_its_bin(scale: str) -> None:
-    column = Binned("n", 64, scale=scale).fitted(pl.DataFrame({"n": (0.1, 97.3)}))
+    column = Binned("n", 64, scale=scale).fit(pl.DataFrame({"n": (0.1, 97.3)}))
     assert isinstance(column, Binned)
     least = np.array(edges(column))
     for values, ids in ((least, range(1, 64)), (np.nextafter(least, -np.inf), range(63))):
@@ -535,7 +535,7 @@ def test_a_run_is_exported_by_the_command_line(tmp_path: Path, call: Call, capsy
     )
     assert call("export", run, "--format", "pt2", "--out", out) == 0
     assert "score.pt2: within" in capsys.readouterr().out
-    model = opened(run)
+    model = open_model(run)
     raw: list[dict[str, Any]] = [
         {"segment": 3, "device": 1, "item": 42},
         {"segment": None, "device": None, "item": None},
@@ -582,12 +582,12 @@ def test_the_version_that_serves_is_exported(
     events.write_text(capsys.readouterr().out)
     assert call("ingest", store, events) == 0
     assert call("tick", store) == 0
-    newest, older = opened(store), opened(store, 1)
+    newest, older = open_model(store), open_model(store, 1)
     assert older.source == {"kind": "store", "version": 1}
     assert newest.source["version"] > 1
     assert newest.engine.fingerprint() != older.engine.fingerprint()
     assert call("models", "promote", store, 1) == 0
-    assert opened(store).engine.fingerprint() == older.engine.fingerprint()
+    assert open_model(store).engine.fingerprint() == older.engine.fingerprint()
     capsys.readouterr()
     assert call("export", store, "--version", 99, "--out", tmp_path / "none") == 2
     assert "no version 99: choose one of 0, 1, " in capsys.readouterr().err
@@ -598,4 +598,4 @@ def test_the_version_that_serves_is_exported(
     shutil.copyfile(weights, tmp_path / "kept")
     weights.write_bytes((tmp_path / "kept").read_bytes()[:-1])
     with pytest.raises(UserError, match="version 1 is damaged"):
-        opened(store, 1)
+        open_model(store, 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.column_files import mapped
+from tracecvr.data.column_files import map_column
 
 TESTS = Path(__file__).parents[1]
 PROMISED = (TESTS.parent / "SECURITY.md").read_text().partition("## What is promised")[2].partition("\n## ")[0]
@@ -262,6 +262,6 @@ def test_no_file_is_unpickled() -> None:
 def test_an_array_of_objects_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "column.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(UserError, match="column not readable"):
-        mapped(tmp_path / "column.npy")
+        map_column(tmp_path / "column.npy")
     np.save(tmp_path / "column.npy", np.array([1]))
-    assert mapped(tmp_path / "column.npy").tolist() == [1]
+    assert map_column(tmp_path / "column.npy").tolist() == [1]

@@ -14,7 +14,7 @@ from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
 from tracecvr.base.seeds import generator
 from tracecvr.bench import results
-from tracecvr.bench.log_summary import measured
+from tracecvr.bench.log_summary import measure
 from tracecvr.checks.subject import small_log
 
 Figures = Mapping[str, Sequence[float | None]]
@@ -60,7 +60,7 @@ def bench(out: Path, figures: Figures = AUC, bases: Mapping[str, str] | None = N
     for cell in cells:
         _folder(out / "cells" / cell["cell"], cell)
     pl.concat([_bins(cell) for cell in cells]).write_parquet(out / "reliability.parquet")
-    write_json(out / "log.json", measured(small_log()))
+    write_json(out / "log.json", measure(small_log()))
     return out
 
 

@@ -51,7 +51,7 @@ class Board:
     @cached_property
     def outcome(self) -> Outcome:
         """All figures, as tables and the report have them."""
-        return report.opened(self.folder)
+        return report.open_bench(self.folder)
 
     @cached_property
     def frame(self) -> pl.DataFrame:
@@ -234,7 +234,7 @@ def run_gauntlet(
     """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form."""
     suite = request.suite
     methods = request.methods or (suite.short.get("methods", ()) if short else ())
-    chosen = gauntlet.chosen_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
+    chosen = gauntlet.choose_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
 
     def carry(one: Request, folder: Path) -> State:
         return carry_out(one, folder, engine, by)
@@ -290,7 +290,7 @@ def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, a
     here = any(is_registered(kind, one) for row in rows for kind, one in _parts(row))
     if name == "local" and (workers == 1 or here):
         return Serial()
-    return engines.chosen(name, os.cpu_count() or 1, workers, address)
+    return engines.choose(name, os.cpu_count() or 1, workers, address)
 
 
 def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -56,9 +56,9 @@ class Log:
     @cached_property
     def prepared(self) -> Prepared:
         """The table and its encoder; prepared on first use."""
-        return self.opened(no_progress)
+        return self.open(no_progress)
 
-    def opened(self, progress: Progress) -> Prepared:
+    def open(self, progress: Progress) -> Prepared:
         """The same, with progress while it is prepared."""
         if "prepared" not in self.__dict__:
             self.__dict__["prepared"] = self._open(progress)

@@ -301,7 +301,7 @@ def _seconds(values: pl.Series) -> Ints:
 def load(path: str | Path, version: int | None = None) -> Model:
     """Open a model: one that `Model.save` wrote, the directory of a run, or a live model, of which the version that
     serves is taken, or another one."""
-    from tracecvr.export.model import opened
+    from tracecvr.export.model import open_model
 
-    model = opened(Path(path), version)
+    model = open_model(Path(path), version)
     return Model(model.engine, model.encoder, model.source)

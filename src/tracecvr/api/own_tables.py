@@ -79,7 +79,7 @@ def prepare_tables(
     room = folder.path
     if others:
         said = replace(said, tables={str(room / f"{name}.parquet"): name for name in ("click", *others)})
-    written = _written(clicks, others, said, room)
+    written = _write_tables(clicks, others, said, room)
     inspection = inspect_files(written, room, zone, progress, said)
     _refuse_leaks(inspection, said)
     write_text(room / "schema.toml", inspection.toml)
@@ -95,7 +95,7 @@ def _columns_of(given: Table) -> list[str]:
     return frame_of(given, "clicks").collect_schema().names()
 
 
-def _written(clicks: Table, others: Mapping[str, Table], said: Said, room: Path) -> list[str]:
+def _write_tables(clicks: Table, others: Mapping[str, Table], said: Said, room: Path) -> list[str]:
     """Files of the tables, the clicks first."""
     if is_path(clicks) and not others and said == NOTHING_SAID:
         return [str(Path(clicks).absolute())]  # as it is

@@ -181,7 +181,7 @@ class Result:
 
     @cached_property
     def _forecasts(self) -> Forecasts:
-        return open_run(self.folder) if self._log is None else of_run(self.folder, self._log.opened(no_progress))
+        return open_run(self.folder) if self._log is None else of_run(self.folder, self._log.open(no_progress))
 
     def plot(self) -> Picture:
         """AUC, NLL and PCOC over time."""
@@ -288,7 +288,7 @@ def replay(
     threads = threads or os.cpu_count() or 1
     names = [name_of(plugin) for plugin in plugins]
     spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, threads, log.flag)
-    spec = replace(spec, open_log=log.opened)
+    spec = replace(spec, open_log=log.open)
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "run" if holds is not None else Path(out or "")
     with shown.progress(progress, f"{spec.method.name} · ") as watch:

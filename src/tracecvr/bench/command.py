@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracecvr.bench import forecasts, log_summary, report, segments, tables, tune
-from tracecvr.bench.runner import BenchEngine, Request, State, Watch, carry_out, opened
+from tracecvr.bench.runner import BenchEngine, Request, State, Watch, carry_out, hold_bench
 
 
 def bench(
@@ -16,7 +16,7 @@ def bench(
     watch: Watch = lambda _: None,
 ) -> State:
     """Carry a bench out, or the rest of it, and write its tables and its report."""
-    with opened(request, out) as held:
+    with hold_bench(request, out) as held:
         log_summary.write(out, held.log)
         state = carry_out(held, engine, watch)
         by_segment = None if by is None else segments.write(out, held.log, by)

@@ -24,10 +24,10 @@ _DAYS = (1, 2, 3, 5, 7, 10, 14, 21, 30, 45, 60, 90, 180, 365)
 def write(out: Path, log: Path) -> None:
     """`out/log.json` of a prepared log, unless it is there already."""
     if not (out / "log.json").is_file():
-        write_json(out / "log.json", measured(ClickTable.load(log), read_manifest(log).get("origin")))
+        write_json(out / "log.json", measure(ClickTable.load(log), read_manifest(log).get("origin")))
 
 
-def measured(table: ClickTable, origin: int | None = None) -> dict[str, Any]:
+def measure(table: ClickTable, origin: int | None = None) -> dict[str, Any]:
     """Delays and daily rates of the clicks whose labels are final: of others, only early conversions are known."""
     schema = table.schema
     final = int(np.searchsorted(table.click_ts, schema.observed_until - schema.d_max, side="right"))

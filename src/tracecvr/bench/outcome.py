@@ -100,7 +100,7 @@ class Outcome:
     def difference(self, ours: Line, theirs: Line, metric: str, pooled: bool) -> stats.Difference | None:
         """Paired by seed; with one seed only, over days of the stream where the metric is one over intervals."""
         column = column_of(metric, pooled)
-        paired = stats.paired(ours.by_seed(column), theirs.by_seed(column))
+        paired = stats.compare_pairs(ours.by_seed(column), theirs.by_seed(column))
         if paired is None or paired.n > 1 or pooled or metric not in BY_INTERVAL:
             return paired
         return self._over_days(ours, theirs, metric) or paired

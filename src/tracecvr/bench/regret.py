@@ -110,7 +110,7 @@ class Course:
             drawn = stats.over_days(self.start, self.clicks, ours.intervals, theirs.intervals, self.block)
             if drawn is not None:
                 return drawn
-        paired = stats.paired(ours.by_seed, theirs.by_seed)
+        paired = stats.compare_pairs(ours.by_seed, theirs.by_seed)
         assert paired is not None
         return paired
 

@@ -40,7 +40,7 @@ _NO_BINS = pl.DataFrame(
 )
 
 
-def finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
     """Whether a cell's run has come to its end."""
     return (folder / "result.json").is_file()
 
@@ -61,7 +61,7 @@ def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
 
 def _finish(out: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
     folders = [(cell, out / "cells" / cell.name) for cell in cells]
-    return [(cell, folder) for cell, folder in folders if finished(folder)]
+    return [(cell, folder) for cell, folder in folders if is_finished(folder)]
 
 
 def _bins(cell: Cell, folder: Path) -> pl.DataFrame:

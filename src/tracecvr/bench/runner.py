@@ -71,7 +71,7 @@ class State:
         gained = now - self.before
         return (total - now) * (time.monotonic() - self.started) / gained if gained > 1e-3 * total else None
 
-    def ended(self, name: str, failure: str | None) -> None:
+    def end(self, name: str, failure: str | None) -> None:
         """A cell is at work no more: it is done unless there is a failure to tell."""
         self.at.pop(name, None)
         if failure is None:
@@ -102,7 +102,7 @@ class BenchEngine(Protocol):
 
 
 @contextmanager
-def opened(request: Request, out: Path) -> Iterator[Bench]:
+def hold_bench(request: Request, out: Path) -> Iterator[Bench]:
     """Hold a bench directory, with its log prepared and `bench.json` written, or known to be this bench's."""
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
@@ -114,7 +114,7 @@ def carry_out(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) 
     state = State(bench.cells, {cell.name: _weight(cell.row, bench.schema) for cell in bench.cells})
     waiting = []
     for cell in bench.cells:
-        if results.finished(bench.out / "cells" / cell.name):
+        if results.is_finished(bench.out / "cells" / cell.name):
             state.done.append(cell.name)
         else:
             waiting.append(cell)
@@ -161,7 +161,7 @@ def _open(request: Request, out: Path) -> Bench:
         refuse_other(facts, read_json(out / "bench.json"), str(out), "bench")
     else:
         source = signature(() if request.source is None else (request.source,))
-        write_json(out / "bench.json", asked | facts | {"source": source, "judged": tuned.judged(plans, table)})
+        write_json(out / "bench.json", asked | facts | {"source": source, "judged": tuned.find_judged(plans, table)})
     (out / "cells").mkdir(exist_ok=True)
     cells = tuple(Cell(row, seed) for row in rows for seed in request.seeds)
     return Bench(out, cells, request.data, log, schema)

@@ -70,7 +70,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float], level: float = 0.95) -> Difference | None:
+def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float], level: float = 0.95) -> Difference | None:
     """Ours minus theirs over the seeds that both have; None if they share none."""
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:

@@ -13,11 +13,12 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import write_atomically
-from tracecvr.bench import paper, stats
+from tracecvr.bench import forecasts, paper, stats
+from tracecvr.bench import tune as tuning
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.segments import tables as by_segment
 from tracecvr.bench.suite import LEARNING
-from tracecvr.bench.text_tables import Table, Text
+from tracecvr.bench.text_tables import Table, Text, difference_cell, mean_text
 from tracecvr.learn.stream_learning import StreamLearning
 
 
@@ -135,16 +136,12 @@ def pairs(outcome: Outcome) -> list[Table]:
 
 def forecast(outcome: Outcome) -> list[Table]:
     """Forecasts of every estimator at each age, beside the usual figures."""
-    from tracecvr.bench import forecasts
-
     return [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
 
 
 def tune(outcome: Outcome) -> list[Table]:
     """The best trial of each method."""
-    from tracecvr.bench.tune import table
-
-    return [table(outcome)]
+    return [tuning.table(outcome)]
 
 
 LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
@@ -158,9 +155,7 @@ LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
 
 def of_layout(outcome: Outcome) -> list[Table]:
     """The tables of a bench, the references beside its methods, and what these were given if that was tuned."""
-    from tracecvr.bench.tune import given
-
-    made = [*LAYOUTS[outcome.suite["layout"]](outcome), *references(outcome), *given(outcome)]
+    made = [*LAYOUTS[outcome.suite["layout"]](outcome), *references(outcome), *tuning.tabulate_given(outcome)]
     return [table for table in made if table.rows]
 
 
@@ -318,36 +313,3 @@ def _two_best(outcome: Outcome, metric: str, column: str) -> tuple[int | None, i
     means: Mapping[str, float] = {n: mean for n, line in ranked.items() if (mean := line.mean(column)) is not None}
     first, second = stats.two_best(metric, means)
     return None if first is None else int(first), None if second is None else int(second)
-
-
-def mean_text(spread: stats.Spread | None) -> str:
-    """A mean with its deviation.
-
-    >>> mean_text(stats.Spread(0.81234, 0.00321, 3))
-    '0.8123 ± 0.0032'
-    """
-    if spread is None:
-        return "n/a"
-    return f"{spread.mean:.4f}" if spread.sd is None else f"{spread.mean:.4f} ± {spread.sd:.4f}"
-
-
-def difference_cell(difference: stats.Difference | None) -> Text:
-    """A difference with its interval and p-value, bold if the interval excludes zero."""
-    if difference is None:
-        return Text("n/a")
-    mean, _, detail = difference_text(difference).partition(" ")
-    return Text(mean, bold=difference.clear, detail=detail)
-
-
-def difference_text(difference: stats.Difference | None) -> str:
-    """A difference with its interval and p-value.
-
-    >>> difference_text(stats.Difference(0.0123, 0.01, 0.0146, 0.004, 3))
-    '+0.0123 [+0.0100, +0.0146] p=0.004'
-    """
-    if difference is None:
-        return "n/a"
-    if difference.low is None or difference.high is None or difference.p is None:
-        return f"{difference.mean:+.4f}"
-    p = "p<0.001" if difference.p < 0.001 else f"p={difference.p:.3f}"
-    return f"{difference.mean:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] {p}"

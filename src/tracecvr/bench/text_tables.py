@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tracecvr.bench import stats
+
 _TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "±": r"$\pm$",
     "↑": r"$\uparrow$",
@@ -79,3 +81,36 @@ def escape(text: str) -> str:
     'es\\\\_dfm: 50 \\\\% $\\\\pm$ 1'
     """
     return "".join(_TEX.get(letter, letter) for letter in text)
+
+
+def mean_text(spread: stats.Spread | None) -> str:
+    """A mean with its deviation.
+
+    >>> mean_text(stats.Spread(0.81234, 0.00321, 3))
+    '0.8123 ± 0.0032'
+    """
+    if spread is None:
+        return "n/a"
+    return f"{spread.mean:.4f}" if spread.sd is None else f"{spread.mean:.4f} ± {spread.sd:.4f}"
+
+
+def difference_cell(difference: stats.Difference | None) -> Text:
+    """A difference with its interval and p-value, bold if the interval excludes zero."""
+    if difference is None:
+        return Text("n/a")
+    mean, _, detail = difference_text(difference).partition(" ")
+    return Text(mean, bold=difference.clear, detail=detail)
+
+
+def difference_text(difference: stats.Difference | None) -> str:
+    """A difference with its interval and p-value.
+
+    >>> difference_text(stats.Difference(0.0123, 0.01, 0.0146, 0.004, 3))
+    '+0.0123 [+0.0100, +0.0146] p=0.004'
+    """
+    if difference is None:
+        return "n/a"
+    if difference.low is None or difference.high is None or difference.p is None:
+        return f"{difference.mean:+.4f}"
+    p = "p<0.001" if difference.p < 0.001 else f"p={difference.p:.3f}"
+    return f"{difference.mean:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] {p}"

@@ -12,8 +12,7 @@ from tracecvr.bench import tuned
 from tracecvr.bench.outcome import NAMES, Line, Outcome
 from tracecvr.bench.stats import better
 from tracecvr.bench.suite_rows import title_of
-from tracecvr.bench.tables import mean_text
-from tracecvr.bench.text_tables import Table, Text
+from tracecvr.bench.text_tables import Table, Text, mean_text
 from tracecvr.bench.tuned import Choice, Period, Tuned
 
 
@@ -38,7 +37,7 @@ def _trials(outcome: Outcome, method: str) -> list[Line]:
     return [line for line in outcome.lines if line.facts["method"] == method]
 
 
-def chosen(outcome: Outcome, line: Line) -> dict[str, str]:
+def settings_of(outcome: Outcome, line: Line) -> dict[str, str]:
     """The settings of a trial."""
     return dict(outcome.suite["trials"][int(line.facts["variant"].removeprefix("trial "))])
 
@@ -60,7 +59,7 @@ def choices(outcome: Outcome) -> dict[str, Choice]:
         cells = pl.concat([one.cells for one in _trials(outcome, method)])
         first = defaults(outcome, method)
         made[method] = Choice(
-            settings=chosen(outcome, line),
+            settings=settings_of(outcome, line),
             trials=len(_trials(outcome, method)),
             defaults=None if first is None else first.mean(metric),
             best=line.mean(metric),
@@ -83,8 +82,8 @@ def table(outcome: Outcome) -> Table:
             [
                 Text(lines[method].facts["label"]),
                 *map(Text, figures),
-                Text(listed(choice.settings)),
-                *map(Text, spent(choice)),
+                Text(list_settings(choice.settings)),
+                *map(Text, list_costs(choice)),
             ]
         )
     made.notes.append(
@@ -97,12 +96,12 @@ def table(outcome: Outcome) -> Table:
     return made
 
 
-def listed(settings: dict[str, str]) -> str:
+def list_settings(settings: dict[str, str]) -> str:
     """Settings in one line."""
     return ", ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
 
 
-def spent(choice: Choice) -> list[str]:
+def list_costs(choice: Choice) -> list[str]:
     """Trials, steps and time."""
     return [
         "n/a" if choice.trials is None else str(choice.trials),
@@ -111,7 +110,7 @@ def spent(choice: Choice) -> list[str]:
     ]
 
 
-def given(outcome: Outcome) -> list[Table]:
+def tabulate_given(outcome: Outcome) -> list[Table]:
     """Of a bench that was given a tuned.toml: what each method got by it, and what that had cost."""
     content = outcome.bench.get("tuning")
     if content is None:
@@ -124,9 +123,9 @@ def given(outcome: Outcome) -> list[Table]:
     rows = {row["method"]: row for row in reversed(outcome.bench["rows"])}
     for method in reversed(rows):
         choice = source.methods.get(method)
-        trials, steps, seconds = spent(choice or Choice({}))
+        trials, steps, seconds = list_costs(choice or Choice({}))
         scores = [None, None] if choice is None else [choice.defaults, choice.best]
-        settings = "defaults: not tuned" if choice is None else _given(choice, rows[method])
+        settings = "defaults: not tuned" if choice is None else _say_given(choice, rows[method])
         figures = ["n/a" if score is None else f"{score:.4f}" for score in scores]
         texts = [title_of(method), settings, trials, *figures, steps, seconds]
         made.rows.append([Text(text) for text in texts])
@@ -134,11 +133,11 @@ def given(outcome: Outcome) -> list[Table]:
     return [made]
 
 
-def _given(choice: Choice, row: dict[str, Any]) -> str:
+def _say_given(choice: Choice, row: dict[str, Any]) -> str:
     """The settings chosen, and where a row's own or the user's won over them."""
     other = {key: row["settings"].get(key, "unknown") for key in choice.settings}
     changed = {key: value for key, value in other.items() if value != choice.settings[key]}
-    return listed(choice.settings) + (f" (but here {listed(changed)})" if changed else "")
+    return list_settings(choice.settings) + (f" (but here {list_settings(changed)})" if changed else "")
 
 
 def _notes(outcome: Outcome, period: Period) -> list[str]:

@@ -190,7 +190,7 @@ def _fresh(seeds: Sequence[int]) -> int:
     return max(seeds) + 1
 
 
-def judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
+def find_judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
     """From when to when clicks are judged; None where rows differ or a plan cannot be carried out."""
     try:
         resolved = {(plan.judge_from, plan.until) for plan in (plan.resolve(table) for plan in map(_keep_times, plans))}

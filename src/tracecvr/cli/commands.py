@@ -100,7 +100,7 @@ def inspect_log(
     if as_json:
         typer.echo(json.dumps(inspection.to_json(), indent=2))
         return
-    tables.inspected(inspection)
+    tables.show_inspection(inspection)
     if out is None:
         typer.echo(inspection.toml)
         typer.echo(
@@ -230,7 +230,7 @@ def bench(
     from tracecvr.bench.runner import Request
     from tracecvr.cli import tables
 
-    chosen, given = engines.chosen(engine, _cores(), workers, address), tuning.load(tuned)
+    chosen, given = engines.choose(engine, _cores(), workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
     _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs, short)
     request = Request(
@@ -392,6 +392,6 @@ def _list(kind: str, as_json: bool) -> None:
     from tracecvr.cli import tables
 
     if as_json:
-        typer.echo(json.dumps(tables.described(kind), indent=2))
+        typer.echo(json.dumps(tables.describe(kind), indent=2))
     else:
         tables.listing(kind)

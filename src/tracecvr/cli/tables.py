@@ -73,13 +73,13 @@ def gauntlet(folder: Path, ran: Ran) -> None:
     out.print(f"results: {folder / 'gauntlet.parquet'}  report: {folder / 'report.html'}", markup=False)
 
 
-def inspected(inspection: Inspection) -> None:
+def show_inspection(inspection: Inspection) -> None:
     """Columns, delays and defects of a log that was looked at."""
     from tracecvr.data.inspection import columns
 
     out = console()
     table = Table("column", "holds", "for example", box=SIMPLE_HEAD)
-    for row in columns.shown(inspection.columns):
+    for row in columns.describe_columns(inspection.columns):
         table.add_row(*(text.replace("[", "\\[") for text in row))
     out.print(table)
     for action, curve in inspection.measured.to_json().items():
@@ -102,7 +102,7 @@ def inspected(inspection: Inspection) -> None:
     out.print()
 
 
-def described(kind: str) -> list[dict[str, Any]]:
+def describe(kind: str) -> list[dict[str, Any]]:
     """Everything of a kind that is found, with its options, ready for JSON."""
     from tracecvr.bench.gauntlet_results import load_findings
 
@@ -122,7 +122,7 @@ def listing(kind: str) -> None:
     """Everything of a kind, a row each."""
     tried = ["in the gauntlet"] if kind == "method" else []
     table = Table(kind, "what it does", "options", *tried)
-    for row in described(kind):
+    for row in describe(kind):
         texts = row["name"], row["summary"], ", ".join(o["name"] for o in row["options"])
         table.add_row(*texts, *[row["gauntlet"]] * len(tried))
     Console().print(table)

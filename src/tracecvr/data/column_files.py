@@ -26,7 +26,7 @@ _BLOCK = 1 << 22
 
 class ColumnFiles:
     """Takes columns in blocks of rows, all with the same names, and keeps them in .npy files: those of a directory,
-    where `mapped` finds them, or files without a name."""
+    where `map_column` finds them, or files without a name."""
 
     def __init__(self, scratch: Scratch, folder: Path | None = None) -> None:
         self.scratch, self.folder = scratch, folder
@@ -87,7 +87,7 @@ class _NpyFile:
             raise not_written(self.path, error) from error
 
 
-def mapped(path: Path) -> Array:
+def map_column(path: Path) -> Array:
     """A column in a file, of which nothing is read before it is used."""
     try:
         column: Array = np.load(path, mmap_mode="r")

@@ -173,7 +173,7 @@ class _Preparation:
             self._learn(clicks.filter(~self.early))
             kept = ["click_ts", "click_id", *self.actions, *part.truth]
             kept += [name for name in ("digest", *TURNS) if name in frame.columns]
-            self.sorter.add(clicks.select(*kept, *self.encoder.kept()))
+            self.sorter.add(clicks.select(*kept, *self.encoder.keep()))
         log.rows += part.rows
         log.dropped, log.counts = _add(log.dropped, part.dropped), _add(log.counts, part.counts)
         log.notes, log.truth = part.notes, part.truth

@@ -83,7 +83,7 @@ class Column:
         """Every id is smaller than this."""
         return self.size
 
-    def fitted(self, warm: pl.DataFrame) -> Column:
+    def fit(self, warm: pl.DataFrame) -> Column:
         """This column with what it learns from rows of the warm-up part, beside what it had learnt from others."""
         return self
 
@@ -133,9 +133,9 @@ class Hashed(TextColumn):
     kind = "hashed"
 
     def ids(self) -> pl.Expr:
-        return self.hashed() % self.size
+        return self.hash_text() % self.size
 
-    def hashed(self) -> pl.Expr:
+    def hash_text(self) -> pl.Expr:
         """64 bits."""
         text: Any = pl.col(self.raw).cast(pl.String).fill_null("")
         hashed: pl.Expr = text.nchash.xxh3_64()
@@ -169,7 +169,7 @@ class Growing(Hashed):
         return 1 << 31
 
     def ids(self) -> pl.Expr:
-        hashed = self.hashed()
+        hashed = self.hash_text()
         return (hashed // (1 << 31) if self.high else hashed) % (1 << 31)
 
 
@@ -183,7 +183,7 @@ class Vocabulary(TextColumn):
     size: int = 2
     words: tuple[str, ...] = ()
 
-    def fitted(self, warm: pl.DataFrame) -> Column:
+    def fit(self, warm: pl.DataFrame) -> Column:
         seen = warm.get_column(self.raw).cast(pl.String).drop_nulls().unique().to_list()
         words = sorted({*self.words, *seen} - {*MISSING_WORDS})
         if len(words) > MOST_WORDS:
@@ -234,7 +234,7 @@ class Binned(Column):
     def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
         return read_numbers(values, dtype, self.decimal)
 
-    def fitted(self, warm: pl.DataFrame) -> Column:
+    def fit(self, warm: pl.DataFrame) -> Column:
         if warm.is_empty():
             return self
         low, high = warm.select(self._value().min().alias("low"), self._value().max().alias("high")).row(0)
@@ -276,9 +276,9 @@ class Encoder:
 
     def fit(self, warm: pl.DataFrame) -> Encoder:
         """Learn ranges and vocabularies from the warm-up part, or from one more piece of it."""
-        return Encoder(tuple(c.fitted(warm) for c in self.columns))
+        return Encoder(tuple(c.fit(warm) for c in self.columns))
 
-    def kept(self) -> list[pl.Expr]:
+    def keep(self) -> list[pl.Expr]:
         """What has to be kept of raw rows until the encoder is fitted: ids, in as few bytes as they take, except where
         ids depend on what is learnt. `finish` makes ids of it."""
         return [

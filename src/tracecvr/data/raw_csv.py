@@ -93,7 +93,7 @@ def read_blocks(
     scratch.progress("read", rows, rows)
 
 
-def numbered(frames: Iterable[pl.DataFrame], name: str = "click_id") -> Iterator[pl.DataFrame]:
+def number_rows(frames: Iterable[pl.DataFrame], name: str = "click_id") -> Iterator[pl.DataFrame]:
     """Frames of one file with the number of each row in it, from 0."""
     rows = 0
     for frame in frames:

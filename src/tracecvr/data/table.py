@@ -298,8 +298,8 @@ class ClickTable:
         # An optional column that is lost is noticed, too: the fingerprint is another without it.
         files = {field: path / f"{name}.npy" for field, name in _FILES.items()}
         files = {field: file for field, file in files.items() if field in LEARNER_COLUMNS or file.exists()}
-        columns = {field: column_files.mapped(file) for field, file in files.items()}
-        truth = {name: column_files.mapped(path / f"{TRUTH_PREFIX}{name}.npy") for name in manifest["truth"]}
+        columns = {field: column_files.map_column(file) for field, file in files.items()}
+        truth = {name: column_files.map_column(path / f"{TRUTH_PREFIX}{name}.npy") for name in manifest["truth"]}
         schema = Schema.from_json(manifest["schema"])
         fingerprint = column_files.fingerprint(schema.text, map(column_files.contents_of, files.values()))
         if fingerprint != manifest["fingerprint"]:

@@ -64,11 +64,11 @@ class Logs(Dataset):
         return schemas.load(Path(self.schema))
 
     def check_source(self, source: Path | None) -> None:
-        Rows(self.described, source).opened()
+        Rows(self.described, source).open_files()
 
     def files(self, source: Path | None) -> tuple[Path, ...]:
         described = self.described
-        return described.path, *(file.path for _, file in Rows(described, source).opened())
+        return described.path, *(file.path for _, file in Rows(described, source).open_files())
 
     def carried(self) -> dict[str, str]:
         described = self.described

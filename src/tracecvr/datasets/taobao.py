@@ -13,7 +13,7 @@ from tracecvr.base.files import existing
 from tracecvr.data.dataset import Dataset, RawLog, first_of_each
 from tracecvr.data.encoder import Column, Modulo
 from tracecvr.data.external_sort import Scratch, partition
-from tracecvr.data.raw_csv import Field, numbered, read_blocks
+from tracecvr.data.raw_csv import Field, number_rows, read_blocks
 
 START, END = 1_511_539_200, 1_512_316_800
 """First second of 25 November 2017 and of 4 December, Beijing time: clicks outside are corrupt."""
@@ -86,7 +86,7 @@ class Taobao(Dataset):
 
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
         assert source is not None
-        rows = numbered(read_blocks(source, FIELDS, scratch))
+        rows = number_rows(read_blocks(source, FIELDS, scratch))
         # Every step of the recipe stays with one user, so that any number of users can be taken at a time.
         for raw in partition(rows, "user", existing(source).stat().st_size, scratch):
             yield self._clicks(raw)

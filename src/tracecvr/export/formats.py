@@ -28,7 +28,7 @@ class Format:
 
     needs: tuple[str, ...]
     write: Callable[[ExportedProgram, Path], None]
-    loaded: Callable[[Path], Any]
+    load: Callable[[Path], Any]
 
     def check(self) -> None:
         """Refuse to begin where a package is missing."""
@@ -41,7 +41,7 @@ class Format:
         return {package: version(package) for package in self.needs}
 
 
-def traced(module: nn.Module, example: Inputs) -> ExportedProgram:
+def trace(module: nn.Module, example: Inputs) -> ExportedProgram:
     """The graph of a module, for any number of rows."""
     rows = Dim("batch")
     with quiet(), torch.no_grad():
@@ -72,7 +72,7 @@ def _write_pt2(program: ExportedProgram, path: Path) -> None:
         torch.export.save(program, path)
 
 
-def loaded(file: Path) -> Any:
+def load(file: Path) -> Any:
     import torch
 
     net: Any = torch.export.load(file).module()
@@ -80,8 +80,8 @@ def loaded(file: Path) -> Any:
 
 
 FORMATS = {
-    "onnx": Format(("onnx", "onnxscript", "onnxruntime"), _write_onnx, scorer.loaded),
-    "pt2": Format((), _write_pt2, loaded),
+    "onnx": Format(("onnx", "onnxscript", "onnxruntime"), _write_onnx, scorer.load),
+    "pt2": Format((), _write_pt2, load),
 }
 
 

@@ -25,7 +25,7 @@ class Model:
             raise UserError("the encoder's features are not the model's: the directory holds files of two logs")
 
 
-def opened(folder: Path, version: int | None = None) -> Model:
+def open_model(folder: Path, version: int | None = None) -> Model:
     """The model of a run, or of a store: the version that serves, or another one."""
     if (folder / "store.json").is_file():
         return _of_store(folder, version)

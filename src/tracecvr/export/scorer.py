@@ -23,11 +23,11 @@ class Scorer:
         for column in self.manifest["features"]:
             if "rows" in column:
                 column["row_of"] = dict(zip(*np.load(folder / column["rows"]).tolist(), strict=True))
-        self.models = {name: loaded(folder / model["file"]) for name, model in self.manifest["models"].items()}
+        self.models = {name: load(folder / model["file"]) for name, model in self.manifest["models"].items()}
 
     def ids(self, clicks: list[dict[str, Any]]) -> Any:
         columns = self.manifest["features"]
-        rows = [[identified(column, click[column["raw"]]) for column in columns] for click in clicks]
+        rows = [[identify(column, click[column["raw"]]) for column in columns] for click in clicks]
         return np.array(rows, np.int64).reshape(-1, len(columns))
 
     def predict(self, clicks: list[dict[str, Any]]) -> Any:
@@ -44,7 +44,7 @@ class Scorer:
         return self.models["posterior"](ids=self.ids(clicks), elapsed=np.array(elapsed), age=np.array(age))
 
 
-def identified(column: dict[str, Any], value: Any) -> int:
+def identify(column: dict[str, Any], value: Any) -> int:
     if column["kind"] in ("hashed", "growing"):
         import xxhash
 
@@ -81,7 +81,7 @@ def text(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def loaded(file: Path) -> Any:
+def load(file: Path) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

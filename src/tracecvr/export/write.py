@@ -18,7 +18,7 @@ from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Growing, Hashed, Vocabulary
 from tracecvr.data.table import NEVER, atomic_directory
 from tracecvr.export import scorer
-from tracecvr.export.formats import FORMATS, Format, quiet, traced
+from tracecvr.export.formats import FORMATS, Format, quiet, trace
 from tracecvr.export.model import Model
 from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs
 
@@ -52,7 +52,7 @@ def export(model: Model, name: str, out: Path) -> dict[str, Any]:
     kind.check()
     with atomic_directory(out) as folder:
         models = {q.name: _write(q, model, kind, folder / f"{q.name}.{name}") for q in model_outputs(model.engine)}
-        features = [described(column) | _rows(model, column, folder) for column in model.encoder.columns]
+        features = [describe_column(column) | _rows(model, column, folder) for column in model.encoder.columns]
         write_text(folder / "scorer.py", _scorer(kind))
         write_text(folder / "README.txt", _readme(model, name, "posterior" in models))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
@@ -68,9 +68,9 @@ def _write(question: ModelOutput, model: Model, kind: Format, path: Path) -> dic
     expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
     try:
         with engine.exporting():
-            kind.write(traced(question.module, given[-1]), path)
+            kind.write(trace(question.module, given[-1]), path)
         with quiet():
-            answer = kind.loaded(path)
+            answer = kind.load(path)
         answers = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in given]
     except (OSError, MemoryError):
         raise
@@ -97,7 +97,7 @@ def _untraceable(model: Model, what: str, error: Exception) -> UserError:
     )
 
 
-def described(column: Column) -> dict[str, Any]:
+def describe_column(column: Column) -> dict[str, Any]:
     """All that a scorer has to know of a column."""
     facts = {"kind": column.kind} | asdict(column)
     if isinstance(column, Binned):
@@ -110,7 +110,7 @@ def described(column: Column) -> dict[str, Any]:
 
 def _scorer(kind: Format) -> str:
     """The scorer's source, with the function that loads files of a format."""
-    return getsource(scorer).replace(getsource(scorer.loaded), getsource(kind.loaded))
+    return getsource(scorer).replace(getsource(scorer.load), getsource(kind.load))
 
 
 def _rows(model: Model, column: Column, folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NAMES = ("local", "ray")
 
 
-def chosen(name: str, cores: int, workers: int | None = None, address: str | None = None) -> BenchEngine:
+def choose(name: str, cores: int, workers: int | None = None, address: str | None = None) -> BenchEngine:
     """The engine of that name: `local` with so many workers, or as many as cores; `ray` at an address, or a new one."""
     if name == "local":
         from tracecvr.bench.engines.local import Local

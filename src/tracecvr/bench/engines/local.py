@@ -77,13 +77,13 @@ def _listen(worker: _Worker, state: State) -> bool:
         kind, content = worker.pipe.recv()
     except (EOFError, OSError):
         worker.process.join()
-        state.ended(name, f"the worker process ended with code {worker.process.exitcode}; out of memory, perhaps")
+        state.end(name, f"the worker process ended with code {worker.process.exitcode}; out of memory, perhaps")
         worker.cell = None
         return False
     if kind == "at":
         state.at[name] = content
     else:
-        state.ended(name, content)
+        state.end(name, content)
         worker.cell = None
     return True
 

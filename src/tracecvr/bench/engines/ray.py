@@ -89,7 +89,7 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
             watch(state)
             ended, _ = ray.wait(list(at_work), timeout=1.0)
             for ref in ended:
-                state.ended(at_work.pop(ref), _failure(ref))
+                state.end(at_work.pop(ref), _failure(ref))
             with suppress(GetTimeoutError, RayError):  # its node was lost: it starts again, and is told again
                 progress = ray.get(board.ask.remote(), timeout=1.0)
                 state.at = {name: progress[name] for name in at_work.values() if name in progress}

@@ -27,5 +27,5 @@ class Serial:
             watch(state)
 
         tell("start", 0, 1)
-        state.ended(cell.name, failure_of(cell, bench.out, bench.data, bench.log, tell))
+        state.end(cell.name, failure_of(cell, bench.out, bench.data, bench.log, tell))
         watch(state)

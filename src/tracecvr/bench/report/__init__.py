@@ -40,7 +40,7 @@ from tracecvr.bench.text_tables import Table
 
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     """Draw the report of a bench, finished or not, and each figure as a file of each kind. Returns what was written."""
-    outcome = opened(out)
+    outcome = open_bench(out)
     made = figures(outcome)
     page = _page(outcome, made)
     write_atomically(out / "report.html", lambda draft: _write(draft, page))
@@ -48,7 +48,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     return written + (image_files.save(made, out / "figures", kinds) if kinds else [])
 
 
-def opened(out: Path) -> Outcome:
+def open_bench(out: Path) -> Outcome:
     """What a bench directory holds by now; cells that were finished since its results were written are gathered."""
     if not (out / "bench.json").is_file():
         raise UserError(f"{out}: no bench.json: give the directory that `tracecvr bench` wrote as --out")
@@ -58,7 +58,9 @@ def opened(out: Path) -> Outcome:
     ]
     path = out / "results.parquet"
     known = set(pl.read_parquet(path, columns=["cell"])["cell"]) if path.is_file() else None
-    if known is None or any(cell.name not in known and results.finished(out / "cells" / cell.name) for cell in cells):
+    if known is None or any(
+        cell.name not in known and results.is_finished(out / "cells" / cell.name) for cell in cells
+    ):
         results.write(out, cells)
     return Outcome(out)
 

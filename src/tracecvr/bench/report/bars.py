@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from tracecvr.bench.report.elements import LINE, Drawing, Scale, cut, element, line, plain, text, width_of
+from tracecvr.bench.report.elements import LINE, Drawing, Scale, element, line, plain, shorten, text, width_of
 from tracecvr.bench.report.figure import Bar, Bars, describe
 
 _ROW = 21.0
@@ -24,7 +24,7 @@ def draw(panel: Bars, width: float) -> Drawing:
     scale = Scale(panel.axis, low, high, left, width - room)
     row = _ROW + (LINE if above else 0.0)
     foot = _TOP + row * len(panel.bars)
-    parts = [text(0, 13, cut(panel.title, 1.05 * width), "h")]
+    parts = [text(0, 13, shorten(panel.title, 1.05 * width), "h")]
     for value, label in scale.ticks(max(2, min(int((scale.end - left) / 64), 6))):
         parts.append(line("grid", scale(value), _TOP, scale(value), foot))
         parts.append(text(scale(value), foot + 14, label, "t", "middle"))
@@ -39,7 +39,7 @@ def draw(panel: Bars, width: float) -> Drawing:
 def _bar(panel: Bars, bar: Bar, scale: Scale, top: float, above: bool, width: float) -> Markup:
     middle = top + _ROW / 2
     if above:
-        parts = [text(4, top - 1, cut(bar.name, width - 8), "n")]
+        parts = [text(4, top - 1, shorten(bar.name, width - 8), "n")]
     else:
         parts = [text(scale.start - 7, middle + 4, bar.name, "n", "end")]
     if bar.value is not None:
@@ -56,4 +56,4 @@ def _bar(panel: Bars, bar: Bar, scale: Scale, top: float, above: bool, width: fl
 
 
 def _beside(panel: Bars, bar: Bar) -> str:
-    return bar.text or panel.axis.shown(bar.value)
+    return bar.text or panel.axis.format_value(bar.value)

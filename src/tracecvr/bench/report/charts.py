@@ -13,13 +13,13 @@ from tracecvr.bench.report.elements import (
     Scale,
     apart,
     class_of,
-    cut,
     dash_of,
     element,
     limits,
     line,
     marker,
     plain,
+    shorten,
     swatch,
     text,
     width_of,
@@ -40,7 +40,7 @@ def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
     """A chart of that width; `keys` number the series of its figure, for the page's script."""
     shown = [one for one in chart.series if one.x]
     room = min(max((width_of(one.name) for one in shown), default=0.0), 0.3 * width)
-    names_fit = len({cut(one.name, room) for one in shown}) == len(shown)  # else the legend has to do
+    names_fit = len({shorten(one.name, room) for one in shown}) == len(shown)  # else the legend has to do
     beside = chart.labels and len(shown) > 1 and names_fit
     height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
     if beside:
@@ -60,7 +60,7 @@ def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
 
 
 def _axes(chart: Chart, x: Scale, y: Scale, y_ticks: list[tuple[float, str]]) -> Markup:
-    parts = [text(0, 13, cut(chart.title, 1.05 * x.end), "h")] if chart.title else []
+    parts = [text(0, 13, shorten(chart.title, 1.05 * x.end), "h")] if chart.title else []
     for value, label in y_ticks:
         parts.append(line("grid", x.start, y(value), x.end, y(value)))
         parts.append(text(x.start - 6, y(value) + 4, label, "t", "end"))
@@ -97,7 +97,7 @@ def _series(chart: Chart, one: Series, x: Scale, y: Scale, key: int) -> Markup:
         parts.append(element("polyline", points=points, class_="l", stroke_dasharray=dash_of(one.style)))
     every = 1 if one.area else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
     for n in range((len(at) - 1) % every, len(at), every):
-        tooltip = f"{one.name}, {chart.x.shown(one.x[n])}: {chart.y.shown(one.y[n])}"
+        tooltip = f"{one.name}, {chart.x.format_value(one.x[n])}: {chart.y.format_value(one.y[n])}"
         if one.area:
             size = 1.2 + (x.end - x.start) / 34 * sqrt(one.area[n])
             parts.append(element("circle", element("title", tooltip), cx=at[n][0], cy=at[n][1], r=size, class_="m"))
@@ -118,6 +118,6 @@ def _end_names(shown: Sequence[Series], x: Scale, y: Scale, keys: dict[str, int]
     for at, (end, _, one) in zip(apart([w[0] for w in wanted], y.start), wanted, strict=True):
         lead = line("lead", x(one.x[-1]) + 4, end, x.end + 9, at)
         piece = element("g", swatch(one.style), transform=f"translate({plain(x.end + 11)} {plain(at - 6)})")
-        name = text(x.end + _BESIDE - 2, at + 4, cut(one.name, room), "n")
+        name = text(x.end + _BESIDE - 2, at + 4, shorten(one.name, room), "n")
         parts.append(element("g", lead, piece, name, class_=class_of(one.style), data_k=keys[one.name]))
     return parts

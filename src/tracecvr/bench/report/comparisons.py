@@ -25,7 +25,7 @@ def distances(scene: Scene) -> Figure | None:
     panels += pcoc_bars(scene)
     caption = (
         f"How far each method is from {bound.name}, which learns every label at the click. Shorter is better. "
-        f"Whiskers: {_INTERVAL} of the paired difference, over {_paired_over(outcome)}. Hollow: not statistically "
+        f"Whiskers: {_INTERVAL} of the paired difference, over {_say_pairing(outcome)}. Hollow: not statistically "
         "significant, or no interval. PCOC: predicted over observed conversions; bars begin at 1, where the total is "
         "right."
     )
@@ -78,7 +78,7 @@ def differences(scene: Scene) -> Figure | None:
         panels[1:1] = pcoc_bars(scene)
     against = "the best other row" if against_best(outcome) else "the row that it is a variant of"
     caption = (
-        f"Each row minus {against}, paired. Whiskers: {_INTERVAL} over {_paired_over(outcome)}. Solid: the interval "
+        f"Each row minus {against}, paired. Whiskers: {_INTERVAL} over {_say_pairing(outcome)}. Solid: the interval "
         "excludes zero. Hollow: not statistically significant, or no interval."
     )
     title = "What the addition does" if outcome.suite["layout"] == "pairs" else "What each change does"
@@ -91,7 +91,7 @@ def against_best(outcome: Outcome) -> bool:
     return bool(outcome.suite["layout"] == "comparison")
 
 
-def _paired_over(outcome: Outcome) -> str:
+def _say_pairing(outcome: Outcome) -> str:
     return "judged days, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
 
 

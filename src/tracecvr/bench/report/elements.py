@@ -115,10 +115,10 @@ def width_of(content: str) -> float:
     return sum(8.4 if c.isupper() or c in "mw+=%…" else 4.2 if c in "ijlrtf.,:;'()[]| " else 7.2 for c in content)
 
 
-def cut(content: str, room: float) -> str:
+def shorten(content: str, room: float) -> str:
     """A text, or as much of it as there is room for.
 
-    >>> cut("short", 40), cut("a long one", 40)
+    >>> shorten("short", 40), shorten("a long one", 40)
     ('short', 'a lon…')
     """
     if width_of(content) <= room:

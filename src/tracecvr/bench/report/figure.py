@@ -26,7 +26,7 @@ class Axis:
     origin: int | None = None
     """Of days alone: the Unix time of day 0. With it, days are shown as dates."""
 
-    def shown(self, value: float | None, step: float | None = None) -> str:
+    def format_value(self, value: float | None, step: float | None = None) -> str:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
         if value is None:
             return "n/a"
@@ -45,7 +45,7 @@ class Axis:
         if self.unit == "age":
             inside = [age for age in _AGES if low <= age <= high]
             every = ceil(len(inside) / max(most, 1))
-            return [(age, self.shown(age)) for age in inside[::-1][::every][::-1]]
+            return [(age, self.format_value(age)) for age in inside[::-1][::every][::-1]]
         least = (high - low) / max(most, 1)
         if self.unit == "day":
             step = next((step for step in _DAY_STEPS if step >= least), _step(least))
@@ -54,7 +54,7 @@ class Axis:
         if self.unit == "count":
             step = max(step, 1.0) if high - low > 1 else step
         values = [n * step for n in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-        return [(value, self.shown(value + 0.0, step)) for value in values]
+        return [(value, self.format_value(value + 0.0, step)) for value in values]
 
     def _day(self, value: float, step: float | None) -> str:
         """A date, or a day of the log where dates are unknown; a tick of whole days has no hour."""
@@ -118,7 +118,7 @@ class Chart:
         made = Table(self.title, [self.x.label, *(one.name for one in self.series)])
         known = [dict(zip(one.x, one.y, strict=True)) for one in self.series]
         for x in sorted({x for one in self.series for x in one.x}):
-            made.rows.append([Text(self.x.shown(x)), *(Text(self.y.shown(at.get(x))) for at in known)])
+            made.rows.append([Text(self.x.format_value(x)), *(Text(self.y.format_value(at.get(x))) for at in known)])
         return made
 
 
@@ -156,8 +156,8 @@ class Bars:
         bounded = any(bar.low is not None for bar in self.bars)
         made = Table(self.title, ["", self.axis.label, *([f"{self.interval}, from", "to"] if bounded else [])])
         for bar in self.bars:
-            ends = [Text(self.axis.shown(end)) for end in (bar.low, bar.high)] if bounded else []
-            made.rows.append([Text(bar.name), Text(self.axis.shown(bar.value)), *ends])
+            ends = [Text(self.axis.format_value(end)) for end in (bar.low, bar.high)] if bounded else []
+            made.rows.append([Text(bar.name), Text(self.axis.format_value(bar.value)), *ends])
         return made
 
 
@@ -184,7 +184,7 @@ class Heat:
         made = Table(self.title, ["", *(heading for heading, _ in self.beside), *self.columns])
         for n, (name, row) in enumerate(zip(self.names, self.values, strict=True)):
             texts = [Text(texts[n]) for _, texts in self.beside]
-            made.rows.append([Text(name), *texts, *(Text(self.axis.shown(value)) for value in row)])
+            made.rows.append([Text(name), *texts, *(Text(self.axis.format_value(value)) for value in row)])
         return made
 
 

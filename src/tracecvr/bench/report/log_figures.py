@@ -39,7 +39,7 @@ def _delays(log: dict[str, Any]) -> Figure:
         'What "not yet" hides', x, Axis("share of open clicks", "percent", low=0.0), (lost,), rules, labels=False
     )
     first = [
-        f"{_known_by(ages, conversion, age):.0%} come within {duration(age)}"
+        f"{_share_known(ages, conversion, age):.0%} come within {duration(age)}"
         for age in (HOUR, DAY)
         if age < log["d_max"]
     ]
@@ -52,7 +52,7 @@ def _delays(log: dict[str, Any]) -> Figure:
     return Figure("delays", "Delays, and labels known by age", caption, (known, meaning), columns=2)
 
 
-def _known_by(ages: Sequence[int], share: Sequence[float] | np.ndarray[Any, Any], age: int) -> float:
+def _share_known(ages: Sequence[int], share: Sequence[float] | np.ndarray[Any, Any], age: int) -> float:
     return float(share[max(n for n, known in enumerate(ages) if known <= age)])
 
 

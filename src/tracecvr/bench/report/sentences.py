@@ -240,7 +240,7 @@ def _changes(outcome: Outcome) -> list[Sentence]:
     if not pairs:
         return [Sentence("fact", "No row is finished together with the row that it is compared with.")]
     if len(pairs) > _MOST_ROWS:
-        return [_counted(outcome, pairs, metric) for metric in _metrics_with_direction(outcome)]
+        return [_count_changes(outcome, pairs, metric) for metric in _metrics_with_direction(outcome)]
     return [_change(outcome, line, base) for line, base in pairs]
 
 
@@ -261,7 +261,7 @@ def _change(outcome: Outcome, line: Line, base: Line) -> Sentence:
     return Sentence(mark, f"{line.name} against {base.name}: {_list(parts) or 'no seed in common'}.")
 
 
-def _counted(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
+def _count_changes(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
     verdicts, up = [], 0
     for line, base in pairs:
         difference = outcome.difference(line, base, metric, pooled=False)
@@ -311,7 +311,7 @@ def _forecast(outcome: Outcome) -> list[Sentence]:
 
 def _say_tuning(outcome: Outcome) -> list[Sentence]:
     metric, best = outcome.suite["score"], tune.best(outcome)
-    gained = [line for line in best.values() if tune.chosen(outcome, line)]
+    gained = [line for line in best.values() if tune.settings_of(outcome, line)]
     return [
         Sentence(
             "fact",

@@ -7,7 +7,7 @@ from math import sqrt
 
 from markupsafe import Markup
 
-from tracecvr.bench.report.elements import Drawing, cut, element, plain, text, width_of
+from tracecvr.bench.report.elements import Drawing, element, plain, shorten, text, width_of
 from tracecvr.bench.report.figure import Heat, describe
 
 _ROW, _TITLE, _BELOW = 20.0, 20.0, 22.0
@@ -29,7 +29,7 @@ def draw(panel: Heat, width: float) -> Drawing:
     left = names + sum(sides)
     size = (width - left - (0.7 * longest if slanted else 2.0)) / max(len(panel.columns), 1)
     top = _TITLE + (0.75 if slanted else 1.0) * longest + 6
-    parts = [text(0, 13, cut(panel.title, 1.05 * width), "h")]
+    parts = [text(0, 13, shorten(panel.title, 1.05 * width), "h")]
     for n, heading in enumerate(panel.columns):
         turn = f"translate({plain(left + size * (n + 0.5) + 3)} {plain(top - 6)}) rotate({-45 if slanted else -90})"
         parts.append(element("text", heading, transform=turn, class_="t"))
@@ -38,11 +38,11 @@ def draw(panel: Heat, width: float) -> Drawing:
     parts += [text(edge, top - 6, heading, "t", "end") for edge, (heading, _) in columns]
     for row, name in enumerate(panel.names):
         base = top + _ROW * row + 14
-        parts.append(text(names - _GAP, base, cut(name, names - _GAP), "n", "end"))
+        parts.append(text(names - _GAP, base, shorten(name, names - _GAP), "n", "end"))
         parts += [text(edge, base, texts[row], "v", "end") for edge, (_, texts) in columns]
         parts += [_square(panel, row, n, left + size * n, base - 14, size) for n in range(len(panel.columns))]
     foot = top + _ROW * len(panel.names)
-    parts.append(text(0, foot + 15, cut(panel.axis.label, width), "a"))
+    parts.append(text(0, foot + 15, shorten(panel.axis.label, width), "a"))
     return Drawing(width, foot + _BELOW, describe(panel), Markup("").join(parts))
 
 
@@ -52,7 +52,7 @@ def _widest(texts: Sequence[str]) -> float:
 
 def _square(panel: Heat, row: int, column: int, x: float, y: float, size: float) -> Markup:
     value, light = panel.values[row][column], panel.light[row][column]
-    tooltip = element("title", f"{panel.names[row]}, {panel.columns[column]}: {panel.axis.shown(value)}")
+    tooltip = element("title", f"{panel.names[row]}, {panel.columns[column]}: {panel.axis.format_value(value)}")
     strength = 0.0 if value is None else 0.65 * sqrt(min(max(value / panel.top, 0.0), 1.0))
     shape = {"x": x + 1, "y": y + 1, "width": size - 2, "height": _ROW - 2}
     opacity = None if light else f"{strength:.2f}"

@@ -35,11 +35,11 @@ def swatch(style: int) -> Markup:
 
 def panels(figure: Figure, width: float, columns: int, keys: dict[str, int] | None = None) -> list[Drawing]:
     """All panels of a figure, for so many side by side; `keys` number the series of its page."""
-    keys = numbered(figure) if keys is None else keys
+    keys = number_series(figure) if keys is None else keys
     return [draw(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
 
 
-def numbered(figure: Figure) -> dict[str, int]:
+def number_series(figure: Figure) -> dict[str, int]:
     """The number of each series: the same in all panels and in the legend."""
     return {name: number for number, name in enumerate(figure.names())}
 

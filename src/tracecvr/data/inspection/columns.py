@@ -144,7 +144,7 @@ class Sampled:
         return self.files[0].path.name if len(self.files) == 1 else f"{len(self.files)} files of {self.topic!r}"
 
 
-def sampled(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sampled:
+def sample(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sampled:
     """Look at every row of files and keep a sample of them."""
     there = {file.path: set(file.columns()) for file in group}
     every_column = dict.fromkeys(name for file in group for name in file.columns())
@@ -159,14 +159,14 @@ def sampled(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sam
         raise UserError(f"{group[0].path}: no rows: there is nothing to look at")
     frame = pl.concat(kept, how="vertical_relaxed")
     folders = {name for file in group for name in file.folder_columns}
-    profiles = {name: replace(profiled(frame[name]), of_folder=name in folders) for name in names}
+    profiles = {name: replace(profile(frame[name]), of_folder=name in folders) for name in names}
     partial = {name: f"not in every file: {file} lacks it" for name, file in lacking.items() if file is not None}
     return Sampled(group, topic, given, rows, profiles, partial)
 
 
 def sniff(path: Path) -> LogFile:
     """The file with the separator that its first lines have most of, and whether its first line is a header."""
-    file = files.opened(path)
+    file = files.open_file(path)
     if not file.is_text:
         return file
     lines = file.first_lines(50)
@@ -186,7 +186,7 @@ def _is_value(cell: str) -> bool:
     )
 
 
-def profiled(values: pl.Series) -> Profile:
+def profile(values: pl.Series) -> Profile:
     """What a column holds."""
     if values.dtype.is_nested() or values.dtype == pl.Binary:
         return Profile(values.name, values, values.null_count(), 0)
@@ -279,7 +279,7 @@ def _extent(seconds: pl.Series) -> float:
     return float(high - low)  # type: ignore[operator]
 
 
-def shown(columns: Sequence[Profile]) -> list[tuple[str, str, str]]:
+def describe_columns(columns: Sequence[Profile]) -> list[tuple[str, str, str]]:
     """Name, what it seems to hold, and examples, for people."""
     return [(one.name, _words(one), one.examples()) for one in columns]
 

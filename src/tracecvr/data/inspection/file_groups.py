@@ -24,13 +24,13 @@ _PLAIN = {"part", "data", "export", "log", "logs", "file", "chunk"}
 def sample_tables(given: Sequence[str], said: Mapping[str, str]) -> list[Sampled]:
     """The tables of a log that is given by files, folders or patterns; `said`: what the rows of a file are."""
     if said:
-        return [columns.sampled([columns.sniff(Path(name))], topic, (name,)) for name, topic in said.items()]
+        return [columns.sample([columns.sniff(Path(name))], topic, (name,)) for name, topic in said.items()]
     by_name = {name: matching_files(name, Path()) for name in given}
     paths = dict.fromkeys(path for matches in by_name.values() for path in matches)
     files = [columns.sniff(path) for path in paths]
     if len({(file.separator, file.header) for file in files if file.is_text}) > 1:
         raise UserError("text files of one log have to agree in their separator and in whether they have a header")
-    return [columns.sampled(group, _topic_of(group), _shortest(group, by_name)) for group in _groups(files)]
+    return [columns.sample(group, _topic_of(group), _shortest(group, by_name)) for group in _groups(files)]
 
 
 def _groups(files: Sequence[LogFile]) -> list[Sequence[LogFile]]:

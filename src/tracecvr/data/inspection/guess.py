@@ -1,4 +1,4 @@
-"""What a log seems to be, and the rules that all shapes of logs share: ids, features, amounts, which action is first."""
+"""What a log seems to be, and the rules that all shapes share: ids, features, amounts, which action is first."""
 
 from __future__ import annotations
 

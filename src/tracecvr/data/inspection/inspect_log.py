@@ -49,7 +49,8 @@ class Inspection:
         return {
             "schema": self.toml,
             "columns": [
-                dict(zip(("name", "holds", "examples"), row, strict=True)) for row in columns.shown(self.columns)
+                dict(zip(("name", "holds", "examples"), row, strict=True))
+                for row in columns.describe_columns(self.columns)
             ],
             "shape": self.guess.shape,
             "doubts": self.doubts,

@@ -70,7 +70,7 @@ class Measured:
         """Times that are far from the others, and actions that never come without a conversion before them: they may
         be what takes it back."""
         far = [
-            f"{_counted(count, what)} with a time that is far from all others: taken for a mistake, and dropped (see "
+            f"{_say_count(count, what)} with a time that is far from all others: taken for a mistake, and dropped (see "
             "`earliest` and `latest` in [time])"
             for what, count in self.outliers.items()
             if count
@@ -164,7 +164,7 @@ def measure(schema: LogSchema, progress: Progress) -> Measured:
     label = every[schema.names[0]].is_not_null()
     leaks = {c.raw: why for c in schema.features if (why := leak(every[c.raw], label))}
     inside = every.filter(pl.col("click_ts").is_between(first, last)).sort("click_ts")
-    unseen = {c.raw: _unseen(inside[c.raw]) for c in schema.features}
+    unseen = {c.raw: _share_unseen(inside[c.raw]) for c in schema.features}
     values = {c.raw: inside[c.raw].n_unique() for c in schema.features}
     return Measured(first, last, seen, clicks, sorted_delays, leaks, after, outliers, unseen, values)
 
@@ -219,7 +219,7 @@ class _Days:
 _SUMMARY = (pl.len().cast(pl.Int64).alias("n"), pl.col("t").min().alias("low"), pl.col("t").max().alias("high"))
 
 
-def _counted(count: int, what: str) -> str:
+def _say_count(count: int, what: str) -> str:
     return f"{count:,} {what.removesuffix('s') if count == 1 else what}"
 
 
@@ -228,7 +228,7 @@ def _extreme(value: object) -> int:
     return value
 
 
-def _unseen(in_order: pl.Series) -> float:
+def _share_unseen(in_order: pl.Series) -> float:
     """The share of the later half of a column whose value is nowhere in the earlier half."""
     half = len(in_order) // 2
     later = in_order[half:].drop_nulls()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
-from tracecvr.data.inspection.columns import Profile, Sampled, profiled
+from tracecvr.data.inspection.columns import Profile, Sampled, profile
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ NOTHING_SAID = Said()
 
 
 def _as_time(one: Profile, what: str) -> Profile:
-    known = profiled(one.values.alias("time"))
+    known = profile(one.values.alias("time"))
     if known.unit is None:
         raise UserError(
             f"{what}: column {one.name!r} does not hold times, such as {one.examples() or 'nothing'}: expected "
@@ -82,7 +82,7 @@ def _as_id(one: Profile, what: str) -> Profile:
 
 
 def _as_delay(one: Profile, what: str) -> Profile:
-    known = profiled(one.values.alias("delay"))
+    known = profile(one.values.alias("delay"))
     if not known.number:
         raise UserError(f"{what}: column {one.name!r} is not a number of seconds from the click to the conversion")
     return replace(known, name=one.name)

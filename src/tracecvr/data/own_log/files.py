@@ -139,7 +139,7 @@ class LogFile:
         return UserError(f"{self.path}: not readable as {kind} ({reason}); correct the file")
 
 
-def opened(path: Path, separator: str = ",", header: bool = True) -> LogFile:
+def open_file(path: Path, separator: str = ",", header: bool = True) -> LogFile:
     """A file that is what it seems to be: Parquet by its first bytes, else text."""
     start = head(path)
     if start == b"PAR1":

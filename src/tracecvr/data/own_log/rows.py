@@ -38,7 +38,7 @@ class Rows:
     counts: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def opened(self) -> list[tuple[File, LogFile]]:
+    def open_files(self) -> list[tuple[File, LogFile]]:
         """Every file of the log with what the schema says of it; `source` stands for files that it says nothing of."""
         schema = self.schema
         kinds = schema.files
@@ -49,7 +49,7 @@ class Rows:
         if not kinds:
             raise UserError(f"{schema.path}: no files: name them (files = [...]), or give --source")
         return [
-            (kind, files.opened(path, schema.separator, schema.header))
+            (kind, files.open_file(path, schema.separator, schema.header))
             for kind in kinds
             for given in kind.path
             for path in files.matching_files(given, schema.path.parent / schema.folder)
@@ -58,7 +58,7 @@ class Rows:
     def clicks(self) -> Iterator[pl.DataFrame]:
         """A row per click: those that have a time and, if there are ids, one."""
         schema = self.schema
-        for kind, file in self.opened():
+        for kind, file in self.open_files():
             key, at = kind.id or schema.click.id, kind.time or schema.click.time
             followed = [name for a in schema.kinds for name in (a.time, a.delay, a.label, a.amount) if name]
             for frame in self._batches(file, [*key, at, *followed]):
@@ -78,7 +78,7 @@ class Rows:
         """A row per event that has an id, a time and a meaning."""
         schema = self.schema
         words = [schema.click.event, *(action.event for action in schema.kinds)]
-        for kind, file in self.opened():
+        for kind, file in self.open_files():
             key, at = kind.id or schema.click.id, kind.time or schema.click.time
             column = "" if kind.event else kind.type or schema.click.type
             if not column and kind.event not in words:
@@ -113,7 +113,7 @@ class Rows:
 
     def given_ids(self) -> pl.LazyFrame | None:
         """Ids as text (`given_id`) by their keys (`click_id`); None if there are none, or whole numbers."""
-        click, keys = self.schema.click, [(kind.id or self.schema.click.id, file) for kind, file in self.opened()]
+        click, keys = self.schema.click, [(kind.id or self.schema.click.id, file) for kind, file in self.open_files()]
         if click.whole_ids or not all(key for key, _ in keys):
             return None
         ids = pl.concat([file.scan.select(*self._id(key)) for key, file in keys]).drop_nulls()
@@ -221,7 +221,7 @@ class Rows:
         return int(frame["_row"][index]) - self.first + 1
 
     def _with_ids(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return self._kept(frame, pl.col("_id").is_not_null(), "null_click_id")
+        return self._keep(frame, pl.col("_id").is_not_null(), "null_click_id")
 
     def _check_ids(self, file: LogFile, frame: pl.DataFrame, key: tuple[str, ...]) -> None:
         if not self.schema.click.whole_ids:
@@ -240,17 +240,17 @@ class Rows:
     def _with_moment(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Events that have a time."""
         action = (pl.col("_kind") == 0) | pl.col("_ts").is_not_null()
-        frame = self._kept(frame, action, "null_action_time")
-        return self._kept(frame, pl.col("_ts").is_not_null(), "null_click_time")
+        frame = self._keep(frame, action, "null_action_time")
+        return self._keep(frame, pl.col("_ts").is_not_null(), "null_click_time")
 
     def _with_times(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Clicks that have a time: a conversion without it is one without a click."""
         clicked = pl.col("_click").is_not_null()
         orphan = frame.filter(~clicked & pl.col("_0").is_not_null())
         self.drop("conversion_without_click", orphan, self.schema.defects.conversion_without_click)
-        return self._kept(frame.filter(clicked | pl.col("_0").is_null()), clicked, "null_click_time")
+        return self._keep(frame.filter(clicked | pl.col("_0").is_null()), clicked, "null_click_time")
 
-    def _kept(self, frame: pl.DataFrame, sound: pl.Expr, reason: str) -> pl.DataFrame:
+    def _keep(self, frame: pl.DataFrame, sound: pl.Expr, reason: str) -> pl.DataFrame:
         kept = frame.filter(sound)
         if len(kept) < len(frame):
             self.drop(reason, frame.filter(~sound), self.schema.defects.null)
