@@ -86,9 +86,6 @@ def test_one_seed_is_judged_over_days(tmp_path: Path) -> None:
     assert behind["regret_low"] > 0
     assert bound["regret"] < 0  # better, but not a candidate
     assert (bound["best"], bound["near_best"]) == (False, None)
-    assert [row(frame, label)["share"] for label in ("Pretrain", "Oracle")] == pytest.approx([0, 1])
-    assert best["share"] == pytest.approx(0.8, abs=0.05)
-    assert best["share_low"] < best["share"] < best["share_high"]
 
 
 def test_several_seeds_are_paired(tmp_path: Path) -> None:
@@ -98,15 +95,8 @@ def test_several_seeds_are_paired(tmp_path: Path) -> None:
     assert row(frame, "TRACE")["regret"] == 0
     assert row(frame, "DEFER")["regret"] == pytest.approx(0)
     assert frame.filter("near_best")["label"].to_list() == ["DEFER", "TRACE"]
-    assert row(frame, "TRACE")["share"] == pytest.approx(0.8)
     assert frame["over"].unique().to_list() == ["seeds"]
     assert row(frame, "DEFER")["pcoc"] == pytest.approx(1.58)
-
-
-def test_a_share_needs_an_oracle_that_is_better(tmp_path: Path) -> None:
-    frame = measured(tmp_path, {"Pretrain": (0.75,), "TRACE": (0.78,), "Oracle": (0.74,)})
-    assert frame["share"].null_count() == 3
-    assert frame["excess"].null_count() == 3  # nothing is known of the truth
 
 
 def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: Path) -> None:

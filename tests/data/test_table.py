@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,23 @@ def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
     assert sorted((p.name, p.stat().st_mtime_ns) for p in path.iterdir()) == before
 
 
-@pytest.fixture
+@contextmanager
 def small_disk() -> Iterator[None]:
     """Files end at 5 kB, as on a disk that is full."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.usefixtures("small_disk")
 def test_nothing_is_left_of_a_table_that_could_not_be_written(tmp_path: Path) -> None:
     dataset = Synthetic(clicks=2_000)
     made = prepared.prepare(dataset, None)
-    with pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):
+    with small_disk(), pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):
         save_prepared(made, dataset, tmp_path / "table")
-    with pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):
+    with small_disk(), pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):
         prepared.prepare_to(tmp_path / "table", dataset, None)
     assert list(tmp_path.iterdir()) == []
 
