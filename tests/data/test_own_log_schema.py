@@ -79,7 +79,7 @@ def test_a_schema_by_hand(tmp_path: Path) -> None:
         ('split = "5d"', 'split = "50d"', "leaves no stream: clicks run from 0"),
         ('split = "5d"', 'split = "0s"', "'split' is 0"),
         ('kind = "hashed"', 'kind = "hash"', r"\[features\] site: expected"),
-        ("size = 8", "size = 0", "size is 0"),
+        ("size = 8", "size = 0", "'size' is 0"),
         ("site = {", "place = {", "column 'place' is missing"),
         ('site = {kind = "hashed", size = 8}', "", "no features"),
         ("[[action]]", "[action]", r"written \[\[action\]\]"),

@@ -158,10 +158,15 @@ class File:
 
 
 @dataclass(frozen=True)
-class _Growth:
+class _Rule:
+    """How a column becomes a feature; which keys a kind has: `_KINDS`."""
+
+    kind: str = option("", "vocabulary, growing, hashed or binned")
+    size: int = option(2**20, "number of ids; of a growing column, rows at most", low=1, high=2**31 - 1)
+    scale: str = option("linear", "width of bins", choices=("linear", "log"))
+    decimal: str = option(".", "what stands before decimals", choices=(".", ","))
     after: int = option(5, "clicks after which a value gets a row of its own", low=1)
     forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
-    size: int = option(2**20, "rows at most", low=2, high=2**31)
 
 
 @dataclass(frozen=True)
@@ -255,36 +260,26 @@ def _check_kinds(path: Path, tables: Mapping[str, Any]) -> None:
             raise UserError(f"{path}: {name!r} is {table!r}: expected a table, written {heading}")
 
 
-def _growing(name: str, rule: dict[str, Any], where: str) -> Column:
-    if set(rule) - {"kind", "after", "forget", "size"}:
-        raise UserError(f'{where}: expected {{kind = "growing", after = 5, forget = "60d"}}, found {rule!r}')
-    growth = filled(_Growth, {key: value for key, value in rule.items() if key != "kind"}, where)
-    return Growing(name, growth.size, after=growth.after, forget=growth.forget)
-
-
-_FEATURE_KEYS = {"vocabulary": {"kind"}, "hashed": {"kind", "size"}, "binned": {"kind", "size", "scale", "decimal"}}
+_KINDS: dict[str, tuple[type[Column], tuple[str, ...], tuple[str, ...]]] = {
+    "vocabulary": (Vocabulary, (), ()),
+    "growing": (Growing, (), ("after", "forget", "size")),
+    "hashed": (Hashed, ("size",), ()),
+    "binned": (Binned, ("size",), ("scale", "decimal")),
+}
+"""Of each kind of feature: the column that it is, keys that it needs, and keys that it may have."""
 
 
 def _column(name: str, rule: Any, where: str) -> Column:
     kind = rule.get("kind") if isinstance(rule, dict) else None
-    if kind == "growing":
-        return _growing(name, rule, where)
-    if kind not in _FEATURE_KEYS or set(rule) - _FEATURE_KEYS[kind]:
+    make, needed, more = _KINDS.get(kind or "", (Column, (), ()))
+    if kind not in _KINDS or set(rule) - {"kind", *needed, *more} or set(needed) - set(rule):
         raise UserError(
-            f'{where}: expected {{kind = "vocabulary"}}, {{kind = "growing"}}, {{kind = "hashed", size = 64}} or '
-            f'{{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." or ","}}, found {rule!r}'
+            f'{where}: expected {{kind = "vocabulary"}}, {{kind = "growing", after = 5, forget = "60d"}}, '
+            f'{{kind = "hashed", size = 64}} or {{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." '
+            f'or ","}}, found {rule!r}'
         )
-    if kind == "vocabulary":
-        return Vocabulary(name)
-    size, scale = rule.get("size"), rule.get("scale", "linear")
-    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size < 2**31:
-        raise UserError(f"{where}: size is {size!r}: give the number of ids")
-    if scale not in ("linear", "log"):
-        raise UserError(f"{where}: scale is {scale!r}: choose linear or log")
-    decimal = rule.get("decimal", ".")
-    if decimal not in (".", ","):
-        raise UserError(f"{where}: decimal is {decimal!r}: choose '.' or ','")
-    return Hashed(name, size) if kind == "hashed" else Binned(name, size, scale=scale, decimal=decimal)
+    checked = filled(_Rule, rule, where)
+    return make(name, **{key: getattr(checked, key) for key in (*needed, *more)})
 
 
 def _check_action(where: str, action: ActionColumns, events: bool) -> None:
