@@ -128,7 +128,7 @@ def test_cells_that_are_missing_are_counted_and_pairs_are_those_that_both_have(t
 def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     trials = [{}, {"learning_rate": "0.0001"}, {"learning_rate": "0.01"}]
     rows = [row(m, m, name=f"{m}-{trial}", variant=f"trial {trial}") for m in ("fnw", "trace") for trial in range(3)]
-    asked = {"layout": "tune", "trials": trials, "score": "nll", "learning": "ours"}
+    asked = {"layout": "tune", "trials": trials, "score": "nll", "learning": "ours", "settings": {}}
     figures = [[0.5, 0.5], [0.4, 0.4], [0.3, 0.6], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]
     judged = {"from": 3 * DAY, "until": 10 * DAY}
     out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, fingerprint="f", judged=judged)
