@@ -113,21 +113,6 @@ def test_another_bench_in_the_directory_is_refused(folder: Path, undisturbed: Pa
         pass
 
 
-def test_a_bench_of_old_that_says_nothing_of_learning_goes_on(folder: Path, undisturbed: Path) -> None:
-    path, request = undisturbed / "bench.json", request_for(folder, "fails")
-    text = path.read_text()
-    content = json.loads(text)
-    assert content["suite"].pop("learning") == "ours"
-    path.write_text(json.dumps(content))
-    with hold_bench(request, undisturbed) as bench:
-        assert len(bench.cells) == 5
-    papers = replace(request, suite=suite.with_learning(request.suite, "paper"))
-    message = "suite.learning is 'ours' there, 'paper' here"
-    with pytest.raises(UserError, match=message), hold_bench(papers, undisturbed):
-        pass
-    path.write_text(text)
-
-
 def test_the_papers_table_is_learnt_as_in_the_paper_or_as_we_do(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

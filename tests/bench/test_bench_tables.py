@@ -131,7 +131,7 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     asked = {"layout": "tune", "trials": trials, "score": "nll", "learning": "ours", "settings": {}}
     figures = [[0.5, 0.5], [0.4, 0.4], [0.3, 0.6], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]
     judged = {"from": 3 * DAY, "until": 10 * DAY}
-    out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, fingerprint="f", judged=judged)
+    out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, tuned={}, fingerprint="f", judged=judged)
     tune.write(out)
     chosen = tuned.load(out / "tuned.toml")
     assert chosen.settings == {"fnw": trials[1], "trace": {}}  # fnw's second; trace's own defaults
