@@ -33,7 +33,7 @@ from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.store.store import Settings, Store
 
 BATCH = 100
@@ -176,7 +176,7 @@ def _made(size: Size) -> Iterator[dict[str, Any]]:
 
 def _learn(folder: Path, notes: Path) -> None:
     """Learn for ever, and note each tick."""
-    with opened(Store.open(folder)) as learner, notes.open("w") as out:
+    with open_learner(Store.open(folder)) as learner, notes.open("w") as out:
         while True:
             start = time.monotonic()
             tick = learner.tick()

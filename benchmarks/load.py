@@ -38,7 +38,7 @@ from tracecvr.data import prepared
 from tracecvr.methods.trace import Trace
 from tracecvr.online.client import Client
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.service.auth import new_token
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.serve import Address, serve
@@ -269,7 +269,7 @@ def learn(folder: Path, ticks: int) -> list[tuple[float, float]]:
     if ticks:
         os.nice(5)  # as `serve` has it; the warm-up is in nobody's way
     times: list[tuple[float, float]] = []
-    with opened(Store.open(folder)) as learner:
+    with open_learner(Store.open(folder)) as learner:
         while len(times) < ticks:
             since = time.monotonic()
             if learner.tick() is not None:

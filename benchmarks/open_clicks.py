@@ -35,9 +35,9 @@ from tracecvr.data.table import Ints
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.client import Client
-from tracecvr.online.learner.learner import Tick, opened
+from tracecvr.online.learner.learner import Tick, open_learner
 from tracecvr.online.ledger.ledger import MATURE, Ledger
-from tracecvr.online.log.event_log import Accepted, EventLog
+from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Event, body_of
 from tracecvr.online.store.store import Settings, Store
 
@@ -60,7 +60,7 @@ def made(folder: Path, clicks: int, hourly: int, method: str) -> Store:
 
 def fill(store: Store, clicks: int, hourly: int) -> int:
     """Let the learner have learnt the stream up to where so many clicks are open; how many intervals that took."""
-    with opened(store) as learner:
+    with open_learner(store) as learner:
         ledger, log = learner.ledger, store.log()
         done = clicks // hourly
         end = store.grid.bounds(done)[0]
@@ -68,7 +68,6 @@ def fill(store: Store, clicks: int, hourly: int) -> int:
             _fill_interval(ledger, log, first, min(hourly, clicks - first), hourly, end)
         ledger.done = done
         log.close_until(end)
-        learner.prequential.keep(clicks)
         learner._save(done, Tick(done - 1, 0, 0, 0.0, ""), {})
         log.close()
         return done
@@ -94,7 +93,10 @@ def _fill_interval(ledger: Ledger, log: EventLog, first: int, size: int, hourly:
     ledger.files.flush()
     body = body_of([1] * len(features))
     facts = zip(range(first + 1, first + size + 1), block["click_id"].tolist(), ts.tolist(), strict=True)
-    log.put_back([Accepted(pos, f"c{key}", 0, key, at, at, None, body, None, None, None) for pos, key, at in facts])
+    rows = [(pos, f"c{key}", key, at, at, body) for pos, key, at in facts]
+    with log._transaction():
+        insert = "INSERT INTO events(pos, event, kind, click, ts, seen, body) VALUES(?, ?, 0, ?, ?, ?, ?)"
+        log._db.executemany(insert, rows)
 
 
 def _ids(number: Ints) -> Ints:
@@ -132,7 +134,7 @@ def learner(folder: str) -> None:
     """Be a learner that says, in lines of JSON, what it took to be ready, and then, for each line that it is sent, what
     a tick took."""
     since = time.monotonic()
-    with opened(Store.open(Path(folder))) as learning:
+    with open_learner(Store.open(Path(folder))) as learning:
         _say({"ready_s": time.monotonic() - since} | _used())
         for _ in sys.stdin:
             before, since = _used(), time.monotonic()

@@ -11,7 +11,7 @@ import pytest
 from livestore import Made, base, finish, learnt, made, send, the_events
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.monitor.monitor import TEXTS
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.status import status_of
@@ -49,7 +49,7 @@ def test_while_it_holds_nothing_is_learnt_and_a_replay_holds_as_well(made: Made)
     store = made("vanilla", HOLD)
     send(store, events_without_conversions(store))
     finish(store)
-    with opened(store) as learner:
+    with open_learner(store) as learner:
         held = []
         while (tick := learner.tick()) is not None:
             held += [tick.events] if learner.watch.monitor.outages(tick.number) and tick.clicks else []

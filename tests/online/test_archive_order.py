@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from livestore import Made, learnt, send, the_events
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.learner import archive
-from tracecvr.online.learner.archive import WholeLog, archived, compact, erase
+from tracecvr.online.learner.archive import WholeLog, compact, erase
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -27,32 +27,35 @@ def ready(made: Made, hourly: Path) -> Store:
     return store
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[[], Any]) -> list[threading.Thread]:
-    """Let something else begin when a function of the archive is called first; it gets half a second."""
-    plain = getattr(archive, name)
-    threads: list[threading.Thread] = []
+def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> Callable[[], Any]:
+    """Let something else begin between the moment when events are read and the moment when they are written elsewhere.
+    It gets two seconds, more than it needs. Returns how to wait for its result."""
+    plain, pool = WholeLog._write, ThreadPoolExecutor(1)
+    begun: list[Future[Any]] = []
 
-    def call(*given: Any) -> Any:
-        if not threads:
-            threads.append(threading.Thread(target=work))
-            threads[0].start()
-            threads[0].join(0.5)
+    def write(*given: Any) -> Any:
+        if not begun:
+            begun.append(pool.submit(work))
+            wait(begun, 2)
         return plain(*given)
 
-    monkeypatch.setattr(archive, name, call)
-    return threads
+    monkeypatch.setattr(WholeLog, "_write", write)
+    return lambda: begun[0].result(60)
+
+
+def archived(store: Store) -> pl.DataFrame:
+    return pl.concat([pl.read_parquet(path) for path in (store.folder / "archive").glob("*")])
 
 
 def test_an_erasure_next_to_a_compaction_leaves_nothing(
     made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ready(made, hourly)
-    threads = meanwhile(monkeypatch, "_write", lambda: erase(store, "u3"))
+    result = meanwhile(monkeypatch, lambda: erase(store, "u3"))
     assert compact(store, store.engine().memory) > 100
-    threads[0].join()
-    kept = pl.concat([pl.read_parquet(path) for path in archived(store)])
-    assert len(kept) > 100
-    assert not len(kept.filter(pl.col("user") == "u3"))
+    result()
+    assert len(archived(store)) > 100
+    assert not len(archived(store).filter(pl.col("user") == "u3"))
     assert not [row for row in store.log().since(0, 10**6) if row.user == "u3"]
 
 
@@ -60,47 +63,63 @@ def test_two_compactions_move_each_event_once(made: Made, hourly: Path, monkeypa
     store = ready(made, hourly)
     monkeypatch.setattr(archive, "_BLOCK", 200)
     before = len(store.log().since(0, 10**6))
-    threads = meanwhile(monkeypatch, "_write", lambda: compact(store, store.engine().memory))
-    compact(store, store.engine().memory)
-    threads[0].join()
-    moved = pl.concat([pl.read_parquet(path) for path in archived(store)])["event_id"].to_list()
+    result = meanwhile(monkeypatch, lambda: compact(store, store.engine().memory))
+    count = compact(store, store.engine().memory) + result()
+    moved = archived(store)["event_id"].to_list()
     left = [row.event for row in store.log().since(0, 10**6)]
-    assert len(moved) > 200
+    assert len(moved) == count > 200
     assert len({*moved, *left}) == len(moved) + len(left) == before
     assert verify_log(store).same
+
+
+def test_an_erasure_that_was_killed_is_repeated(made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ready(made, hourly)
+    compact(store, store.engine().memory)
+    for moment in ("_write", "remove_unlisted"):
+        with monkeypatch.context() as patch:
+            patch.setattr(WholeLog, moment, lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                erase(store, "u3")
+        assert verify_log(store).intervals
+    erase(store, "u3")
+    assert not len(archived(store).filter(pl.col("user") == "u3"))
+    assert len(list((store.folder / "archive").glob("*"))) == len(WholeLog(store).files())
 
 
 def test_who_reads_while_events_move_misses_none(made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The archive is looked at after the database: what has left it by then is there."""
     store = ready(made, hourly)
-    log = WholeLog(store)
+    log, plain = WholeLog(store), WholeLog.files
     bounds = store.grid.bounds(1)
     expected, known = log.between(*bounds), log.next_known(bounds[0])
-    for ask, answer in ((lambda: log.between(*bounds), expected), (lambda: log.next_known(bounds[0]), known)):
-        with monkeypatch.context() as patch:
-            plain = archive.archived
-            calls: list[int] = []
 
-            def listed(of: Store, plain: Any = plain, calls: list[int] = calls) -> list[Path]:
-                if not calls:
-                    calls.append(1)
-                    before: list[Path] = plain(of)
-                    compact(store, store.engine().memory)
-                    return [*before, *(path for path in plain(of) if path not in before)]
-                return list(plain(of))
+    def list_later(ours: WholeLog) -> Any:
+        if ours is log:
+            compact(store, store.engine().memory)
+        return plain(ours)
 
-            patch.setattr(archive, "archived", listed)
-            assert ask() == answer
-    assert archived(store)
+    monkeypatch.setattr(WholeLog, "files", list_later)
+    assert log.between(*bounds) == expected
+    assert log.next_known(bounds[0]) == known
+    assert plain(log)
+
+
+def test_who_reads_a_file_that_an_erasure_has_written_anew_gets_the_new_one(made: Made, hourly: Path) -> None:
+    store = ready(made, hourly)
+    compact(store, store.engine().memory)
+    log = WholeLog(store)
+    (file, *_) = log.files()
+    erase(store, "u3")
+    assert "u3" not in log.read(file)["user"].to_list()
 
 
 def test_damage_of_the_archive_is_not_hashed_anew(made: Made, hourly: Path) -> None:
     store = ready(made, hourly)
     compact(store, store.engine().memory)
-    path = archived(store)[0]
+    path = next((store.folder / "archive").glob("*"))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match="is damaged: copy it from where the store is whole"):
-        erase(store, "u3")
-    assert archive.problem(path)
+    for _ in range(2):
+        with pytest.raises(UserError, match="is damaged: copy it from where the store is whole"):
+            erase(store, "u3")

@@ -14,7 +14,7 @@ from tracecvr.base import metrics
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.online.client import Client
 from tracecvr.online.learner.archive import compact, erase
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.status import status_of, ticks_of, versions_of
@@ -116,21 +116,21 @@ def test_figures_are_the_same_however_often_the_learner_is_started(made: Made, h
         archived += compact(store, store.engine().memory)
     assert archived
     told = told_of(store)
-    for path in [*(store.folder / "models").glob("0*"), store.folder / "prequential.f32"]:
+    for path in (store.folder / "models").glob("0*"):
         path.unlink()
     assert told_of(store) == told
     assert told["mature"]["as_served"]["clicks"] == exact(store, store.log().closed())[1] > 100
 
 
 def stopped(store: Store) -> bool:
-    with opened(store) as learner:
+    with open_learner(store) as learner:
         return any(learner.tick() is None for _ in range(17))
 
 
 def told_of(store: Store) -> dict[str, Any]:
     learnt(store)
-    newest = Versions(store.folder, store.settings.keep).listed()[-1]
-    return {name: newest[name] for name in ("mature", "window", "recent", "by_version", "vitals", "weights", "scored")}
+    newest = Versions(store.folder, store.settings.keep).manifests()[-1]
+    return {name: newest[name] for name in ("mature", "window", "recent", "by_version", "vitals", "weights")}
 
 
 def test_an_erased_click_is_no_longer_told_of(made: Made) -> None:
@@ -142,7 +142,7 @@ def test_an_erased_click_is_no_longer_told_of(made: Made) -> None:
     answered(store, EVENTS[1500:])
     finish(store)
     learnt(store)
-    with opened(store) as learner:
+    with open_learner(store) as learner:
         rows = learner.ledger.known_between(0, 1 << 60)
         assert not np.isnan(learner.ledger.served(rows)[0]).all()
         assert (learner.ledger.table.click_id[rows] >= 0).all()

@@ -14,7 +14,7 @@ import pytest
 from conftest import Call
 
 from crashing import LOCAL, Disturbance, in_batches, small_events, small_store
-from livestore import SMALL, Made, learnt, send, the_events
+from livestore import SMALL, Made, learnt, predicted, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
@@ -26,13 +26,12 @@ from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners, ModelTick
 from tracecvr.online.challengers.promotion import promote_challenger, promote_own, rollback
 from tracecvr.online.learner.archive import compact, erase
-from tracecvr.online.learner.growing_file import Prequential
+from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Challenger, Parts, challengers, create, drop, named
+from tracecvr.online.store.challenge import Challenger, Parts, challengers, create, drop, find_challenger
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
-from tracecvr.online.upkeep.reopening import reopen
 from tracecvr.online.upkeep.status import status_of
 from tracecvr.online.upkeep.store_check import verify
 from tracecvr.online.upkeep.verify_log import verify_log
@@ -70,7 +69,6 @@ def same(one: Store, other: Store) -> None:
         "weights",
         "sha256",
         "rows",
-        "scored",
         "counts",
         "mature",
         "recent",
@@ -78,7 +76,7 @@ def same(one: Store, other: Store) -> None:
         "comparison",
     ):
         assert first[name] == second[name], name
-    assert (one.home / "prequential.f32").read_bytes() == (other.home / "prequential.f32").read_bytes()
+    assert predicted(one) == predicted(other)
     ticks = [[(n, t["weights"], t["comparison"]) for n, t in s.log().ticks(model=s.model)] for s in (one, other)]
     assert ticks[0] == ticks[1]
 
@@ -106,7 +104,7 @@ def test_it_learns_what_a_store_of_its_own_would_and_the_stores_own_as_if_it_wer
         weights, done = learnt(other)
         assert (newest(model)["weights"], newest(model)["intervals"]) == (weights, done)
         assert newest(model)["mature"] == newest(other)["mature"]
-        assert (model.home / "prequential.f32").read_bytes() == (other.home / "prequential.f32").read_bytes()
+        assert predicted(model) == predicted(other)
     for model in (store, challenger):
         assert verify_log(model).same
 
@@ -151,7 +149,7 @@ def test_both_are_judged_by_the_same_clicks_which_came_after_it_was_made(made: M
         (table.click_ts >= grid.bounds(challenger.since)[0]) & (table.click_ts < grid.bounds(done)[0] - grid.d_max)
     )
     assert table.click_ts[rows].min() > EVENTS[QUARTER - 1]["ts"], "clicks that it may have been chosen by"
-    scores = [np.fromfile(s.home / "prequential.f32", np.float32)[rows - first_row] for s in (challenger, store)]
+    scores = [np.frombuffer(predicted(s), np.float32)[rows - first_row] for s in (challenger, store)]
     losses = [nll(s.astype(np.float64), table.label[rows]) for s in scores]
     compared = status_of(store)["challengers"]["other"]["comparison"]
     assert compared["challenger"]["clicks"] == compared["champion"]["clicks"] == len(rows) > 100
@@ -202,8 +200,8 @@ class Killed(BaseException):
 def killed_at(moment: str, patch: pytest.MonkeyPatch, rng: random.Random) -> None:
     """End the process, as it were, at one of the moments of a tick: before or after something is written."""
     owner, name = {
-        "scores": (Prequential, "append"),
-        "synced": (Prequential, "sync"),
+        "scores": (EventLog, "keep_predictions"),
+        "ledger": (Ledger, "commit"),
         "version": (Checkpoints, "save"),
         "record": (EventLog, "record"),
     }[moment]
@@ -236,7 +234,7 @@ def test_ended_at_any_moment_it_goes_on_to_the_same_bytes(made: Made, tmp_path: 
     rng, kills = random.Random(1), 0
     for _ in range(12):
         with pytest.MonkeyPatch.context() as patch:
-            killed_at(rng.choice(["scores", "synced", "version", "record"]), patch, rng)
+            killed_at(rng.choice(["scores", "ledger", "version", "record"]), patch, rng)
             try:
                 learn_all(store)
             except Killed:
@@ -262,7 +260,7 @@ def test_real_kills_change_nothing(tmp_path: Path) -> None:
     log.close()
     for store in stores:
         learn_all(store)
-    same(named(killed, "other"), named(calm, "other"))
+    same(find_challenger(killed, "other"), find_challenger(calm, "other"))
 
 
 def test_a_damaged_version_is_made_again_and_a_damaged_definition_stops_it_alone(made: Made) -> None:
@@ -300,11 +298,11 @@ def test_a_challenger_that_fails_stops_nobody_and_says_why(made: Made, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(ChallengerLearner, "_compare", failing)
         learn_all(store)
-    assert newest(named(store, "good"))["intervals"] == newest(store)["intervals"] > 3
+    assert newest(find_challenger(store, "good"))["intervals"] == newest(store)["intervals"] > 3
     assert status_of(store)["challengers"]["bad"]["problem"] == "RuntimeError: out of memory"
     learn_all(store)
-    assert named(store, "bad").problem is None
-    assert newest(named(store, "bad"))["weights"] == newest(named(store, "good"))["weights"]
+    assert find_challenger(store, "bad").problem is None
+    assert newest(find_challenger(store, "bad"))["weights"] == newest(find_challenger(store, "good"))["weights"]
 
 
 # Forgetting.
@@ -345,25 +343,6 @@ def test_a_user_who_is_erased_is_not_shown_to_challengers_either(made: Made) -> 
     told = newest(challenger)
     assert told["rows"] == newest(store)["rows"]
     assert told["comparison"]["challenger"]["clicks"] == newest(store)["mature"]["prequential"]["clicks"] < len(clicks)
-
-
-def test_intervals_are_reopened_for_all_but_not_to_before_a_challenger_began(made: Made) -> None:
-    store = made("vanilla")
-    other = create(store, "other", small("fnw"))
-    send(store, EVENTS[:HALF])
-    learn_all(store)
-    done = newest(store)["intervals"]
-    warm = create(store, "warm", Parts.of(store, None, (), {}), "champion")
-    before = newest(other)["weights"]
-    with pytest.raises(UserError, match=r"'warm' goes on from version \d+.*drop it first"):
-        reopen(store, done - 3)
-    drop(store, "warm")
-    assert not warm.home.exists()
-    reopen(store, done - 3)
-    assert newest(other)["intervals"] == newest(store)["intervals"] == done - 3
-    learn_all(store)
-    assert newest(other)["weights"] == before
-    assert [n for n, _ in store.log().ticks(model="other")] == list(range(done))
 
 
 # Coming and going.
@@ -469,7 +448,7 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     options = [w for k, v in SMALL.items() for w in ("--set", f"{k}={','.join(map(str, v)) if k == 'hidden' else v}")]
     made_it = said("challenge", store.folder, "other", "--method", "fnw", *options, "--share", 0.2, "--by", "item")
     assert "challenger: other; compared on clicks from interval 0 on" in made_it
-    assert newest(named(store, "other"))["intervals"] == 0, "it is warmed up at once"
+    assert newest(find_challenger(store, "other"))["intervals"] == 0, "it is warmed up at once"
     for words, wrong in (
         (("Other",), "lower-case letters"),
         (("newest",), "lower-case letters"),
@@ -488,15 +467,15 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     assert "other: fnw" in said("challengers", "list", store.folder)
     facts = json.loads(said("challengers", "list", store.folder, "--json"))["other"]
     assert (facts["share"], facts["serves"], facts["promoted_if_better"]) == (0.2, False, False)
-    assert "other: " in said("replay-log", store.folder)
+    assert "challenger other, replay: " in said("verify", store.folder, "--replay")
     assert "challenger other, replay: " in said("verify", store.folder, "--replay")
     assert "serving: other" in said("models", "promote", store.folder, "other")
     assert "give a number of `tracecvr models list`, newest, or" in said("models", "promote", store.folder, "x", code=2)
     assert "serves: promote another first" in said("challengers", "drop", store.folder, "other", code=2)
     said("models", "rollback", store.folder)
     assert "promoted once it is significantly better" in said(
-        "challengers", "rule", store.folder, "other", "--promote-if-better"
+        "challengers", "set", store.folder, "other", "--promote-if-better"
     )
-    assert "answers 0 of the clicks" in said("challengers", "share", store.folder, "other", 0)
+    assert "answers 0 of the clicks" in said("challengers", "set", store.folder, "other", "--share", 0)
     assert "dropped: other" in said("challengers", "drop", store.folder, "other")
     assert said("challengers", "list", store.folder) == ""

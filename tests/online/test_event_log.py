@@ -77,10 +77,10 @@ def log(tmp_path: Path) -> EventLog:
 
 def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
     EventLog(tmp_path / "events.db", GRID).close()
-    db = page_checksums.connected(tmp_path / "events.db")
+    db = page_checksums.connect(tmp_path / "events.db")
     for number in (0, 99):
         db.execute(f"PRAGMA user_version = {number}")
-        with pytest.raises(UserError, match=f"format {number}, expected 1: another version of tracecvr wrote it"):
+        with pytest.raises(UserError, match=f"format {number}, expected 2: another version of tracecvr wrote it"):
             EventLog(tmp_path / "events.db", GRID)
     db.close()
 
@@ -99,6 +99,9 @@ def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
         ({"type": "cart", "click_id": 1, "ts": 1, "user": 5}, "user is 5"),
         ({"type": "cart", "click_id": 1, "ts": 1, "event_id": 5}, "event_id is 5"),
         ({"type": "cart", "click_id": 1, "ts": 1, "features": {}}, "belong to its click"),
+        ({"type": "cart", "click_id": 1, "ts": 1, "amount": 1}, "only a conversion or a refund has one"),
+        ({"type": "refund", "click_id": 1, "ts": 1, "amount": "1"}, "amount is '1': expected a number"),
+        ({"type": "refund", "click_id": 1, "ts": 1, "amount": float("nan")}, "amount is nan: expected a number"),
         ({"type": "click", "click_id": 1, "ts": 1}, "needs its features"),
         ({"type": "click", "click_id": 1, "ts": 1, "features": {"a": 1}}, "'n' is missing"),
         ({"type": "click", "click_id": 1, "ts": 1, "features": {"a": 1, "n": 1, "b": 1}}, "no feature 'b'"),
@@ -211,7 +214,7 @@ def test_the_future_moves_nothing_and_is_accepted_when_it_has_come(tmp_path: Pat
     assert [row.event for row in log.since(0, 10)] == ["c2", "c3", "c4"]
     now = 6_000.0
     log.append([click(5, 103)])
-    assert [e.event for _, e in log.ahead()] == ["c1"], "it was too far ahead: somebody has to say so"
+    assert [e.name for e in log.aside()] == ["c1"], "it was too far ahead: somebody has to say so"
 
 
 def test_batches_that_are_sent_at_once_share_commits_and_have_receipts_of_their_own(tmp_path: Path) -> None:
@@ -265,7 +268,20 @@ class Known:
     ts: int
     arrival: int
     actions: dict[int, tuple[int, int]] = field(default_factory=dict)  # kind: (happened, seen)
-    undone: int = NEVER
+    paid: set[tuple[int, int, int]] = field(default_factory=set)  # (seen, happened, +1 or -1)
+
+    def is_undone(self, by: int) -> bool:
+        """Whether all that was bought has been taken back, as far as three changes of that tell."""
+        turns, stood = [], True
+        for now in sorted({seen for seen, *_ in self.paid}):
+            known = [(ts, n) for seen, ts, n in self.paid if seen <= now]
+            first, level = min((ts for ts, n in known if n > 0), default=None), 0
+            for second in sorted({ts for ts, _ in known if first is not None and ts >= first}):
+                level = max(0, level + sum(n for ts, n in known if ts == second))
+            if (first is None or level > 0) != stood:
+                stood = not stood
+                turns.append(now)
+        return sum(turn <= by for turn in turns[:3]) % 2 == 1
 
 
 class Notebook:
@@ -279,6 +295,7 @@ class Notebook:
             for kind in range(2):
                 if t.action_ts[row, kind] < GRID.split:
                     known.actions[kind] = (int(t.action_ts[row, kind]),) * 2
+                    known.paid |= {(*known.actions[kind], 1)} if kind == 0 else set()
             self.clicks[known.key] = known
         self.events: list[tuple[int, Event]] = []  # (seen, event), in order of acceptance
         self.ids: set[str] = set()
@@ -322,9 +339,10 @@ class Notebook:
 
     def _join(self, known: Known, seen: int, e: Event) -> None:
         if e.kind == 3:
-            known.undone = min(known.undone, seen)
+            known.paid.add((seen, e.ts, -1))
         elif 0 <= e.ts - known.ts <= D_MAX:
             known.actions.setdefault(e.kind - 1, (e.ts, seen))
+            known.paid |= {(seen, e.ts, 1)} if e.kind == 1 else set()
 
     def reveals(self, start: int, end: int) -> list[tuple[Any, ...]]:
         fired = []
@@ -348,7 +366,7 @@ class Notebook:
 
     def _seen(self, c: Known, clock: int) -> tuple[int, ...]:
         ages = [c.actions[k][0] - c.ts if k in c.actions and c.actions[k][1] <= clock else NEVER for k in range(2)]
-        if c.undone <= min(clock, c.ts + D_MAX):
+        if c.is_undone(min(clock, c.ts + D_MAX)):
             ages[0] = NEVER
         return tuple(ages)
 

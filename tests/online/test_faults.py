@@ -47,9 +47,9 @@ def store(made: Made) -> Store:
         "[]",
         "null",
         "{",
-        json.dumps({"model": 3, "shares": {}, "column": "user", "before": [], "rules": [], "refused": []}),
-        json.dumps({"model": None, "shares": {"a": 2}, "column": "user", "before": [], "rules": [], "refused": []}),
-        json.dumps({"model": None, "shares": {"a": 0.5}, "column": "no", "before": [], "rules": [], "refused": []}),
+        json.dumps({"model": 3, "shares": {}, "column": "user", "before": None, "rules": []}),
+        json.dumps({"model": None, "shares": {"a": 2}, "column": "user", "before": None, "rules": []}),
+        json.dumps({"model": None, "shares": {"a": 0.5}, "column": "no", "before": None, "rules": []}),
     ],
 )
 def test_the_stores_own_model_answers_if_a_choice_is_damaged(

@@ -30,7 +30,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from livestore import SMALL, dataset, learnt
+from livestore import SMALL, dataset, learnt, predicted
 from test_service import asked, served, until
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
@@ -40,7 +40,7 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner.archive import compact
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.inbox import Inbox
 from tracecvr.online.log.times import AskedTimes
@@ -139,8 +139,8 @@ class Live:
         """What was learnt and told, without what is counted of others."""
         manifest = Versions(self.folder, 2).latest()
         assert manifest is not None
-        names = ("intervals", "weights", "sha256", "rows", "scored", "mature", "vitals")
-        return {name: manifest[name] for name in names} | {"scores": (self.folder / "prequential.f32").read_bytes()}
+        names = ("intervals", "weights", "sha256", "rows", "mature", "vitals")
+        return {name: manifest[name] for name in names} | {"scores": predicted(self.store)}
 
 
 ODD_IDS = st.sampled_from(
@@ -376,7 +376,7 @@ class TwoClients(RuleBasedStateMachine):
     def learn(self, killed: bool) -> None:
         if killed:
             broken = patch.object(EventLog, "record", side_effect=KeyboardInterrupt)  # its version is whole by then
-            with suppress(KeyboardInterrupt), opened(self.ours.store) as learner, broken:
+            with suppress(KeyboardInterrupt), open_learner(self.ours.store) as learner, broken:
                 learner.tick()
         for live in (self.ours, self.twin):
             live.learn()

@@ -14,7 +14,7 @@ from tracecvr.base.config import DAY
 from tracecvr.base.metrics import probability
 from tracecvr.cli.commands import app
 from tracecvr.forecast.cells import RECORD, count, outcomes_of
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.forecast import NewestForecasts, forecasts_of
 from tracecvr.online.upkeep.status import status_of
@@ -32,11 +32,10 @@ def test_it_is_that_of_the_log_and_of_what_the_learner_predicted(made: Made) -> 
     log = count(outcomes_of(table, number, np.full(len(table), np.nan, np.float32)), len(segments.names), asked.last)
     assert np.array_equal(live.clicks, log.clicks)
     assert np.array_equal(live.conversions, log.conversions)
-    with opened(store) as learner:
-        first = learner.ledger.first_of_stream
-        rows = np.arange(first, learner.ledger.rows)
+    with open_learner(store) as learner:
+        rows = np.arange(np.searchsorted(table.click_ts, store.grid.split), learner.ledger.rows)
         known = table.click_ts[rows] < asked.last
-        served = learner.prequential.of(rows[known])
+        served = learner.predictions.of(rows[known])
     assert live.predicted.sum() == pytest.approx(probability(served).sum(), rel=1e-4)
     assert live.scored.sum() == len(served) > 100
 
@@ -73,7 +72,7 @@ def test_a_restart_goes_on_with_the_same_counts_and_forecasts(made: Made) -> Non
     shutil.copytree(store.folder, store.folder.with_name("other"))
     stores = [store, Store.open(store.folder.with_name("other"))]
     learnt(store)
-    with opened(stores[1]) as learner:
+    with open_learner(stores[1]) as learner:
         for _ in range(9):
             learner.tick()
         learner.forecast.file.append(np.zeros(7, RECORD))  # as if it was killed before the version was whole

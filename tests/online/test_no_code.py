@@ -16,7 +16,7 @@ from livestore import OPTIONS, Made, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.learn import checkpoint
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.store import file_hashes
 
 LOG = [word for key, value in OPTIONS.items() for word in ("--data-set", f"{key}={value}")]
@@ -73,7 +73,7 @@ def altered(path: Path, *keys: str, value: Any) -> None:
 def learnt_store(made: Made) -> Path:
     store = made("vanilla")
     send(store, the_events()[:600])
-    with opened(store) as learner:
+    with open_learner(store) as learner:
         learner.tick()
     return store.folder
 
@@ -94,8 +94,8 @@ def test_no_command_executes_what_a_store_names(
     for words in (
         ["tick", store],
         ["compact", store],
-        ["replay-log", store],
-        ["replay-log", store, "--table", out],
+        ["verify", store, "--replay"],
+        ["table", store, out],
         ["export", store, "--out", tmp_path / "onnx"],
         ["status", store],
         ["models", "list", store],

@@ -1,4 +1,4 @@
-"""Time of the live log: declared units, dates too far ahead, closings that are undone, runs of empty intervals."""
+"""Time of the live log: declared units, dates too far ahead, runs of empty intervals."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planted
-from livestore import OPTIONS, SMALL, Made, finish, learnt, replayed, send, the_events
+from livestore import OPTIONS, SMALL, Made, finish, learnt, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.online.learner import archive
-from tracecvr.online.learner.learner import begin, ledger_of, opened
+from tracecvr.online.learner.learner import begin, ledger_of
 from tracecvr.online.log import event_log
-from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.event_log import AHEAD, CONTRADICTION, SOON, EventLog
 from tracecvr.online.log.events import Event
 from tracecvr.online.log.grid import Grid
 from tracecvr.online.log.times import AskedTimes, Times, unix_time
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
-from tracecvr.online.upkeep.reopening import reopen
-from tracecvr.online.upkeep.verify_log import as_table, verify_log
+from tracecvr.online.upkeep.verify_log import verify_log, write_table
 
 NOW = 1_800_000_000
 GRID = Grid(split=100, interval=10, lateness=5, d_max=30)
@@ -72,7 +70,7 @@ def test_all_units_mean_the_same_moment(unix: int, offset: int, micro: int) -> N
     for unit in ("log", "unix", "unix-ms", "iso"):
         times = Times(unit, origin)
         assert times.read(local.isoformat()) == seconds, "text means one moment, whatever numbers mean"
-        assert times.read(times.shown(seconds)) == seconds
+        assert times.read(times.show(seconds)) == seconds
         assert times.read(times.readable) >= 0
 
 
@@ -156,7 +154,7 @@ def test_a_flood_of_future_dates_changes_nothing(honest: Any, flood: Any, grid: 
         if left:
             assert flooded.append(left).accepted == 0
         assert contents(flooded) == contents(plain)
-        assert not {e.event for _, e in flooded.ahead()} & {f"c{number}" for number in times}
+        assert not {e.name for e in flooded.aside(AHEAD, SOON)} & {f"c{number}" for number in times}
 
 
 def test_a_log_with_its_own_time_goes_no_further_than_its_events_bear_out(tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_a_log_with_its_own_time_goes_no_further_than_its_events_bear_out(tmp_pa
     assert log.closed() == 4
     assert log.append([click(4, 240), click(5, 190)]).accepted == 2
     assert log.append([click(3, 202)]).accepted == 1, "once the log has come so far, it is believed"
-    assert [e.event for _, e in log.ahead()] == []
+    assert [e.name for e in log.aside()] == []
     now += 500  # a pause of the traffic is no jump
     assert log.append([click(6, 790)]).accepted == 1
     now -= 400  # a clock that was wrong
@@ -181,10 +179,10 @@ def test_a_wrong_click_that_is_sent_again_with_the_right_date_counts(tmp_path: P
     log = EventLog(tmp_path / "events.db", CALENDAR, lambda: NOW)
     assert log.append([click(1, 9_000)]).counts["future"] == 1
     assert log.append([click(1, 9_001)]).counts["future"] == 1
-    assert [e.ts for _, e in log.ahead()] == [9_001], "one of each id is kept, the last one"
+    assert [e.ts for e in log.aside()] == [9_001], "one of each id is kept, the last one"
     again = log.append([click(1, 500)])
     assert (again.accepted, again.duplicates) == (1, 0)
-    assert log.ahead() == []
+    assert log.aside() == []
     assert log.since(0, 10)[0].ts == 500
     late = log.append([click(1, 9_000), click(1, 500)])
     assert (late.duplicates, late.counts["conflicts"], late.counts["future"]) == (2, 1, 0), "what is there is there"
@@ -200,23 +198,23 @@ def test_what_is_set_aside_is_accepted_when_somebody_says_so_with_the_score_that
     assert log.accept_ahead(5_000).accepted == 1
     assert (log.closed(), log.since(0, 10)[1].score) == (489, 0.5)
     assert log.append([click(4, 1_061)]).counts["future"] == 1, "the clock is believed as before"
-    assert log.drop_aside() == (2, 0)
-    assert log.ahead() == []
+    assert log.drop_aside() == 2
+    assert log.aside() == []
 
 
 def test_what_is_set_aside_is_bounded_and_the_oldest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "MOST_AHEAD", 3)
-    monkeypatch.setattr(event_log, "MOST_CONFLICTS", 2)
+    monkeypatch.setattr(event_log, "MOST_ASIDE", 3)
     log = EventLog(tmp_path / "events.db", CALENDAR, lambda: NOW)
     log.append([click(0, 500)])
     receipt = log.append([click(n, 9_000 + n) for n in range(1, 6)])
     assert (receipt.counts["future"], receipt.counts["not_kept"]) == (5, 2)
     assert log.append([click(2, 9_999)]).counts["not_kept"] == 0  # it was there
-    assert sorted(e.event for _, e in log.ahead()) == ["c1", "c2", "c3"]
-    receipt = log.append([click(0, 501 + n) for n in range(5)])
-    assert (receipt.duplicates, receipt.counts["conflicts"], receipt.counts["not_kept"]) == (5, 5, 3)
-    assert len(log.contradictions()) == 2
-    assert log.facts()["not_kept"] == 5
+    assert sorted(e.name for e in log.aside()) == ["c1", "c2", "c3"]
+    log.append([click(n, 600) for n in range(10, 15)])
+    receipt = log.append([click(n, 601) for n in range(10, 15)])
+    assert (receipt.duplicates, receipt.counts["conflicts"], receipt.counts["not_kept"]) == (5, 5, 2)
+    assert len(log.aside(CONTRADICTION)) == 3
+    assert log.facts()["not_kept"] == 4
 
 
 def test_an_erased_user_is_not_among_what_is_set_aside(tmp_path: Path) -> None:
@@ -224,7 +222,7 @@ def test_an_erased_user_is_not_among_what_is_set_aside(tmp_path: Path) -> None:
     theirs = Event("c1", 0, 1, 9_000, "somebody", "[]")
     log.append([theirs, Event("a1:1:9001", 1, 1, 9_001, None, None), click(2, 9_000)])
     log.erase("somebody")
-    assert [e.event for _, e in log.ahead()] == ["c2"]
+    assert [e.name for e in log.aside()] == ["c2"]
 
 
 # A store.
@@ -245,7 +243,7 @@ def calendar(base: Path, tmp_path: Path) -> Store:
 
 
 def in_unix(store: Store, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event | {"ts": store.times.shown(event["ts"])} for event in events]
+    return [event | {"ts": store.times.show(event["ts"])} for event in events]
 
 
 def test_under_a_flood_of_future_dates_it_learns_as_if_they_had_not_been_sent(calendar: Store, made: Made) -> None:
@@ -273,140 +271,12 @@ def test_a_store_says_how_it_reads_times(made: Made, calendar: Store, base: Path
     assert calendar.reader.times.read(facts["example"]["ts"]) == calendar.grid.split
     manifest = json.loads((base / "table.json").read_text())
     assert "origin" not in manifest, "a synthetic log has no calendar"
-    assert AskedTimes().settled(NOW, 5) == Times("unix", NOW)
-    assert AskedTimes("log").settled(NOW, 5) == Times("log", NOW)
-    assert AskedTimes(origin=7).settled(NOW, 5) == Times("unix", 7)
-    assert AskedTimes().settled(None, None) == Times(), "a log of its own time"
+    assert AskedTimes().settle(NOW, 5) == Times("unix", NOW)
+    assert AskedTimes("log").settle(NOW, 5) == Times("log", NOW)
+    assert AskedTimes(origin=7).settle(NOW, 5) == Times("unix", 7)
+    assert AskedTimes().settle(None, None) == Times(), "a log of its own time"
     with pytest.raises(UserError, match="--time unix: the log does not say when its second 0 is"):
-        AskedTimes("unix").settled(None, None)
-
-
-# Closings that should not have been.
-
-
-def poisoned(store: Store, wrong: dict[str, Any]) -> None:
-    """Accept an event as if nobody had looked at its date."""
-    unguarded = EventLog(store.folder / "events.db", replace(store.grid, origin=None, advance=None))
-    unguarded.append([store.reader.read(wrong)])
-    unguarded.close()
-
-
-def test_reopening_undoes_a_wrong_date_and_loses_nothing(made: Made, tmp_path: Path) -> None:
-    store, events = made("es_dfm"), the_events()
-    send(store, events[:900])
-    learnt(store)
-    good = store.log().closed()
-    wrong = next(e for e in events if e["type"] == "click") | {"click_id": 10**9, "ts": NOW}
-    poisoned(store, wrong)
-    assert store.log().closed() > 100_000
-    send(store, events[900:1800])
-    assert store.log().facts()["late"] == 900
-    learnt(store)
-    done = reopen(store, good)
-    assert (done.set_aside, done.moved) == (1, 900)
-    assert [e.click for _, e in store.log().ahead()] == [10**9]
-    assert Versions(store.folder, 48).serving() == good
-    send(store, events[1800:])
-    finish(store)
-    weights, intervals = learnt(store)
-    facts = store.log().facts()
-    assert (facts["late"], facts["reopened"], facts["clicks"] + facts["actions"]) == (0, 1, len(events))
-    assert weights == replayed(store)
-    assert verify_log(store).same
-    assert store.log().ticks()[-1][0] == intervals - 1
-
-
-def test_reopening_keeps_what_was_truly_late_late(tmp_path: Path) -> None:
-    def fed(name: str, wrong: bool) -> EventLog:
-        log = EventLog(tmp_path / name, OWN, lambda: NOW)
-        log.append([click(1, 105), click(2, 131)])  # closes 100 to 120
-        if wrong:
-            unguarded = EventLog(tmp_path / name, GRID, lambda: NOW)
-            unguarded.append([click(0, 10**6)])
-        for n, ts in ((3, 133), (4, 101), (5, 160), (6, 132), (7, 170)):
-            log.append([click(n, ts)])
-        return log
-
-    right, healed = fed("a.db", wrong=False), fed("b.db", wrong=True)
-    assert healed.reopen(2).set_aside == 1
-    assert contents(healed)["rows"] == contents(right)["rows"]
-    assert healed.closed() == right.closed()
-    assert healed.facts()["late"] == right.facts()["late"] == 2
-    with pytest.raises(UserError, match="interval 99 is not closed"):
-        healed.reopen(99)
-
-
-@given(st.lists(st.integers(100, 800), min_size=1, max_size=30), st.data())
-def test_reopened_a_log_is_as_if_the_wrong_date_had_never_come(times: list[int], data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(times)))
-    with fresh_log(CALENDAR) as right, fresh_log(CALENDAR) as healed:
-        good = 0
-        for number, ts in enumerate([*times, 0]):
-            if number == at:
-                good = healed.closed()
-                EventLog(healed.path, GRID).append([click(1000, data.draw(st.integers(2000, 1 << 40)))])
-            if number < len(times):
-                for log in (right, healed):
-                    log.append([click(number, ts)])
-        assert healed.reopen(good).set_aside == 1
-        assert contents(healed) == contents(right)
-
-
-def test_reopening_fetches_events_back_from_the_archive(made: Made, hourly: Path) -> None:
-    store, events = made("vanilla", Settings(lateness=HOUR, keep=2), hourly), the_events()
-    half = len(events) // 2
-    send(store, events[:half])
-    good = store.log().closed() - 2
-    poisoned(store, next(e for e in events if e["type"] == "click") | {"click_id": 10**9, "ts": NOW})
-    send(store, events[half : half + 100])
-    for _ in range(2):  # the two versions that are kept are both after the wrong date
-        learnt(store)
-        store.log().close_until(store.grid.bounds(store.log().closed() + 1)[0])
-    learnt(store)
-    assert archive.compact(store, store.engine().memory) > 100
-    reopen(store, good)
-    assert Versions(store.folder, 2).serving() is None, "all that are good were removed long ago: it is learnt anew"
-    send(store, events[half + 100 :])
-    finish(store)
-    assert learnt(store)[0] == replayed(store)
-    archive.compact(store, store.engine().memory)
-    assert verify_log(store).same
-
-
-def test_a_reopening_that_was_killed_changes_nothing_and_is_repeated(
-    made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = made("vanilla", Settings(lateness=HOUR, keep=2), hourly)
-    send(store, the_events())
-    finish(store)
-    before = learnt(store)
-    assert archive.compact(store, store.engine().memory) > 100
-
-    def everything() -> list[Any]:
-        log = archive.WholeLog(store)
-        return [log.between(*store.grid.bounds(number)) for number in range(log.closed())]
-
-    known = everything()
-    for broken in ("log.event_log.EventLog.put_back", "learner.archive.write_parquet", "log.event_log.EventLog.reopen"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"tracecvr.online.{broken}", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                reopen(store, 5)
-        assert everything() == known
-    assert learnt(store) == before
-    assert archive.compact(store, store.engine().memory) > 100
-    assert everything() == known
-    reopen(store, 5)
-    assert everything() == known[: len(everything())]
-
-
-def test_reopening_needs_the_store_for_itself(made: Made) -> None:
-    store = made("vanilla")
-    send(store, the_events()[:600])
-    with opened(store), pytest.raises(UserError, match="stop the learner"):
-        reopen(store, 0)
-    with pytest.raises(UserError, match="nothing to reopen"):
-        reopen(store, 9999)
+        AskedTimes("unix").settle(None, None)
 
 
 # Runs of empty intervals.
@@ -426,7 +296,7 @@ def test_half_a_million_empty_intervals_cost_next_to_nothing(made: Made, tmp_pat
     assert closing < 1
     assert learning < 20
     assert weights != before, "labels became final meanwhile"
-    assert len(as_table(store, tmp_path / "table")) == len(store.base)
+    assert len(write_table(store, tmp_path / "table")) == len(store.base)
     late = store.grid.bounds(500_002)[0]
     clicks = [e | {"click_id": 10**9 + n, "ts": late} for n, e in enumerate(the_events()[:9]) if e["type"] == "click"]
     store.log().append([store.reader.read(e) for e in clicks])
@@ -453,13 +323,13 @@ def test_passing_over_empty_intervals_gives_the_bytes_of_learning_each(method: s
         ledger.advance()
         engine.tick(ledger, *store.grid.bounds(number))
     assert engine.fingerprint() == weights
-    assert len(Versions(store.folder, 10**6).listed()) < 100
+    assert len(Versions(store.folder, 10**6).manifests()) < 100
 
 
 # The command line.
 
 
-def test_set_aside_and_reopened_by_the_command_line(
+def test_set_aside_and_accepted_by_the_command_line(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ["--data", "synthetic", *(w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}"))]
@@ -491,20 +361,17 @@ def test_set_aside_and_reopened_by_the_command_line(
     assert "future: 1" in printed.out
     assert "set aside: 1 events are dated later than 20" in printed.err
     assert call("aside", "list", store) == 0
-    assert "event: c7, reason: dated too far ahead, ts: 3786912000000, time: 2090-01" in capsys.readouterr().out
+    assert "name: c7, reason: dated too far ahead, ts: 3786912000000, time: 2090-01" in capsys.readouterr().out
     assert call("aside", "accept", store) == 0
     assert "accepted: 0, duplicates: 0, left: 1" in capsys.readouterr().out
     assert call("status", store) == 0
     assert "time.origin: 2024-01-01T00:00:00Z" in capsys.readouterr().out
     assert call("aside", "accept", store, "--to", "2090-01-01T00:00:00Z") == 0
     assert "accepted: 1, duplicates: 0, left: 0" in capsys.readouterr().out
-    assert call("reopen", store) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    good = int(said.split("closed at once were ")[1].split(" to ")[0])
-    assert call("reopen", store, "--at", good) == 0
-    assert f"closed: {good} intervals; moved: 0 events; set aside: 1 events" in capsys.readouterr().out
     assert call("aside", "drop", store) == 0
-    assert "dropped: 1 events dated too far ahead, 0 contradictions" in capsys.readouterr().out
+    assert "dropped: 0" in capsys.readouterr().out
+    assert call("tick", store, "--to", "2091-01-01T00:00:00Z") == 2
+    assert "that time is in the future" in " ".join(capsys.readouterr().err.split())
     assert call("tick", store, "--to", "2024-01-05T00:00:00Z") == 0
     assert call("tick", store, "--to", "yesterday") == 2
     assert "--to: 'yesterday': expected ISO 8601 text" in " ".join(capsys.readouterr().err.split())

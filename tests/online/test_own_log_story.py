@@ -19,7 +19,7 @@ from test_service import asked, served
 from tracecvr.data import prepared
 from tracecvr.data.table import NEVER
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.verify_log import as_table
+from tracecvr.online.upkeep.verify_log import write_table
 
 QUICK = (
     "--set",
@@ -110,7 +110,7 @@ def test_a_purchase_finds_its_click_in_the_log_by_its_text_id(
     fresh = {event["click_id"] for event in sent if event["type"] == "click"}
     of_open = [event for event in sent if event["type"] == "purchase" and event["click_id"] not in fresh]
     assert len(of_open) > 3
-    live, whole = as_table(store, tmp_path / "live_table"), prepared.load(tmp_path / "data" / "table").table
+    live, whole = write_table(store, tmp_path / "live_table"), prepared.load(tmp_path / "data" / "table").table
     final = int(np.searchsorted(live.click_ts, live.click_ts[-1] - live.schema.d_max))
     assert final > len(live) - len(fresh), "every click that was open is over"
     assert np.array_equal(live.click_id[:final], whole.click_id[:final])
@@ -199,7 +199,7 @@ def test_a_log_of_another_kind_goes_from_files_to_a_served_model(
     zone = ("--zone", "Europe/Berlin") if kind == "european_tables" else ()
     store = story(make, tmp_path, call, capsys, monkeypatch, *zone)
     check_served(store, tmp_path)
-    live, whole = as_table(store, tmp_path / "live_table"), prepared.load(tmp_path / "data" / "table").table
+    live, whole = write_table(store, tmp_path / "live_table"), prepared.load(tmp_path / "data" / "table").table
     assert {name: whole.counts[name] for name in kept[0].counts} == kept[0].counts
     assert len(whole) == len(kept[0].ids)
     assert int(whole.label.sum()) == kept[0].converted

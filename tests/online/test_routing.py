@@ -19,7 +19,7 @@ from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.log.event_log import OF_ANOTHER_MODEL
 from tracecvr.online.service.scorer import LiveScorer
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Parts, create, drop, named
+from tracecvr.online.store.challenge import Parts, create, drop, find_challenger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -63,7 +63,7 @@ def test_a_share_of_the_clicks_is_answered_by_the_challenger_and_the_log_says_so
     by_item = {i: {m for m, c in zip(models, CLICKS, strict=False) if c["features"]["item"] == i} for i in items}
     assert all(len(who) == 1 for who in by_item.values()), "one item, one model"
     assert 10 < models.count("other") < 120
-    expected = {None: scores_of(store, CLICKS[:200]), "other": scores_of(named(store, "other"), CLICKS[:200])}
+    expected = {None: scores_of(store, CLICKS[:200]), "other": scores_of(find_challenger(store, "other"), CLICKS[:200])}
     for number, score in enumerate(scores):
         assert score["log_odds"] == pytest.approx(expected[score.get("model")][number], abs=1e-5)
     assert [score.get("model") for score in alone["scores"]] == models
@@ -84,14 +84,14 @@ def test_figures_as_served_are_of_the_model_that_answered(store: Store) -> None:
     log.append(scored)
     clicks = [row for row in scored if row.kind == 0]
     span = store.grid.split, 4 * DAY
-    own, other = (WholeLog(s).answers(*span) for s in (store, named(store, "other")))
+    own, other = (WholeLog(s).answers(*span) for s in (store, find_challenger(store, "other")))
     assert len(own) == len(clicks), "what clients were answered, by whichever model"
     assert {version for _, _, version in own} == {0, OF_ANOTHER_MODEL}
     assert {(s, v) for _, s, v in other} == {by["other"]}
     assert len(other) == sum(row.model == "other" for row in clicks)
     log.close_until(6 * DAY)
     learn_all(store)
-    versions = Versions(named(store, "other").home, 48).latest()
+    versions = Versions(find_challenger(store, "other").home, 48).latest()
     assert versions is not None
     assert set(versions["by_version"]) == {"5"}
     assert versions["mature"]["as_served"]["clicks"] == len(other)
@@ -99,7 +99,7 @@ def test_figures_as_served_are_of_the_model_that_answered(store: Store) -> None:
 
 def test_promotion_moves_the_traffic_and_is_taken_back(store: Store) -> None:
     one = CLICKS[0]
-    own, other = scores_of(store, [one])[0], scores_of(named(store, "other"), [one])[0]
+    own, other = scores_of(store, [one])[0], scores_of(find_challenger(store, "other"), [one])[0]
     assert own != other
     with served(store) as url, Client(url) as client:
         assert client.promote_model("other") == {"serving": 0, "model": "other"}
@@ -119,7 +119,7 @@ def test_promotion_moves_the_traffic_and_is_taken_back(store: Store) -> None:
             status, said = asked(url, "POST", "/v1/promote", json.dumps(wrong).encode())
             assert (status, why in str(said)) == (422, True), said
             assert str(store.folder) not in str(said)
-        definition = named(store, "other").home / "challenger.json"
+        definition = find_challenger(store, "other").home / "challenger.json"
         definition.write_text(definition.read_text() + " ")
         status, said = asked(url, "POST", "/v1/promote", b'{"model": "other"}')
         assert (status, said) == (422, {"error": "challenger 'other' is damaged: `tracecvr verify` says what is wrong"})
@@ -128,7 +128,7 @@ def test_promotion_moves_the_traffic_and_is_taken_back(store: Store) -> None:
 def test_a_challenger_that_is_gone_or_damaged_is_passed_over(store: Store) -> None:
     with served(store) as url, Client(url) as client:
         client.promote_model("other")
-        definition = named(store, "other").home / "challenger.json"
+        definition = find_challenger(store, "other").home / "challenger.json"
         content = definition.read_text()
         definition.write_text(content + " ")
         until(lambda: "model" not in client.score([CLICKS[0]["features"]]))

@@ -135,7 +135,7 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "Wrong clocks": {
         "test_online_crash": ("test_a_clock_that_jumps_ahead_lets_the_future_in_only_as_long_as_it_does",),
-        "test_online_time": ("test_reopening_undoes_a_wrong_date_and_loses_nothing",),
+        "test_online_time": ("test_set_aside_and_accepted_by_the_command_line",),
     },
     "Bad values": {
         "test_feature_values": (

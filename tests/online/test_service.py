@@ -212,7 +212,7 @@ def test_a_click_that_is_sent_again_is_answered_as_it_was(ready: Store) -> None:
 
 
 def test_a_receipt_says_what_became_of_each_event(ready: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracecvr.online.log.event_log.MOST_AHEAD", 2)
+    monkeypatch.setattr("tracecvr.online.log.event_log.MOST_ASIDE", 2)
     old, new = the_events()[0], next(without_type(e) for e in the_events()[600:] if e["type"] == "click")
     with served(ready) as url, Client(url) as client:
         told = client.model()["time"]

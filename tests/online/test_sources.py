@@ -344,7 +344,7 @@ def test_poison_is_set_aside_and_all_else_goes_on(broker: Any, store: Store) -> 
     assert (facts["messages"], facts["set_aside"], facts["waiting"]) == (len(payloads), 4, 4)
     each_event_once(store, sent())
     first = 1 if "nats" in broker.url else 0
-    unread = [(message.position - first, message.payload, reason) for message, reason, _ in one.inbox.aside()]
+    unread = [(int(a.name.rpartition(":")[2]) - first, a.content, a.text) for a in one.inbox.aside()]
     assert [(at, payload) for at, payload, _ in unread] == [
         (at, payload) for at, payload in enumerate(payloads) if payload in planted
     ]
@@ -360,9 +360,9 @@ def test_a_source_starts_where_it_is_told_to(broker: Any, store: Store) -> None:
     time.sleep(0.05)
     broker.publish([json.dumps(event).encode() for event in sent()[half:]])
     first = 1 if "nats" in broker.url else 0
-    starts = {"earliest": 0, str(first + 17): 17, "latest": len(sent())}
+    starts = {"earliest": 0, "latest": len(sent())}
     if first:  # Kafka's built-in broker finds no offset by time
-        starts |= {f"@{between}": half, datetime.fromtimestamp(between, UTC).isoformat(): half, "2020-01-01": 0}
+        starts |= {datetime.fromtimestamp(between, UTC).isoformat(): half, "2020-01-01": 0}
     for number, (start, expected) in enumerate(starts.items()):
         other = Store.open(Path(shutil.copytree(store.folder, store.folder.with_name(f"store{number}"))))
         pump(other, broker, start=start).drain()
@@ -386,26 +386,9 @@ def test_kafka_is_asked_for_the_offsets_of_a_time(kafka: Any, store: Store, monk
     monkeypatch.setattr(ours, "Consumer", Knowing)
     numbers = list(range(len(sent())))
     kafka.publish([json.dumps(event).encode() for event in sent()], numbers)
-    pump(store, kafka, start="@1700000000.25").drain()
+    pump(store, kafka, start="2023-11-14T22:13:20.250").drain()
     assert {p.offset for p in asked} == {1700000000250}
     assert times(store) == sorted(sent()[n]["ts"] for n in numbers if (n % 4 == 0 and n >= 20) or n % 4 == 1)
-
-
-def test_new_versions_are_announced_where_events_come_from(broker: Any, store: Store) -> None:
-    broker.publish([json.dumps(event).encode() for event in sent()])
-    pump(store, broker).drain()
-    weights = learn_all(store)
-    for _ in range(2):
-        pump(store, broker, announce="versions").drain()
-    (announcement,) = broker.heard("versions")
-    closed = store.log().closed()
-    assert announcement == {
-        "store": "store",
-        "version": closed,
-        "until": store.grid.bounds(closed)[0],
-        "weights": weights,
-        "serving": closed,
-    }
 
 
 def test_a_stream_that_is_not_there_is_told_of(broker: Any, store: Store) -> None:
@@ -546,20 +529,20 @@ def test_the_guide_to_brokers_runs(
     for line in commands.splitlines():
         assert call(*shlex.split(line.replace("4222", str(nats.port)))[1:]) == 0, line
         said.append(capsys.readouterr().out)
-    pulled, listed, aside, replay, dropped = said
+    pulled, listed, aside, accepted_now, dropped = said
     assert pulled == f"pulled: {len(sent()) + 1} messages\n"
     assert "nats:EVENTS.waiting: 1" in listed
     assert "feature 'device' is missing" in aside
-    assert replay == "read: 1 messages, accepted: 1, left: 0\n"
-    assert dropped == "dropped: 0 messages\n"
-    for option in ("from", "announce", "source-config"):
+    assert accepted_now == "accepted: 0, duplicates: 0, left: 1\n"
+    assert dropped == "dropped: 1\n"
+    for option in ("from", "source-config"):
         assert f"--{option}" in GUIDE.read_text()
 
 
 def test_a_server_pulls_beside_answering_and_tells_of_it(broker: Any, store: Store) -> None:
     broker.publish([json.dumps(event).encode() for event in sent()])
     port = free_port()
-    words = ["serve", str(store.folder), "--port", str(port), "--source", broker.url, "--announce", "versions"]
+    words = ["serve", str(store.folder), "--port", str(port), "--source", broker.url]
     server = subprocess.Popen([sys.executable, "-m", "tracecvr.cli", *words], stderr=subprocess.DEVNULL)
     try:
         with Client(f"http://127.0.0.1:{port}", retries=20, timeout=60) as client:
@@ -568,9 +551,7 @@ def test_a_server_pulls_beside_answering_and_tells_of_it(broker: Any, store: Sto
             until(lambda: client.status()["intervals"]["learnt"] == closed > 2)
             (facts,) = client.status()["sources"].values()
             assert (facts["messages"], facts["lag"], facts["problem"]) == (len(sent()), 0, None)
-            until(lambda: store.inbox().announced() == closed)
     finally:
         server.terminate()
         server.wait(30)
     each_event_once(store, sent())
-    assert broker.heard("versions")[-1]["version"] == closed

@@ -15,11 +15,11 @@ from livestore import OPTIONS, dataset, learnt, send
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.service.options import Options
-from tracecvr.online.store.store import Store
+from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
-from tracecvr.online.upkeep.verify_log import as_table, verify_log
+from tracecvr.online.upkeep.verify_log import verify_log, write_table
 from tracecvr.runs import run
 from tracecvr.runs.spec import spec_of
 from tracecvr.stream.source import TableSource
@@ -49,7 +49,7 @@ def carry_out(
 
 def gone_on(folder: Path, origin: Path, source: Path | None = None) -> Store:
     """A store from a run, sent what happened after that, up to where the other run ends."""
-    store = Store.from_run(folder, origin, source, HOUR, 48)
+    store = Store.from_run(folder, origin, source, Settings())
     send(store, list(events_of(dataset(), None, store.grid.split, LAST)))
     store.log().close_until(LAST)
     return store
@@ -73,11 +73,11 @@ def test_a_run_and_live_events_after_it_are_one_run_to_the_byte(
     weights, intervals = learnt(store)
     assert intervals == (LAST - END) // store.grid.interval > 5
     assert weights == run.load(whole).fingerprint() != run.load(origin).fingerprint()
-    versions = Versions(store.folder, 48).listed()
+    versions = Versions(store.folder, 48).manifests()
     assert versions[0]["weights"] == run.load(origin).fingerprint()
     assert store.log().facts().get("late", 0) == 0
     assert verify_log(store).same
-    engine, source = store.engine(), TableSource(as_table(store, tmp_path / "table"))
+    engine, source = store.engine(), TableSource(write_table(store, tmp_path / "table"))
     engine.warm_up(source.history(store.schema.split, store.settings.warm_labels))
     for start in range(store.schema.split, LAST, store.grid.interval):
         engine.tick(source, start, start + store.grid.interval)
@@ -87,11 +87,11 @@ def test_a_run_and_live_events_after_it_are_one_run_to_the_byte(
 def test_a_run_over_a_prepared_log_that_was_moved_is_gone_on_from_there(base: Path, tmp_path: Path) -> None:
     shutil.copytree(base, tmp_path / "log")
     origin = carry_out(tmp_path / "run", END, source=tmp_path / "log")
-    assert Store.from_run(tmp_path / "store", origin, None, HOUR, 48).grid.split == END
+    assert Store.from_run(tmp_path / "store", origin, None, Settings()).grid.split == END
     (tmp_path / "log").rename(tmp_path / "moved")
     with pytest.raises(UserError, match="is gone: give it as `tracecvr init --source`"):
-        Store.from_run(tmp_path / "other", origin, None, HOUR, 48)
-    assert Store.from_run(tmp_path / "other", origin, tmp_path / "moved", HOUR, 48).grid.split == END
+        Store.from_run(tmp_path / "other", origin, None, Settings())
+    assert Store.from_run(tmp_path / "other", origin, tmp_path / "moved", Settings()).grid.split == END
 
 
 def test_what_cannot_be_taken_up_exactly_is_refused(hourly: Path, tmp_path: Path) -> None:
@@ -104,22 +104,22 @@ def test_what_cannot_be_taken_up_exactly_is_refused(hourly: Path, tmp_path: Path
     ]
     for place, source, message in cases:
         with pytest.raises(UserError, match=message):
-            Store.from_run(tmp_path / "store", place, source, HOUR, 48)
+            Store.from_run(tmp_path / "store", place, source, Settings())
     recorded = json.loads((origin / "run.json").read_text())
     (origin / "raw_log.json").unlink()  # as if it did not say where its log is
     (origin / "run.json").write_text(json.dumps(recorded | {"source": {"files": [{"path": "a"}, {"path": "b"}]}}))
     with pytest.raises(UserError, match="several files"):
-        Store.from_run(tmp_path / "store", origin, None, HOUR, 48)
+        Store.from_run(tmp_path / "store", origin, None, Settings())
     (origin / "result.json").unlink()
     with pytest.raises(UserError, match="not finished"):
-        Store.from_run(tmp_path / "store", origin, None, HOUR, 48)
+        Store.from_run(tmp_path / "store", origin, None, Settings())
     assert not (tmp_path / "store").exists()
 
 
 def test_a_store_whose_start_is_damaged_says_so(tmp_path: Path) -> None:
-    store = Store.from_run(tmp_path / "store", carry_out(tmp_path / "run", END), None, HOUR, 48)
+    store = Store.from_run(tmp_path / "store", carry_out(tmp_path / "run", END), None, Settings())
     (store.folder / "start.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="not the state that this store started from"), opened(store):
+    with pytest.raises(UserError, match="not the state that this store started from"), open_learner(store):
         pass
 
 
@@ -138,13 +138,12 @@ def test_init_and_serve_take_a_run(
     assert Store.open(store).settings.lateness == 2 * HOUR
     given: tuple[tuple[object, ...], ...] = (
         (store,),
-        ("--store", store),
-        ("--store", store, "--model", origin),
+        (store, "--model", origin),
         (second, "--model", origin),
     )
     for words in given:
         assert call("serve", *words) == 0
-    assert [given[0].folder for given in served] == [store, store, store, second]
+    assert [given[0].folder for given in served] == [store, store, second]
     assert Versions(second, 48).serving() == 0, "there is something to serve at once"
     mistakes: list[tuple[tuple[object, ...], str]] = [
         (("init", store, "--model", origin), "exists already"),
@@ -152,7 +151,6 @@ def test_init_and_serve_take_a_run(
         (("init", tmp_path / "new", "--model", origin, "--set", "hidden=8"), "--set is the run's"),
         (("init", tmp_path / "new"), "--data is missing"),
         (("serve",), "which store"),
-        (("serve", store, "--store", store), "give one"),
         (("serve", store, "--model", other), "does not go on from"),
         (("serve", tmp_path / "new"), "not a store"),
     ]
@@ -167,7 +165,7 @@ def test_serve_is_told_by_a_file_and_flags_win(
 ) -> None:
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr("tracecvr.online.service.serve.serve", lambda *given: served.append(given))
-    store = Store.from_run(tmp_path / "store", carry_out(tmp_path / "run", END), None, HOUR, 48)
+    store = Store.from_run(tmp_path / "store", carry_out(tmp_path / "run", END), None, Settings())
     file = tmp_path / "serve.toml"
     file.write_text(
         'store = "store"\nhost = "::1"\nport = 8001\ntokens = "t.toml"\nlearn = false\nrate = 7\nbody_bytes = 5000\n'

@@ -15,7 +15,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner.learner import opened
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.runs.spec import dataset_of
 from tracecvr.stream.source import TableSource
@@ -83,10 +83,15 @@ def finish(store: Store) -> None:
 
 def learnt(store: Store) -> tuple[str, int]:
     """Learn all that is closed; the hash of the state, and the number of intervals."""
-    with opened(store) as learner:
+    with open_learner(store) as learner:
         while learner.tick() is not None:
             pass
         return learner.engine.fingerprint(), learner.ledger.done
+
+
+def predicted(store: Store) -> bytes:
+    """What a model predicted of all clicks before it learnt them."""
+    return b"".join(data for _, data in store.log().predictions(store.model, 0, 1 << 60))
 
 
 def replayed(store: Store, table: Path | None = None, intervals: int | None = None) -> str:

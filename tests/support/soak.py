@@ -24,11 +24,12 @@ from livestore import SMALL, learnt, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.online.learner.archive import archived, compact, erase
+from tracecvr.online.learner.archive import compact, erase
 from tracecvr.online.service.routing import Asked, RoutedScorer
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.store_check import verify
+from tracecvr.online.upkeep.verify_log import verify_log
 
 USER, HALF, END = "u3", 900, 1150
 _TRACED = ("/ledger/", "/learner/", "/log/event_log.py", "/log/event_database.py")
@@ -185,7 +186,7 @@ class Soak:
 
     def _outcome(self, store: Store) -> tuple[Any, ...]:
         """What was learnt, and what is served."""
-        versions = Versions(store.home, store.settings.keep).listed()
+        versions = Versions(store.home, store.settings.keep).manifests()
         scorer = RoutedScorer(store)
         scorer.refresh()
         clicks = [Asked(store.reader.values(e["features"])) for e in events()[:40] if e["type"] == "click"]
@@ -200,7 +201,7 @@ class Soak:
             child.join(300)
             assert child.exitcode == -signal.SIGKILL, (operation, line, child.exitcode)
         also = ""
-        ledgers = [path for path in (store.folder / "ledger").iterdir() if path.is_file()]
+        ledgers = [path for path in (store.folder / "ledger").glob("*") if path.is_file()]
         if ledgers and dice.random() < 0.4:
             path = dice.choice(sorted(ledgers))
             also = f", then {path.name} damaged"
@@ -211,6 +212,8 @@ class Soak:
         wrong = [finding.text for finding in verify(store) if not finding.fine]
         if wrong:
             self.silent.append(f"{operation} killed at line {line}{also}: verify says {wrong}")
+        if operation != "erase" and not verify_log(store).same:
+            self.silent.append(f"{operation} killed at line {line}{also}: a replay of the log has other weights")
         if operation == "erase" and (left := ids_left(store)):
             self.silent.append(f"erase killed at line {line}{also}: {left} ids are left")
         return f"{operation} killed{also}"
@@ -244,7 +247,7 @@ class Soak:
 
 
 def _kind(name: Path) -> str:
-    if name.parts[0] in ("models", "answers", "archive", "archive.sha256"):
+    if name.parts[0] in ("models", "answers", "archive"):
         return f"{name.parts[0]}/*{name.suffix}"
     return name.as_posix()
 
@@ -252,10 +255,10 @@ def _kind(name: Path) -> str:
 def ids_left(store: Store) -> int:
     """How many clicks of the erased user are in any file of the log, the ledger or the archive, by their ids."""
     theirs = {event["click_id"] for event in events() if event["user"] == USER}
-    files = [*(store.folder / "ledger").iterdir(), store.folder / "events.db", store.folder / "events.db-wal"]
+    files = [*(store.folder / "ledger").glob("*"), store.folder / "events.db", store.folder / "events.db-wal"]
     held = b"".join(path.read_bytes() for path in files if path.is_file())
 
-    ids = {i for path in archived(store) for i in pl.read_parquet(path)["click_id"].to_list()}
+    ids = {i for path in (store.folder / "archive").glob("*") for i in pl.read_parquet(path)["click_id"].to_list()}
     return sum(
         click.to_bytes(8, "little") in held or click.to_bytes(8, "big") in held or click in ids for click in theirs
     )

@@ -327,15 +327,6 @@ def turns_of(refund_ts: Ints) -> Ints:
     return refund_ts if refund_ts.ndim == 2 else refund_ts[:, None]
 
 
-def add_turn(turns: Ints, seen: int, refund: bool) -> bool:
-    """Note a refund, or a conversion after the first one, in the turns of a click; whether it changes anything."""
-    count = int((turns != NEVER).sum())
-    if count == len(turns) or refund == bool(count % 2) or (count and seen <= turns[count - 1]):
-        return False
-    turns[count] = seen
-    return True
-
-
 def read_manifest(path: Path) -> dict[str, Any]:
     """What `table.json` says of a saved table."""
     manifest = read_json(path / "table.json")

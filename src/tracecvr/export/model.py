@@ -48,7 +48,7 @@ def _of_store(folder: Path, version: int | None) -> Model:
     number = versions.serving() if version is None else version
     if number is None:
         raise UserError(f"{folder} has no version yet: learn one with `tracecvr tick {folder}`")
-    known = {manifest["intervals"]: manifest for manifest in versions.listed() if manifest["published"]}
+    known = {manifest["intervals"]: manifest for manifest in versions.manifests() if manifest["published"]}
     if number not in known:
         raise UserError(f"{folder} has no version {number}: choose one of {', '.join(map(str, known)) or 'none'}")
     if not versions.checkpoints.whole(known[number]):

@@ -38,13 +38,6 @@ class Checkpoints:
             if path.stem not in kept and path.suffix in (".json", ".safetensors"):
                 path.unlink()
 
-    def remove_after(self, number: int) -> None:
-        """Remove checkpoints of more intervals than that, newest first: killed meanwhile, it leaves the older."""
-        for path in sorted(self.folder.glob("*.json"), reverse=True):
-            if path.stem.isdecimal() and int(path.stem) > number:
-                path.unlink()
-                path.with_suffix(".safetensors").unlink(missing_ok=True)
-
     def newest(self) -> dict[str, Any] | None:
         """The newest manifest that is whole, without a look at the others."""
         manifests = (self._manifest(path)[1] for path in sorted(self.folder.glob("*.json"), reverse=True))

@@ -8,17 +8,16 @@ STORE/store.json        what it learns with and from: method, options, schema, i
 STORE/files.json        sizes and hashes of the files that never change
 STORE/base/             the prepared log that it starts from: clicks before the split are its warm-up
 STORE/start.safetensors the state in which a run ended, of a store that goes on from there instead
-STORE/events.db         the event log (SQLite): an event is accepted once it is in here, on disk
+STORE/events.db         the event log (SQLite): an event is accepted once it is in here, on disk; also what was set
+                        aside, what came of ticks, what was predicted, and the hashes of archived files
 STORE/events.position   the last acknowledged position of the log
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
 STORE/serving.json      which version serves
 STORE/traffic.json      which challenger serves, and which answer a share of the clicks
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
-STORE/prequential.f32   log-odds that the learner gave clicks of the stream before it learnt them, by row
 STORE/ledger/           open clicks and what is known of them (`ledger.open_clicks`); can be made again
 STORE/answers/          what frozen nets say of open clicks; can be made again
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
-STORE/archive.sha256/*  the hashes of these files
 ```
 
 Ingesting and learning are separate processes that share only the store. Time is the events' own.

@@ -6,16 +6,15 @@ import typer
 
 from tracecvr.cli.live import aside, challenge, models, sources
 from tracecvr.cli.live.create import init
-from tracecvr.cli.live.operate import compact, erase, events, ingest, learn, reopen, replay_log, status, tick, verify
+from tracecvr.cli.live.operate import compact, erase, events, ingest, learn, status, table, tick, verify
 from tracecvr.cli.live.serving import pull, serve, token
 
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line the commands of this room."""
-    for command in (init, ingest, tick, learn, serve, pull, token, status, reopen, compact, erase, verify):
+    for command in (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify):
         app.command()(command)
     app.command("challenge")(challenge.challenge)
-    app.command("replay-log")(replay_log)
     app.command("events")(events)
     app.add_typer(models.app, name="models")
     app.add_typer(challenge.app, name="challengers")

@@ -21,8 +21,7 @@ DataSettings = Annotated[
 ]
 
 Data = Annotated[
-    str | None,
-    typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; a prepared log tells its own."),
+    str | None, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; a prepared log tells its own.")
 ]
 SchemaFile = Annotated[
     Path | None,
@@ -68,11 +67,11 @@ def store_at(folder: Path, check: bool = True) -> LiveStore:
     return Store.open(folder, check)
 
 
-def flat(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Names and values of nested facts, lists left out."""
     for name, value in content.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         elif not isinstance(value, list):
             yield f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else value
 

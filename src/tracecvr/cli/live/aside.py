@@ -1,9 +1,9 @@
-"""Events that are set aside: dated too far ahead, or in contradiction to earlier ones."""
+"""What is set aside: events dated too far ahead or in contradiction to others, and messages that could not be read."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,22 +13,32 @@ if TYPE_CHECKING:
     from tracecvr.online.log.times import Times
 
 app = typer.Typer(
-    help="Events that are set aside: dated too far ahead, or contradicting earlier ones.", no_args_is_help=True
+    help="What is set aside: events dated too far ahead or contradicting others, messages that could not be read.",
+    no_args_is_help=True,
 )
 
 
 @app.command("list")
-def list_aside(store: Store, as_json: AsJson = False) -> None:
-    """Events that are set aside, and why; one per line."""
+def list_aside(
+    store: Store,
+    as_json: AsJson = False,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Print the messages that could not be read as they came, for `ingest`.")
+    ] = False,
+) -> None:
+    """What is set aside, and why; one per line."""
+    from tracecvr.online.log.event_log import UNREAD
+
     live_store = store_at(store)
-    log, times = live_store.log(), live_store.times
-    rows = [
-        {"event": e.event, "reason": "dated too far ahead", "ts": times.shown(e.ts), "time": times.iso(e.ts)}
-        for _, e in log.ahead()
-    ]
-    rows += [{"event": event, "reason": "contradicts an earlier one"} for event, _ in log.contradictions()]
-    for row in rows:
-        typer.echo(json.dumps(row) if as_json else ", ".join(f"{name}: {value}" for name, value in row.items()))
+    times = live_store.times
+    for aside in live_store.log().aside(*([UNREAD] if payload else [])):
+        row: dict[str, Any] = {"name": aside.name, "reason": aside.text}
+        if aside.ts is not None:
+            row |= {"ts": times.show(aside.ts), "time": times.iso(aside.ts)}
+        if payload:
+            typer.echo(aside.content)
+        else:
+            typer.echo(json.dumps(row) if as_json else ", ".join(f"{name}: {value}" for name, value in row.items()))
 
 
 @app.command()
@@ -36,27 +46,28 @@ def accept(
     store: Store,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            help="Accept events dated up to this time; by default those that the clock allows now.",
-        ),
+        typer.Option("--to", help="Accept events dated up to this time; by default those that the clock allows now."),
     ] = None,
 ) -> None:
-    """Accept events that were set aside because of their date. What is over by their time is closed."""
+    """Accept events that were set aside because of their date, and messages that can be read by now. What is over by
+    their time is closed."""
     live_store = store_at(store)
-    receipt = live_store.log().accept_ahead(None if to is None else time_of(live_store, to, "--to"))
-    left = len(live_store.log().ahead())
-    typer.echo(f"accepted: {receipt.accepted:,}, duplicates: {receipt.duplicates:,}, left: {left:,}")
+    log = live_store.inbox()
+    receipts = [
+        log.accept_ahead(None if to is None else time_of(live_store, to, "--to")),
+        log.read_again(live_store.reader),
+    ]
+    accepted, duplicates = sum(r.accepted for r in receipts), sum(r.duplicates for r in receipts)
+    typer.echo(f"accepted: {accepted:,}, duplicates: {duplicates:,}, left: {log.count_aside():,}")
 
 
 @app.command()
 def drop(store: Store) -> None:
-    """Delete the events that are set aside."""
-    ahead, contradictions = store_at(store).log().drop_aside()
-    typer.echo(f"dropped: {ahead:,} events dated too far ahead, {contradictions:,} contradictions")
+    """Delete what is set aside."""
+    typer.echo(f"dropped: {store_at(store).log().drop_aside():,}")
 
 
-def set_aside(times: Times, events: int, not_kept: int, limit: int) -> str:
+def say_future(times: Times, events: int, not_kept: int, limit: int) -> str:
     """What to tell a sender whose events are dated too far ahead."""
     when = times.iso(limit) or f"second {limit}"
     text = f"set aside: {events:,} events are dated later than {when}, which is not believed"

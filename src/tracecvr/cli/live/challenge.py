@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ def challenge(
         str,
         typer.Option(
             help="history: from the store's warm-up, then through the whole log. champion: from the store's newest "
-            "version; its nets have to be the same.",
+            "version; its nets have to be the same."
         ),
     ] = "history",
     share: Annotated[
@@ -51,7 +52,7 @@ def challenge(
     from tracecvr.base import config
     from tracecvr.base.progress_display import Display
     from tracecvr.online.challengers.learners import ChallengerLearner
-    from tracecvr.online.learner.learner import opened
+    from tracecvr.online.learner.learner import open_learner
     from tracecvr.online.store import traffic
     from tracecvr.online.store.challenge import WARM, Parts, create
 
@@ -64,7 +65,7 @@ def challenge(
     made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed, keep)
     if promote_if_better:
         traffic.set_rule(opened_store.folder, name, True)
-    with Display(Console(stderr=True)) as progress, opened(made, progress, ChallengerLearner):
+    with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
         pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
     if share:
         traffic.give_share(opened_store.folder, name, share, by)
@@ -78,11 +79,8 @@ def list_challengers(store: Store, as_json: AsJson = False) -> None:
     from tracecvr.online.challengers.status import challengers_of
 
     opened_store = store_at(store)
-    log = opened_store.log()
-    try:
+    with closing(opened_store.log()) as log:
         rows = challengers_of(opened_store, log)
-    finally:
-        log.close()
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -108,38 +106,29 @@ def _in_words(facts: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-@app.command()
-def share(
+@app.command("set")
+def change(
     store: Store,
     name: Name,
-    share: Annotated[float, typer.Argument(min=0, max=1, help="Share of the clicks that it answers; 0 for none.")],
+    share: Annotated[float | None, typer.Option(min=0, max=1, help="Share of the clicks that it answers.")] = None,
     by: By = None,
+    on: Annotated[
+        bool | None, typer.Option("--promote-if-better/--never", help="Promote it once it is better, or by hand only.")
+    ] = None,
 ) -> None:
-    """Let a challenger answer a share of the clicks."""
+    """Let a challenger answer a share of the clicks, and choose whether it is promoted automatically."""
     from tracecvr.online.store import traffic
-    from tracecvr.online.store.challenge import named
+    from tracecvr.online.store.challenge import find_challenger
 
     opened_store = store_at(store)
-    named(opened_store, name)
-    _check_column(opened_store, by)
-    now = traffic.give_share(opened_store.folder, name, share, by)
-    typer.echo(f"{name}: answers {share:g} of the clicks, by {now.column}")
-
-
-@app.command()
-def rule(
-    store: Store,
-    name: Name,
-    on: Annotated[bool, typer.Option("--promote-if-better/--never", help="By itself, or by hand only.")],
-) -> None:
-    """Choose whether a challenger is promoted automatically once it is significantly better."""
-    from tracecvr.online.store import traffic
-    from tracecvr.online.store.challenge import named
-
-    opened_store = store_at(store)
-    named(opened_store, name)
-    traffic.set_rule(opened_store.folder, name, on)
-    typer.echo(f"{name}: promoted {'once it is significantly better' if on else 'by hand only'}")
+    find_challenger(opened_store, name)
+    if share is not None:
+        _check_column(opened_store, by)
+        now = traffic.give_share(opened_store.folder, name, share, by)
+        typer.echo(f"{name}: answers {share:g} of the clicks, by {now.column}")
+    if on is not None:
+        traffic.set_rule(opened_store.folder, name, on)
+        typer.echo(f"{name}: promoted {'once it is significantly better' if on else 'by hand only'}")
 
 
 @app.command()

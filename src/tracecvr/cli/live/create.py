@@ -13,8 +13,8 @@ from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, 
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
-    from tracecvr.data.outages import Outages
     from tracecvr.online.log.times import AskedTimes
+    from tracecvr.online.store.store import Settings
     from tracecvr.online.store.store import Store as LiveStore
 
 
@@ -44,19 +44,12 @@ def init(
         str | None,
         typer.Option(
             help="How events tell the time: unix or unix-ms (seconds or milliseconds since 1970), iso (text), or log "
-            "(seconds since the log's origin). By default unix if the log has a calendar, else log.",
+            "(seconds since the log's origin). By default unix if the log has a calendar, else log."
         ),
     ] = None,
     origin: Annotated[
         str | None,
         typer.Option(help="When second 0 of the log is, such as 2026-01-31T12:00:00Z, if the log does not say."),
-    ] = None,
-    max_advance: Annotated[
-        str | None,
-        typer.Option(
-            help="With --time log: how far ahead of the newest event another may be dated; d_max by default, and a day "
-            "at least.",
-        ),
     ] = None,
     gap: Annotated[
         tuple[str, str] | None,
@@ -83,39 +76,27 @@ def init(
     from tracecvr.data.outages import pair
     from tracecvr.online.store.store import Settings, Store
 
-    waits = config.parse_duration(lateness, "--lateness")
-    most = None if max_advance is None else config.parse_duration(max_advance, "--max-advance")
+    chosen = Settings(
+        lateness=config.parse_duration(lateness, "--lateness"),
+        warm_labels=config.chosen(warm_labels, WARM_LABELS, "--warm-labels"),
+        keep=keep,
+        seed=seed,
+        threads=threads,
+        hold_on_outage=hold_on_outage,
+        outages=pair([config.parse_duration(end, "--gap") for end in gap or ()], "--gap"),
+        alarms_by=alarms_by,
+    )
     times = _times(time, origin)
-    outages = pair([config.parse_duration(end, "--gap") for end in gap or ()], "--gap")
     if model is not None:
         _refuse_beside_model(context)
-        make_of_run(store, model, source, waits, keep, most, times, hold_on_outage, outages, alarms_by)
+        make_of_run(store, model, source, chosen, times)
         return
     data = dataset_named(data, source, schema)
     for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
         refuse_file(kind, name)
-    opened_store = Store.from_log(
-        store,
-        data,
-        source,
-        with_schema(data_set, schema),
-        method,
-        plugin or (),
-        config.pairs(settings or [], "--set"),
-        Settings(
-            lateness=waits,
-            warm_labels=config.chosen(warm_labels, WARM_LABELS, "--warm-labels"),
-            keep=keep,
-            seed=seed,
-            threads=threads,
-            max_advance=most,
-            hold_on_outage=hold_on_outage,
-            outages=outages,
-            alarms_by=alarms_by,
-        ),
-        times,
-    )
-    _say_made(opened_store)
+    options = config.pairs(settings or [], "--set")
+    log = (data, source, with_schema(data_set, schema))
+    _say_made(Store.from_log(store, *log, method, plugin or (), options, chosen, times))
 
 
 def refuse_file(kind: str, name: str) -> None:
@@ -145,23 +126,14 @@ def _times(unit: str | None, origin: str | None) -> AskedTimes:
 
 
 def make_of_run(
-    store: Path,
-    run: Path,
-    source: Path | None,
-    lateness: int,
-    keep: int,
-    max_advance: int | None = None,
-    times: AskedTimes | None = None,
-    hold_on_outage: bool = True,
-    outages: Outages = (),
-    alarms_by: str | None = None,
+    store: Path, run: Path, source: Path | None, settings: Settings, times: AskedTimes | None = None
 ) -> LiveStore:
     """A store that goes on where a run ended, with a version to serve at once."""
-    from tracecvr.online.learner.learner import opened
+    from tracecvr.online.learner.learner import open_learner
     from tracecvr.online.store.store import Store
 
-    made = Store.from_run(store, run, source, lateness, keep, max_advance, times, hold_on_outage, outages, alarms_by)
-    with opened(made):
+    made = Store.from_run(store, run, source, settings, times)
+    with open_learner(made):
         _say_made(made)
     typer.echo(
         f"the log may go on after the run: tracecvr events --model {run} prints what happened since, to be ingested"

@@ -32,7 +32,7 @@ def list_models(store: Store, as_json: AsJson = False) -> None:
             "events": m["tick"]["events"],
             "weights": m["weights"],
         }
-        for m in versions.listed()
+        for m in versions.manifests()
     ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -51,12 +51,12 @@ def promote(
 ) -> None:
     """Let a version, or a challenger, serve until another is chosen. Training goes on as before."""
     from tracecvr.online.challengers.promotion import promote_challenger, promote_own
-    from tracecvr.online.store.challenge import names
+    from tracecvr.online.store.challenge import list_names
 
     opened_store = store_at(store)
     if version == "newest" or version.isdecimal():
         promote_own(opened_store, None if version == "newest" else int(version))
-    elif version in names(opened_store):
+    elif version in list_names(opened_store):
         promote_challenger(opened_store, version)
     else:
         raise UserError(

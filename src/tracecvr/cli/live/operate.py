@@ -23,13 +23,13 @@ from tracecvr.cli.live.arguments import (
     SchemaFile,
     Source,
     Store,
-    flat,
+    flatten,
     store_at,
     time_of,
     unnamed_log,
     with_schema,
 )
-from tracecvr.cli.live.aside import set_aside
+from tracecvr.cli.live.aside import say_future
 
 if TYPE_CHECKING:
     from tracecvr.online.learner.learner import Tick
@@ -65,7 +65,7 @@ def ingest(
             totals[name] = totals.get(name, 0) + n
     typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
     if totals.get("future"):
-        typer.echo(set_aside(opened_store.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
+        typer.echo(say_future(opened_store.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
     _say_orphans(opened_store, acted)
 
 
@@ -162,62 +162,17 @@ def status(store: Store, as_json: AsJson = False) -> None:
     from tracecvr.online.upkeep.status import status_of
 
     content = status_of(store_at(store))
-    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flat(content)))
+    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flatten(content)))
 
 
-def replay_log(
-    store: Store,
-    table: Annotated[
-        Path | None, typer.Option("--table", help="Only write the log as a prepared table, for `run` and `bench`.")
-    ] = None,
+def table(
+    store: Store, out: Annotated[Path, typer.Argument(metavar="OUT", help="Directory of the table, a new one.")]
 ) -> None:
-    """Learn everything again from the log alone, and compare with the versions."""
-    from rich.console import Console
+    """Write the log of a live model as a prepared table, for `run` and `bench`."""
+    from tracecvr.online.upkeep.verify_log import write_table
 
-    from tracecvr.base.progress_display import Display
-    from tracecvr.online.store.challenge import challengers
-    from tracecvr.online.upkeep.verify_log import as_table, verify_log
-
-    opened_store = store_at(store)
-    if table is not None:
-        made = as_table(opened_store, table)
-        typer.echo(f"table: {table}, {len(made):,} clicks; --data {made.schema.dataset} --source {table}")
-        return
-    same = True
-    for model in (opened_store, *challengers(opened_store)):
-        with Display(Console(stderr=True)) as progress:
-            verification = verify_log(model, progress)
-        typer.echo(verification.summary() if model.model is None else f"{model.model}: {verification.summary()}")
-        same = same and verification.same
-    if not same:
-        raise typer.Exit(1)
-
-
-def reopen(
-    store: Store,
-    at: Annotated[int | None, typer.Option("--at", min=0, help="The first interval that should not be closed.")] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", help="Set events aside that are dated later; by default by the store's rule."),
-    ] = None,
-) -> None:
-    """Reopen intervals that were closed by mistake, for instance by an event with a wrong date. No event is lost. The
-    learner continues from the last good version. Stop the learner first."""
-    from tracecvr.online.upkeep.reopening import reopen
-
-    live_store = store_at(store)
-    if at is None:
-        raise UserError(f"--at is missing: the first interval that should not be closed{_runs(live_store)}")
-    last = None if until is None else time_of(live_store, until, "--until")
-    done = reopen(live_store, at, last)
-    typer.echo(f"closed: {done.closed:,} intervals; moved: {done.moved:,} events; set aside: {done.set_aside:,} events")
-
-
-def _runs(store: LiveStore) -> str:
-    """The longest runs of intervals that were closed at once: most likely one of them is meant."""
-    runs = sorted(store.log().runs(), key=lambda run: run[0] - run[1])[:3]
-    words = [f"{first} to {after - 1}" for first, after in runs if after - first > 1]
-    return f"; closed at once were {', '.join(words)}" if words else ""
+    made = write_table(store_at(store), out)
+    typer.echo(f"table: {out}, {len(made):,} clicks; --data {made.schema.dataset} --source {out}")
 
 
 def verify(
@@ -237,7 +192,7 @@ def verify(
     report = checking.verify(live_store)
     if replay and all(finding.fine for finding in report):
         with Display(Console(stderr=True)) as progress:
-            report += checking.replayed(live_store, progress)
+            report += checking.replay(live_store, progress)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in report], indent=2))
     else:
@@ -296,5 +251,5 @@ def events(
         first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
     for event in events_of(dataset, source, first, config.parse_duration(end, "--end")):
-        event["ts"] = times.shown(event["ts"])
+        event["ts"] = times.show(event["ts"])
         sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")

@@ -22,23 +22,15 @@ if TYPE_CHECKING:
     from tracecvr.online.store.store import Store as LiveStore
 
 Url = Annotated[str, typer.Option("--source", metavar="URL", help="nats://HOST/STREAM or kafka://HOST/TOPIC.")]
-_FROM = typer.Option(
-    "--from",
-    "--start",
-    help="Where a source starts that is new: earliest, latest, a position, @SECONDS since 1970, a time.",
-)
+_FROM = typer.Option("--from", "--start", help="Where a source starts that is new: earliest, latest, or a time.")
 From = Annotated[str, _FROM]
-Announce = Annotated[
-    str | None, typer.Option("--announce", help="Subject or topic of the same broker where new versions are announced.")
-]
 SourceConfig = Annotated[
     Path | None, typer.Option("--source-config", help="TOML file for the broker's client: credentials, TLS.")
 ]
 
 
 def serve(
-    place: Annotated[Path | None, typer.Argument(metavar="[STORE]", help="Directory of the live model.")] = None,
-    store: Annotated[Path | None, typer.Option("--store", help="The same, by its name.")] = None,
+    store: Annotated[Path | None, typer.Argument(metavar="[STORE]", help="Directory of the live model.")] = None,
     model: Annotated[
         Path | None,
         typer.Option("--model", metavar="RUN", help="Create STORE, if there is none yet, where a finished run ended."),
@@ -79,7 +71,6 @@ def serve(
         str | None, typer.Option("--source", metavar="URL", help="Pull events, too: see `tracecvr pull`.")
     ] = None,
     start: Annotated[str | None, _FROM] = None,
-    announce: Announce = None,
     source_config: SourceConfig = None,
 ) -> None:
     """Serve a live model over HTTP: score, accept events, watch it learn at /."""
@@ -89,12 +80,10 @@ def serve(
         from tracecvr.online.service.serve import serve as answer
     except ImportError:
         raise UserError("the service is an extra: pip install 'tracecvr[serve]'") from None
-    if place is not None and store is not None:
-        raise UserError("STORE and --store are the same: give one")
-    flags: dict[str, Any] = {"store": place or store, "model": model, "host": host, "port": port, "tokens": tokens}
+    flags: dict[str, Any] = {"store": store, "model": model, "host": host, "port": port, "tokens": tokens}
     flags |= {"host_names": tuple(host_name) if host_name else None}
     flags |= {"certificate": certificate, "key": key, "learn": learn, "rate": rate, "batch": batch}
-    flags |= {"source": source, "start": start, "announce": announce, "source_config": source_config}
+    flags |= {"source": source, "start": start, "source_config": source_config}
     flags |= {"replica": replica, "replica_token": replica_token, "workers": workers, "scoring_port": scoring_port}
     chosen = Options.from_file_and_flags(config, flags)
     address = Address(chosen.host, chosen.port, chosen.path("certificate"), chosen.path("key"), chosen.host_names)
@@ -118,7 +107,7 @@ def _serve_replica(options: Options, address: Address) -> None:
     from tracecvr.online.service.replica import opened
     from tracecvr.online.service.serve import serve_replica
 
-    for name in ("model", "source", "announce", "workers"):
+    for name in ("model", "source", "workers"):
         if getattr(options, name):
             raise UserError(f"--{name} is for the writer: leave it out beside --replica")
     assert options.replica is not None
@@ -138,11 +127,9 @@ def _serve_replica(options: Options, address: Address) -> None:
 
 
 def _pull(options: Options) -> PulledFrom | None:
-    if options.source is not None:
-        return _source(options.source, options.start, options.announce, options.path("source_config"))
-    if options.announce is not None:
-        raise UserError("--announce needs --source: versions are announced at the broker that events come from")
-    return None
+    if options.source is None:
+        return None
+    return _source(options.source, options.start, options.path("source_config"))
 
 
 def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
@@ -155,7 +142,7 @@ def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
     from tracecvr.online.store.store import Settings, Store
 
     if not store.exists():
-        return make_of_run(store, model, None, Settings.lateness, Settings.keep)
+        return make_of_run(store, model, None, Settings())
     opened_store = Store.open(store)
     if opened_store.start != StartingRun.of(model).start:
         raise UserError(f"{store} does not go on from {model}: leave --model out, or choose another store")
@@ -170,7 +157,6 @@ def pull(
     store: Store,
     source: Url,
     start: From = "earliest",
-    announce: Announce = None,
     source_config: SourceConfig = None,
     batch: Annotated[int, typer.Option(min=1, help="Messages that are committed together.")] = 500,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False,
@@ -179,17 +165,17 @@ def pull(
     opened_store = store_at(store)
     from tracecvr.online.sources.pump import Pump
 
-    pump = Pump(opened_store, _source(source, start, announce, source_config), batch)
+    pump = Pump(opened_store, _source(source, start, source_config), batch)
     if once:
         typer.echo(f"pulled: {pump.drain():,} messages")
     else:
         pump.run(threading.Event())
 
 
-def _source(url: str, start: str, announce: str | None, config: Path | None) -> PulledFrom:
+def _source(url: str, start: str, config: Path | None) -> PulledFrom:
     from tracecvr.online.sources import BrokerSource
 
-    source = BrokerSource.of(url, start, announce, config)
+    source = BrokerSource.of(url, start, config)
     source.check()
     return source
 

@@ -13,11 +13,9 @@ t units, a variance of s^2 per unit and N clicks, the mean difference per click 
 of the mean so far, for all t at once, with a probability of 1 - a. h says at which t the interval is narrowest compared
 with others. It is chosen in advance and never by the data.
 
-Assumptions: differences have a mean that does not change for good while the two are compared (otherwise the interval
-is for the average so far); what happened long ago does not matter (the dependence between units dies out within a
-day); and there are enough units for a central limit theorem, so that nothing is said before `FEWEST_UNITS`. The
-variance is the long-run one: it counts what a unit has in common with those before it (Bartlett weights). A difference
-beyond `CLIP` nats counts as `CLIP`, so that one extreme click does not decide; such clicks are counted.
+Assumptions: the mean of differences does not change for good while the two are compared (else the interval is for the
+average so far), dependence between units dies out within a day, and there are enough units for a central limit theorem
+(`FEWEST_UNITS`). The variance is the long-run one, with Bartlett weights. One extreme click does not decide (`CLIP`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -19,11 +19,12 @@ from tracecvr.base.metrics import Labels, nll
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
 from tracecvr.online.challengers.confidence import HOUR, PairedDifferences
-from tracecvr.online.learner.growing_file import Prequential
-from tracecvr.online.learner.learner import Learner, LogOdds, Tick, opened
+from tracecvr.online.learner.guard import LogOdds
+from tracecvr.online.learner.learner import Learner, Tick, open_learner
 from tracecvr.online.learner.live_metrics import ScoreSums
+from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import TICK_LOCK, Challenger, named, names
+from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
 
 _log = logging.getLogger("tracecvr.learner")
@@ -53,10 +54,9 @@ class Comparison:
     def summary(self) -> dict[str, Any]:
         """What is shown of it. Differences are of NLL per click: below 0 the challenger is better."""
         d = self.differences.difference()
-        facts = {"mean": d.mean, "low": d.low, "high": d.high, "units": d.units, "clicks": d.clicks}
         return {
             "verdict": d.verdict,
-            "nll_difference": facts | {"clipped": self.differences.clipped},
+            "nll_difference": asdict(d) | {"clipped": self.differences.clipped},
             "challenger": self.challenger.summary(),
             "champion": self.champion.summary(),
         }
@@ -80,8 +80,7 @@ class ChallengerLearner(Learner):
         self.comparison = Comparison()
         super().__init__(store, progress)
         self._champion = store.champion
-        base = int(np.searchsorted(store.base.arrival_ts, store.grid.split))
-        self._champion_scores = Prequential(store.folder / "prequential.f32", base)
+        self._champion_predictions = Predictions(self.log, None)
 
     def closed(self) -> int:
         newest = self._champion.newest()
@@ -96,7 +95,7 @@ class ChallengerLearner(Learner):
     def _promote_by_rule(self) -> None:
         """If somebody has asked for that. A challenger that was rolled back stays so."""
         name, now = self.store.name, traffic.current(self.store.folder)
-        if name in now.rules and now.model != name and name not in now.refused:
+        if name in now.rules and now.model != name:
             traffic.promote(self.store.folder, name, rule=True)
             _log.warning("challenger %s is better and was promoted", name)
 
@@ -108,13 +107,7 @@ class ChallengerLearner(Learner):
             row, label = row[counts], label[counts]
             interval = self.store.grid.interval
             unit = self.store.grid.number(start) // -(-HOUR // interval)
-            self.comparison.add(unit, self.prequential.of(row), self._scores_of_champion(row), label)
-
-    def _scores_of_champion(self, row: Ints) -> LogOdds:
-        scores = self._champion_scores
-        if 4 * (int(row.max()) - scores.first + 1) > scores.path.stat().st_size:
-            raise UserError(f"{scores.path} ends too early: run the store's own learner first, which mends it")
-        return scores.of(row)
+            self.comparison.add(unit, self.predictions.of(row), self._champion_predictions.of(row), label)
 
     def _more_facts(self) -> dict[str, Any]:
         return {"pairs": self.comparison.state(), "comparison": self.comparison.summary()}
@@ -148,7 +141,7 @@ class Learners:
         self._tried: dict[str, float] = {}
 
     def __enter__(self) -> Learners:
-        self.own = self._all.enter_context(opened(self.store, self._progress))
+        self.own = self._all.enter_context(open_learner(self.store, self._progress))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
@@ -181,9 +174,9 @@ class Learners:
     def _challengers(self) -> list[Challenger]:
         """Those that there are now; one whose files are damaged is left out, and `verify` says what is wrong."""
         known = []
-        for name in names(self.store):
+        for name in list_names(self.store):
             try:
-                known.append(named(self.store, name))
+                known.append(find_challenger(self.store, name))
             except UserError as error:
                 self._note(name, error)
         for name in set(self._running) - {challenger.name for challenger in known}:
@@ -215,7 +208,7 @@ class Learners:
             if running is not None:
                 self._running.pop(challenger.name).holds.close()
             holds = ExitStack()
-            learner = holds.enter_context(opened(challenger, self._progress, ChallengerLearner))
+            learner = holds.enter_context(open_learner(challenger, self._progress, ChallengerLearner))
             running = self._running[challenger.name] = _Running(made, learner, holds)
         return running.learner
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Challenger, named, names
+from tracecvr.online.store.challenge import Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -25,12 +25,12 @@ def promote_challenger(store: Store, name: str) -> None:
 
 def _sound(store: Store, name: str) -> Challenger:
     """A challenger. If its files are damaged, the answer over HTTP has no path."""
-    if name in names(store):
+    if name in list_names(store):
         try:
-            return named(store, name)
+            return find_challenger(store, name)
         except UserError:
             raise UserError(f"challenger {name!r} is damaged: `tracecvr verify` says what is wrong") from None
-    return named(store, name)
+    return find_challenger(store, name)
 
 
 def leave_challenger(store: Store) -> None:
@@ -44,7 +44,7 @@ def serving_challenger(store: Store) -> Versions | None:
     name = traffic.current(store.folder).model
     if name is None:
         return None
-    challenger = named(store, name)
+    challenger = find_challenger(store, name)
     return Versions(challenger.home, challenger.settings.keep)
 
 

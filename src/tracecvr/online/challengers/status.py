@@ -7,7 +7,7 @@ from typing import Any
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Challenger, named, names
+from tracecvr.online.store.challenge import Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -16,12 +16,12 @@ def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
     """Of each challenger: progress, share, and both models on the same mature and the same recent clicks."""
     now = traffic.current(store.folder)
     facts = {}
-    for name in names(store):
+    for name in list_names(store):
         try:
-            facts[name] = _facts(named(store, name), log) | {
+            facts[name] = _facts(find_challenger(store, name), log) | {
                 "serves": now.model == name,
                 "share": now.shares.get(name, 0.0),
-                "promoted_if_better": name in now.rules and name not in now.refused,
+                "promoted_if_better": name in now.rules,
             }
         except UserError as error:
             facts[name] = {"problem": str(error)}

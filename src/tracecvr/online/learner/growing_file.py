@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracecvr.base.files import not_written, sync
-from tracecvr.data.table import Ints
 
 
 class GrowingFile:
@@ -45,20 +44,3 @@ class GrowingFile:
 
     def sync(self) -> None:
         sync(self.path)
-
-
-class Prequential(GrowingFile):
-    """The log-odds that the learner gave clicks of the stream before it learnt them. The stream starts at row `first`.
-    What clicks were served is in the log."""
-
-    def __init__(self, path: Path, first: int) -> None:
-        super().__init__(path, np.array(np.nan, np.float32))
-        self.first = first
-
-    def of(self, row: Ints) -> npt.NDArray[np.float32]:
-        """Of clicks by row; NaN of those that were not scored, as the base's."""
-        log_odds = np.full(len(row), np.nan, np.float32)
-        ours = row >= self.first
-        if ours.any():
-            log_odds[ours] = np.memmap(self.path, np.float32, "r")[row[ours] - self.first]
-        return log_odds

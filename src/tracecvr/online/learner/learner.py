@@ -6,7 +6,6 @@ Only one learner uses a store. Killed at any moment, it resumes from the newest 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,22 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tracecvr.base.errors import DivergedError
 from tracecvr.base.files import locked
-from tracecvr.base.metrics import Labels, nll, probability
+from tracecvr.base.metrics import Labels
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
-from tracecvr.online.learner.archive import WholeLog
-from tracecvr.online.learner.growing_file import Prequential
+from tracecvr.online.learner.archive import ANSWERS, WholeLog
+from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
-from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, windowed
+from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, sum_up_window
+from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
-from tracecvr.online.ledger.erasure import ANSWERS, apply_erasures
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -40,8 +38,6 @@ from tracecvr.stream.source import TableSource
 _log = logging.getLogger("tracecvr.learner")
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
-_WORSE = 1.5
-"""By which factor a calibration that was off before must get worse for a tick to be undone."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
 _ONLY_IN_VERSIONS = {
     "format",
@@ -61,69 +57,6 @@ _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
 _JUDGED = 4096
 """Clicks by which a tick is judged, and recent clicks that are looked at."""
-_FEW = 0.05
-"""The share of clicks whose log-odds may be anything: one strange click must not stop the learner."""
-_GROWTH = 1.1
-"""How much worse than a rate for all clicks predictions may become in a tick that were far worse than it before."""
-_SURE = math.log(1e6)
-"""A sane tick is undone by chance less often than once in a million."""
-LogOdds = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Guard:
-    """When a tick is undone: by the newest clicks, with final labels or without, its predictions are not sane, or much
-    worse after it than before. A model that was equally bad before is not undone, so that it can recover."""
-
-    nll: float = 1.5
-    """By how much the NLL of clicks with final labels may grow."""
-    pcoc: float = 3.0
-    """How far their mean prediction may be from the rate, either way, unless it was nearly as far before."""
-    clicks: int = 500
-    conversions: int = 20
-    """Fewer than these do not show whether it grew."""
-    base: float = 2.0
-    """How many times the NLL of their own rate, predicted for each, their NLL may be, however few they are."""
-    log_odds: float = 20.0
-    """How far log-odds may be from 0, of all clicks but a few: no number of clicks would justify 20."""
-
-    def verdict(self, label: Labels, before: LogOdds, after: LogOdds) -> str:
-        """What is wrong with a tick by clicks with final labels; nothing, if it is to stay."""
-        return self._useless(label, before, after) or self._worse(label, before, after)
-
-    def extreme(self, before: LogOdds, after: LogOdds) -> str:
-        """What is wrong with it by the newest clicks, most of which are open."""
-        old, new = (float(np.quantile(np.abs(s), 1 - _FEW, method="lower")) if len(s) else 0.0 for s in (before, after))
-        if new > max(self.log_odds, old):
-            return f"log-odds of the newest {len(after)} clicks: their 95% quantile went from {old:.1f} to {new:.1f}"
-        return ""
-
-    def _useless(self, label: Labels, before: LogOdds, after: LogOdds) -> str:
-        """Whether one rate for all clicks predicts them far better, and not by chance.
-
-        If predictions are right, the likelihood of the best rate exceeds theirs by t nats with a probability of at most
-        exp(-t) times the sum over all counts k of the highest likelihood of k, which is below sqrt(2 n) + 1.
-        """
-        if not len(label) or math.isinf(self.base):
-            return ""
-        old, new = (float(nll(s.astype(np.float64), label).mean()) for s in (before, after))
-        rate = float(label.mean())
-        base = -sum(p * math.log(p) for p in (rate, 1 - rate) if p > 0)
-        chance = _SURE + math.log(math.sqrt(2 * len(label)) + 1)
-        if new > max(self.base * base, _GROWTH * old) and len(label) * (new - base) > chance:
-            return f"NLL of the newest {len(label)} mature clicks is {new:.4f}, that of their rate {base:.4f}"
-        return ""
-
-    def _worse(self, label: Labels, before: LogOdds, after: LogOdds) -> str:
-        if len(label) < self.clicks or label.sum() < self.conversions:
-            return ""
-        old, new = (float(nll(s.astype(np.float64), label).mean()) for s in (before, after))
-        if new > self.nll * old:
-            return f"NLL of the newest {len(label)} mature clicks went from {old:.4f} to {new:.4f}"
-        old, new = (float(probability(s).mean() / label.mean()) for s in (before, after))
-        if max(new, 1 / new) > max(self.pcoc, _WORSE * max(old, 1 / old)):
-            return f"calibration of the newest {len(label)} mature clicks went from {old:.2f} to {new:.2f}"
-        return ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +74,7 @@ class Tick:
 
 
 class Learner:
-    """An engine that follows an event log. Use `opened`, which holds the store."""
+    """An engine that follows an event log. Use `open_learner`, which holds the store."""
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
         self.store, self.guard = store, guard_of(store)
@@ -154,14 +87,12 @@ class Learner:
         self.forecast = LiveForecast(store, self.watch)
         self.first = 0 if store.taken_over is None else store.taken_over.intervals
         """The first interval that it learns."""
-        row = self.ledger.first_of_stream if store.taken_over is None else store.taken_over.rows
-        self.prequential = Prequential(store.home / "prequential.f32", row)
+        self.predictions = Predictions(self.log, store.model)
         manifest = self.versions.latest()
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.watch.start()
             self.forecast.start()
-            self.prequential.keep(0)
             self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
             self._restore(manifest)
@@ -204,9 +135,9 @@ class Learner:
         self.ledger.advance()
         clicks = self.ledger.clicks(start, end)
         log_odds = self.engine.score(clicks.x)
-        self.prequential.append(log_odds)
+        self.predictions.keep(self.ledger.rows - len(log_odds), log_odds)
         self.watch.observe(self.ledger, start, clicks, log_odds)
-        self.forecast.observe(self.ledger, start, end, self.prequential)
+        self.forecast.observe(self.ledger, start, end, self.predictions)
         events, undone = learn(self.engine, self.ledger, self.guard, start, end)
         self._observe(start, end)
         return len(clicks), events, undone
@@ -218,7 +149,7 @@ class Learner:
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
         row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
         served, _ = self.ledger.served(row - self.ledger.first_row)
-        self.vitals.add(self.prequential.of(row), served, mature.converted.numpy(), delay)
+        self.vitals.add(self.predictions.of(row), served, mature.converted.numpy(), delay)
         self._compare(row, mature.converted.numpy(), start)
 
     def _compare(self, row: Ints, label: Labels, start: int) -> None:
@@ -230,7 +161,7 @@ class Learner:
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
         events, served = self.ledger.at(rows, end - 1), self.ledger.served(rows)[0]
-        scores, converted = self.prequential.of(rows + self.ledger.first_row), events.converted.numpy()
+        scores, converted = self.predictions.of(rows + self.ledger.first_row), events.converted.numpy()
         to_come = self.watch.to_come(events, scores)
         ours, spread = ~np.isnan(served), self.forecast.spread
         of_served = None if to_come is None else to_come[ours]
@@ -246,18 +177,17 @@ class Learner:
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
         served, version = self.ledger.served(rows)
         label = self.ledger.converted(rows, end)
-        all_versions = windowed(self.prequential.of(rows + self.ledger.first_row), served, label)
+        all_versions = sum_up_window(self.predictions.of(rows + self.ledger.first_row), served, label)
         return {"window": {"intervals": MATURE} | all_versions, "by_version": by_version(served, version, label)}
 
     def _apply_erasures(self) -> None:
         """Forget what was erased since: it is in the ledger, and what frozen nets said of it, too."""
-        if starts := {self.store.grid.bounds(number)[0] for number in apply_erasures(self.ledger)}:
-            self.engine.forget_answers(starts.__contains__)
+        if self.ledger.apply_erasures():
+            self.engine.forget_answers(lambda _: True)
 
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
-        self.prequential.sync()
         self.forecast.sync()
         self.ledger.commit()  # first: what it has more than a version is taken back, what it lacks is read again
         summary = {
@@ -265,7 +195,6 @@ class Learner:
             "undone": tick.undone,
             "position": self.log.position(number - 1) if number else 0,
             "rows": self.ledger.rows,
-            "scored": self.prequential.count,
             "counts": dict(self.ledger.counts),
             "weights": self.engine.fingerprint(),
             "tick": {
@@ -298,12 +227,10 @@ class Learner:
         self.versions.load(self.engine, manifest)
         self.ledger.restore(manifest["intervals"], manifest["rows"], manifest["counts"])
         end = self.store.grid.bounds(manifest["intervals"])[0]
-        self.engine.forget_answers(lambda start: start >= end)  # intervals that were reopened have other clicks now
         self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
         self.watch.monitor.load(manifest["monitor"])
         self.watch.hide(self.ledger, end)
-        self.prequential.keep(manifest["scored"])
         self.forecast.load(manifest["forecast"])
         if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
             record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
@@ -311,7 +238,9 @@ class Learner:
 
 
 @contextmanager
-def opened(store: Store, progress: Progress = no_progress, kind: type[Learner] | None = None) -> Iterator[Learner]:
+def open_learner(
+    store: Store, progress: Progress = no_progress, kind: type[Learner] | None = None
+) -> Iterator[Learner]:
     """A learner that holds its model: a second one is refused."""
     models = store.home / "models"
     with locked(models, "a store has one learner; stop the other first"):
@@ -362,11 +291,11 @@ def guard_of(store: Store) -> Guard:
     return Guard(settings.guard_nll, settings.guard_pcoc, base=settings.guard_base, log_odds=settings.guard_log_odds)
 
 
-def ledger_of(store: Store, engine: Engine, folder: Path | None = None, temporary: bool = False) -> Ledger:
+def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
     """The ledger that an engine of a store needs, in files if there is a folder for them. It reads the archive, too:
     after all versions are lost, say."""
     memory = memory_of(store.grid, engine.memory)
-    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder, temporary)
+    return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
 
 
 def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_progress) -> None:

@@ -19,7 +19,8 @@ from tracecvr.forecast.cells import RECORD, Records, outcomes_of, records_of
 from tracecvr.forecast.estimators import DEFAULT, estimate
 from tracecvr.forecast.figures import METRICS, ScoredCells, ScoredTally, intervals
 from tracecvr.forecast.forecast import LEVEL, between
-from tracecvr.online.learner.growing_file import GrowingFile, Prequential
+from tracecvr.online.learner.growing_file import GrowingFile
+from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
@@ -57,11 +58,11 @@ class LiveForecast:
             not_scored = np.full(rows, np.nan, np.float32)
             self._count(records_of(outcomes_of(base, self._segment(base.x[:rows]), not_scored), 0, end, self.shift))
 
-    def observe(self, ledger: Ledger, start: int, end: int, prequential: Prequential) -> None:
+    def observe(self, ledger: Ledger, start: int, end: int, predictions: Predictions) -> None:
         """Count what became known in an interval."""
         if self.watch.active:
             rows = ledger.changed_between(start, end)
-            scores = prequential.of(rows + ledger.first_row)
+            scores = predictions.of(rows + ledger.first_row)
             outcomes = outcomes_of(ledger.table, self._segment(ledger.table.x[rows]), scores, rows)
             self._count(records_of(outcomes, start, end, self.shift))
 

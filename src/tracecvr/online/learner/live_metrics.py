@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tracecvr.base.metrics import Floats, Labels, nll, probability, reliability
 
+Scores = npt.NDArray[np.floating[Any]]
 _EDGES = np.linspace(-15.0, 15.0, 1201)
 """Bins of log-odds, 0.025 wide: two scores of one bin count as a tie."""
 _RELIABILITY = 15
@@ -39,7 +40,7 @@ class ScoreSums:
     happened: Floats = field(default_factory=lambda: np.zeros(_RELIABILITY))
     nll: float = 0.0
 
-    def add(self, log_odds: npt.NDArray[np.floating[Any]], label: Labels) -> None:
+    def add(self, log_odds: Scores, label: Labels) -> None:
         s = np.asarray(log_odds, np.float64)
         p, where = probability(s), np.searchsorted(_EDGES, s)
         self.positive += np.bincount(where[label], minlength=len(self.positive))
@@ -49,7 +50,7 @@ class ScoreSums:
         self.happened += happened
         self.nll += float(nll(s, label).sum())
 
-    def add_scored(self, log_odds: npt.NDArray[np.floating[Any]], label: Labels) -> None:
+    def add_scored(self, log_odds: Scores, label: Labels) -> None:
         """Add those that were scored; others have NaN."""
         scored = ~np.isnan(log_odds)
         self.add(log_odds[scored], label[scored])
@@ -97,13 +98,7 @@ class LiveMetrics:
         if not len(self.delays):
             self.delays = np.zeros(len(ages(self.d_max)))
 
-    def add(
-        self,
-        prequential: npt.NDArray[np.floating[Any]],
-        as_served: npt.NDArray[np.floating[Any]],
-        label: Labels,
-        delay: npt.NDArray[np.int64],
-    ) -> None:
+    def add(self, prequential: Scores, as_served: Scores, label: Labels, delay: npt.NDArray[np.int64]) -> None:
         """Clicks whose labels have become final; those that were not scored have NaN as their score."""
         for sums, log_odds in ((self.prequential, prequential), (self.as_served, as_served)):
             sums.add_scored(log_odds, label)
@@ -136,9 +131,7 @@ class LiveMetrics:
         return np.concatenate([[0.0], self.delays / self.delays[-1]])
 
 
-def windowed(
-    prequential: npt.NDArray[np.floating[Any]], as_served: npt.NDArray[np.floating[Any]], label: Labels
-) -> dict[str, Any]:
+def sum_up_window(prequential: Scores, as_served: Scores, label: Labels) -> dict[str, Any]:
     """Both figures of the clicks whose labels became final in the last intervals alone: these show drift, which sums
     over all of the past hide."""
     sums = {"as_served": ScoreSums(), "prequential": ScoreSums()}
@@ -147,9 +140,7 @@ def windowed(
     return {name: one.summary() for name, one in sums.items()}
 
 
-def by_version(
-    log_odds: npt.NDArray[np.floating[Any]], version: npt.NDArray[np.int64], label: Labels
-) -> dict[str, dict[str, float | None]]:
+def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) -> dict[str, dict[str, float | None]]:
     """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
     summaries = {}
     for number in np.unique(version[version >= 0]).tolist():
@@ -160,10 +151,7 @@ def by_version(
 
 
 def recent_rates(
-    log_odds: npt.NDArray[np.floating[Any]],
-    converted: Labels,
-    to_come: Floats | None,
-    spread: Callable[[float], tuple[float, float]],
+    log_odds: Scores, converted: Labels, to_come: Floats | None, spread: Callable[[float], tuple[float, float]]
 ) -> dict[str, Any]:
     """Rate and calibration of recent clicks: predicted, so far, and as forecast with an interval. `to_come` is what
     each is still expected to bring, `spread` tells by which shares of the sum it may be wrong."""

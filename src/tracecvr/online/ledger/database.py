@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import apsw
 import numpy as np
-import xxhash
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import make_private, not_written
 from tracecvr.data.table import Ints
 from tracecvr.online.log import page_checksums
+from tracecvr.online.log.page_checksums import digest
 
 LEDGER, DATABASE = "ledger", "ledger.db"
 """The folder of a store, or of a challenger, with its ledger; and the file in it."""
-_FORMAT = 2
+_FORMAT = 3
 
 _SCHEMA = """
 CREATE TABLE facts(content TEXT NOT NULL);
@@ -35,11 +35,18 @@ CREATE INDEX actions_seen ON actions(seen);
 CREATE TABLE late(ts INTEGER, row INTEGER, PRIMARY KEY(ts, row)) WITHOUT ROWID;
 CREATE TABLE waiting(  -- actions that came without their click
   seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL,
+  amount REAL NOT NULL,
   joined INTEGER         -- the start of the interval in which it came
 );
+CREATE TABLE payments(  -- conversions and refunds of clicks
+  row INTEGER, seen INTEGER, ts INTEGER, refund INTEGER, amount REAL, PRIMARY KEY(row, seen, ts, refund, amount)
+) WITHOUT ROWID;
 CREATE INDEX waiting_click ON waiting(click);
 CREATE INDEX waiting_seen ON waiting(seen);
 """
+
+
+_UNHASHED = ("actions", "payments", "late", "waiting")
 
 
 class DamagedLedgerError(UserError):
@@ -56,10 +63,10 @@ class Block(NamedTuple):
 
 
 class LedgerDatabase:
-    """Without a folder it is in memory. If it is temporary, nobody opens it again: nothing waits for the disk."""
+    """Without a folder it is temporary: in memory and, what does not fit there, in a file that nobody sees."""
 
-    def __init__(self, folder: Path | None, temporary: bool = False) -> None:
-        self.folder, self._temporary = folder, temporary
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
         if folder is not None:
             folder.mkdir(mode=0o700, exist_ok=True)
             make_private(folder)
@@ -99,8 +106,6 @@ class LedgerDatabase:
 
     def _read(self) -> dict[str, Any] | None:
         assert self.path is not None
-        if page_checksums.available() and not page_checksums.checked(self.path):
-            return None
         log = self.path.with_name(f"{DATABASE}-wal")
         left = log.is_file() and log.stat().st_size > 0
         self._db = self._connect()
@@ -109,6 +114,10 @@ class LedgerDatabase:
         if left and not self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)[0]:
             return None
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        # A page's checksum does not say which page it is, and these tables have no hashes of their own.
+        checks = (self._db.execute(f"PRAGMA integrity_check({table})").get for table in _UNHASHED)
+        if any(check != "ok" for check in checks):
+            return None
         content: dict[str, Any] = json.loads(self._db.execute("SELECT content FROM facts").get or "{}")
         if content.pop("format", None) != _FORMAT:
             return None
@@ -131,7 +140,7 @@ class LedgerDatabase:
         """Let memory be free of what was written. Without facts, it is not opened again."""
         with self._errors():
             self._run("COMMIT")
-            if self.folder is not None and not self._temporary:
+            if self.folder is not None:
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._run("BEGIN")
 
@@ -145,12 +154,13 @@ class LedgerDatabase:
 
     def _connect(self) -> apsw.Connection:
         if self.path is None:
-            return apsw.Connection(":memory:")
-        db = page_checksums.connected(self.path)
-        make_private(self.path)
-        pragmas = ["locking_mode = EXCLUSIVE", "secure_delete = ON", "cache_spill = OFF"]
-        durable = ["journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"]
-        for pragma in [*pragmas, *(["journal_mode = OFF", "synchronous = OFF"] if self._temporary else durable)]:
+            db, pragmas = apsw.Connection(""), ["journal_mode = OFF", "synchronous = OFF"]
+        else:
+            db = page_checksums.connect(self.path)
+            make_private(self.path)
+            pragmas = ["locking_mode = EXCLUSIVE", "secure_delete = ON", "cache_spill = OFF"]
+            pragmas += ["journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"]
+        for pragma in pragmas:
             db.execute(f"PRAGMA {pragma}")
         return db
 
@@ -173,15 +183,8 @@ class LedgerDatabase:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except apsw.FullError as error:
-            raise not_written(Path(str(self.path)), error) from error
         except apsw.Error as error:
-            if isinstance(error, apsw.IOError | apsw.ReadOnlyError | apsw.CantOpenError) and not page_checksums.damaged(
-                error
-            ):
+            disk = apsw.FullError | apsw.IOError | apsw.ReadOnlyError | apsw.CantOpenError
+            if isinstance(error, disk) and not page_checksums.is_damage(error):
                 raise not_written(Path(str(self.path)), error) from error
             raise DamagedLedgerError(f"{self.path} is damaged ({page_checksums.reason(error)})") from error
-
-
-def digest(data: bytes, seed: int = 0) -> str:
-    return xxhash.xxh3_128_hexdigest(data, seed)

@@ -1,19 +1,12 @@
 """The ledger: the live twin of `TableSource`. Same reveals, same order, from an event log instead of a table.
 
 It is a table that grows by an interval at a time and forgets, at its other end, what no horizon needs any more. Rows
-keep their numbers. A ledger that is built anew from the log is the same ledger.
+keep their numbers. How much is open does not matter to memory or to the time of a tick: clicks are in blocks that never
+change, actions in a table (`open_clicks`), and an action finds its click by the event log, which has an index of ids.
 
-How much is open does not matter to memory or to the time of a tick:
-
-- Clicks are in blocks, in the order in which they became known, and never change. An interval appends to them, and
-  reads one contiguous range for each horizon.
-- Actions are a table by click and by when they became known.
-- An action finds its click by the event log, which has an index of ids, and knows when the click came. A new click is
-  looked for in the base alone: the log takes no click twice.
-
-With a folder, `commit` lets the database be whole as of an interval (`open_clicks`), and `restore` goes on from there:
-it takes back what is newer than the version that learning goes on from, and reads from the log what is missing. If the
-database is missing, damaged or another store's, the ledger is built anew from the log.
+`commit` lets the database be whole as of an interval, and `restore` goes on from there: it takes back what is newer
+than the version that learning goes on from, and reads from the log what is missing. If the database is missing, damaged
+or another store's, or if something was erased, the ledger is built anew from the log, and is the same ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, add_turn, turns_of
+from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, turns_of
+from tracecvr.online.ledger.base_clicks import BaseClicks
 from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
+from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
 from tracecvr.online.log.event_log import EventLog
-from tracecvr.online.log.events import CLICK, Reader
+from tracecvr.online.log.events import CLICK, Reader, amount_of
 from tracecvr.online.log.grid import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import TableSource
@@ -44,6 +38,7 @@ BAD_VALUES = "bad_values."
 MATURE = 24
 """Intervals for which clicks are kept after their labels have become final: by them a tick is judged."""
 
+_ALWAYS = -(1 << 62)
 SPARE = 48
 """Intervals for which rows stay in the files after they are over, so that as many can be taken back."""
 
@@ -58,47 +53,24 @@ def first_held(grid: Grid, memory: int, done: int) -> int:
     return max(0, done - 1 - -(-memory // grid.interval))
 
 
-def first_needed(grid: Grid, memory: int, done: int) -> int:
-    """The interval from which on such a ledger has to read the log, if it is built anew: an action may have been
-    waiting for d_max when the oldest click came."""
-    return first_held(grid, memory + grid.d_max, done)
-
-
-class KnownAction(NamedTuple):
-    """An action as the log tells it; ordered by when it became known."""
-
-    seen: int
-    ts: int
-    kind: int
-    click: int
-
-
 class Ledger(TableSource):
     """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
 
-    Without a folder it is in memory, and begun; with one, call `begin` or `restore` first. One that is `temporary` is
-    not opened again: its files only save memory.
+    Without a folder it is temporary, and begun; with one, call `begin` or `restore` first.
     """
 
     def __init__(
-        self,
-        base: ClickTable,
-        grid: Grid,
-        reader: Reader,
-        log: EventLog,
-        memory: int,
-        folder: Path | None = None,
-        temporary: bool = False,
+        self, base: ClickTable, grid: Grid, reader: Reader, log: EventLog, memory: int, folder: Path | None = None
     ) -> None:
         self.grid, self.reader, self.log, self.memory = grid, reader, log, memory
         self.counts: Counter[str] = Counter()
         self.done = self.first_row = self.erasures = 0
         """How many intervals of the stream are in it, what its first row is called, and erasures that it knows of."""
-        self.whole_since: int | None = None
-        """If erasures left nothing of clicks that were over: since when clicks are as they were."""
-        self._base, self._base_rows = base, 0
+        self.whole_since = _ALWAYS
+        """Of clicks that became known since then, everything is here."""
+        self._base, self._base_rows, self._in_base = base, 0, BaseClicks(base, grid.split, memory)
         schema = base.schema
-        self.files = OpenClicks(folder, len(schema.features), len(schema.actions), temporary)
+        self.files = OpenClicks(folder, len(schema.features), len(schema.actions))
         if folder is None:
             self.begin()
         else:
@@ -111,7 +83,8 @@ class Ledger(TableSource):
 
     def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become, from the log alone, the ledger that had `done` intervals and, counting those dropped, `rows` rows."""
-        self._start(first_needed(self.grid, self.memory, done))
+        # An action may have been waiting for d_max when the oldest click came.
+        self._start(first_held(self.grid, self.memory + self.grid.d_max, done))
         while self.done < done:
             self.advance()
             self.files.flush()
@@ -122,10 +95,12 @@ class Ledger(TableSource):
         """Take in the next interval."""
         start, end = self.grid.bounds(self.done)
         rows = self.log.between(start, end)
-        fresh = self._add(self.fresh([row for row in rows if row[0] == CLICK]), self.log.answers(start, end))
-        actions = [KnownAction(seen, ts, kind, click) for kind, click, ts, seen, _ in rows if kind > CLICK]
-        self._join(actions + self._no_longer_waiting(fresh, start))
-        self._expire(start, end)
+        fresh = self._add(self._select_fresh([row for row in rows if row[0] == CLICK]), self.log.answers(start, end))
+        actions = [KnownAction(r[3], r[2], r[0], r[1], amount_of(r[4])) for r in rows if r[0] > CLICK]
+        waited = [KnownAction(*row) for row in self.files.join_waiting(fresh, start - self.grid.d_max, start)]
+        self._join(actions + waited)
+        # Those whose click has not come in d_max are given up.
+        self.counts["orphans"] += self.files.still_waiting(start - self.grid.d_max, end - self.grid.d_max)
         self.done += 1
         self._drop(end - self.memory)
 
@@ -151,11 +126,6 @@ class Ledger(TableSource):
         """How many clicks there have been, the base's included."""
         return self.first_row + len(self.table)
 
-    @property
-    def first_of_stream(self) -> int:
-        """The row of the stream's first click: how many the base has."""
-        return int(np.searchsorted(self._base.arrival_ts, self.grid.split))
-
     # Files.
 
     def commit(self) -> None:
@@ -174,38 +144,29 @@ class Ledger(TableSource):
         except DamagedLedgerError:
             whole = False
         if not whole:
-            self.erasures = self.log.facts().get("erasures", 0)
             self.rebuild(done, rows, counts)
             self.commit()
         self.counts = Counter(counts)
 
-    def open_as_it_is(self) -> bool:
-        """Become the ledger that was committed, with the memory that it had; whether it can be read."""
-        return self._open_committed(any_memory=True)
-
-    def _open_committed(self, any_memory: bool = False) -> bool:
-        content = self.files.read()
-        if content is None:
+    def apply_erasures(self) -> bool:
+        """Forget what was erased from the log since: the ledger is built anew from it. Whether anything was."""
+        if self.erasures == self.log.facts().get("erasures", 0):
             return False
-        if any_memory:
-            self.memory = content["identity"][-1]
-        if content["identity"] != self._identity():
-            return False
-        self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
-        self.erasures, self.whole_since = content["erasures"], content["whole_since"]
-        self._look()
+        self.rebuild(self.done, self.rows, dict(self.counts))
+        self.commit()
         return True
 
     def _open(self, done: int) -> bool:
         """Become the ledger of so many intervals, if the database has what that takes."""
-        if not self._open_committed():
+        content = self.files.read()
+        if content is None or content["identity"] != self._identity():
             return False
+        self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
+        self.erasures, self.whole_since = content["erasures"], content["whole_since"]
+        self._look()
         if self.done > done:
             time = self.grid.bounds(done)[0]
-            oldest = self.table.arrival_ts[:1]
-            if self.whole_since is None and self.files.first and len(oldest):
-                self.whole_since = int(oldest[0])
-            if self.whole_since is not None and self.whole_since > time - self.memory:
+            if self.whole_since > time - self.memory:
                 return False
             self.files.truncate(time)
             self.done = done
@@ -280,10 +241,11 @@ class Ledger(TableSource):
     def _start(self, first: int) -> None:
         """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
         later one, whatever is needed has become known since, and so has all that is known of it."""
-        t, split = self._base, self.grid.split
-        begin, end = np.searchsorted(t.arrival_ts, (split if first else split - self.memory, split)).tolist()
+        end = self._in_base.end
+        begin = end if first else self._in_base.first
         self.files.clear()
-        self.whole_since = None
+        self.whole_since = self.grid.bounds(first)[0] + self.grid.d_max if first else _ALWAYS
+        self.erasures = self.log.facts().get("erasures", 0)
         self.first_row, self.done, self._base_rows = begin, first, end - begin
         for start in range(begin, end, ROWS):
             self._take_over(slice(start, min(start + ROWS, end)))
@@ -293,19 +255,24 @@ class Ledger(TableSource):
     def _take_over(self, part: slice) -> None:
         """Append clicks of the base."""
         t, split = self._base, self.grid.split
-        block = _blank_answers(part.stop - part.start) | {
-            name: getattr(t, name)[part] for name in ("x", "click_ts", "click_id", "arrival_ts")
-        }
+        size = part.stop - part.start
+        blank = {"erased": np.zeros(size, np.bool_), "score": np.full(size, np.nan), "version": np.full(size, -1)}
+        block = blank | {name: getattr(t, name)[part] for name in ("x", "click_ts", "click_id", "arrival_ts")}
         number = self.files.append(block)
         late = block["arrival_ts"] != block["click_ts"]
         self.files.note_late(block["click_ts"][late], number[late])
         row, column = np.nonzero(t.known_ts[part] < split)
-        facts = t.action_ts[part][row, column], t.known_ts[part][row, column]
-        self.files.note(number[row], column + 1, *facts)
+        ts, seen = t.action_ts[part][row, column], t.known_ts[part][row, column]
+        self.files.note(number[row], column + 1, ts, seen)
+        bought = zip(number[row].tolist(), seen.tolist(), ts.tolist(), column.tolist(), strict=True)
+        self.files.pay((r, Payment(s, at, False, UNKNOWN)) for r, s, at, kind in bought if kind == 0)
         if t.refund_ts is not None:
             turns = turns_of(t.refund_ts[part])
             row, which = np.nonzero(turns < split)
-            self.files.note(number[row], len(t.schema.actions) + 1 + which, turns[row, which], turns[row, which])
+            at = turns[row, which]
+            self.files.note(number[row], len(t.schema.actions) + 1 + which, at, at)
+            turned = zip(number[row].tolist(), at.tolist(), which.tolist(), strict=True)
+            self.files.pay((r, Payment(s, s, w % 2 == 0, UNKNOWN)) for r, s, w in turned)
 
     def _look(self) -> None:
         """The columns, which tell what they hold now."""
@@ -323,15 +290,14 @@ class Ledger(TableSource):
             late_arrival_ts=columns["arrival_ts"],
         )
 
-    def fresh(self, clicks: Sequence[tuple[Any, ...]], number: int | None = None) -> list[tuple[Any, ...]]:
-        """The clicks of an interval, the next one by default, that get a row. Clicks that came after their
-        d_max and clicks that the base has get none. The log has each click once."""
+    def _select_fresh(self, clicks: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base
+        has get none. The log has each click once."""
         inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]
-        end = self.grid.bounds(self.done if number is None else number)[1]
-        known = self._rows_in_base(np.array([click for _, click, *_ in inside], np.int64), end)
+        end = self.grid.bounds(self.done)[1]
+        known = self._in_base.rows_of(np.array([click for _, click, *_ in inside], np.int64), end)
         fresh = [row for row, old in zip(inside, known.tolist(), strict=True) if old < 0 or row[4] is None]
-        if number is None:
-            self.counts["repeated_clicks"] += len(inside) - len(fresh)
+        self.counts["repeated_clicks"] += len(inside) - len(fresh)
         return fresh
 
     def _add(self, fresh: Sequence[tuple[Any, ...]], answers: Iterable[tuple[int, float, int]]) -> Ints:
@@ -360,16 +326,12 @@ class Ledger(TableSource):
         kept: Ints = ids[~erased]
         return kept
 
-    def _no_longer_waiting(self, fresh: Ints, start: int) -> list[KnownAction]:
-        """Actions that waited for one of these clicks."""
-        return [KnownAction(*row) for row in self.files.join_waiting(fresh, start - self.grid.d_max, start)]
-
     def _join(self, actions: list[KnownAction]) -> None:
         """Give actions to their clicks: of each kind the first that became known. Those without a click wait for it."""
         if not actions:
             return
         number = self._rows_of([action.click for action in actions], self.grid.bounds(self.done)[1])
-        self._wait([action for action, row in zip(actions, number.tolist(), strict=True) if row < 0])
+        self.files.wait(sorted(action for action, row in zip(actions, number.tolist(), strict=True) if row < 0))
         rows = np.unique(number[number >= 0])
         known = self.files.known(rows)
         arrival, click = (self.files.gather(name, rows) for name in ("arrival_ts", "click_ts"))
@@ -380,79 +342,56 @@ class Ledger(TableSource):
             for action, at, row in zip(actions, place, number.tolist(), strict=True)
             if row >= 0
         ]
-        changes = ((at, self._change(clicks, at, action)) for action, at in sorted(ours))
-        noted = [(at, change) for at, change in changes if change is not None]
-        if noted:
-            at, kind, ts, seen = np.array([(at, action.kind, action.ts, action.seen) for at, action in noted]).T
-            self.files.note(rows[at], kind, ts, seen)
+        noted, paid = list[tuple[int, int, int, int]](), list[tuple[int, Payment]]()
+        for action, at in sorted(ours):
+            refund = action.kind > len(self.schema.actions)
+            if not refund and not self._is_in_window(action.ts - int(clicks.click[at])):
+                continue
+            if refund or action.kind == 1:
+                paid.append((int(rows[at]), Payment(action.seen, action.ts, refund, action.amount)))
+            if not refund and clicks.action[at, action.kind - 1] == NEVER:
+                clicks.action[at, action.kind - 1] = action.ts
+                noted.append((int(rows[at]), action.kind, action.ts, action.seen))
+            else:
+                self.counts["refunds" if refund else "repeated_actions"] += 1
+        turns = self._find_turns(paid, dict(zip(rows.tolist(), clicks.refund, strict=True)))
+        if noted or turns:
+            self.files.note(*np.array([*noted, *turns]).T)
+
+    def _is_in_window(self, delay: int) -> bool:
+        self.counts["before_click"] += delay < 0
+        self.counts["out_of_window"] += delay > self.grid.d_max
+        return 0 <= delay <= self.grid.d_max
+
+    def _find_turns(self, paid: list[tuple[int, Payment]], known: dict[int, Ints]) -> list[tuple[int, int, int, int]]:
+        """Keep conversions and refunds of clicks. What they take back, or buy again, are turns of the click, each with
+        a kind of its own."""
+        self.files.pay(paid)
+        turns = []
+        for row, payments in self.files.payments({row for row, _ in paid}).items():
+            for which, seen in enumerate(find_turns(payments)):
+                if known[row][which] == NEVER:
+                    self.counts["conversions_after_refund"] += which % 2
+                    self.counts["repeated_actions"] -= which % 2
+                    turns.append((row, len(self.schema.actions) + 1 + which, seen, seen))
+        return turns
 
     def _rows_of(self, clicks: Sequence[int], end: int) -> Ints:
         """The numbers of clicks in the database, -1 of those not known when an interval ends, or too old by then."""
-        ids, begin = np.array(clicks, np.int64), int(np.searchsorted(self._base.arrival_ts, self.grid.split))
-        in_base = self._rows_in_base(ids, end)
-        number = in_base - (begin - self._base_rows) if self._base_rows else np.full(len(ids), -1)
-        number[in_base < 0] = -1
+        ids = np.array(clicks, np.int64)
+        in_base = self._in_base.rows_of(ids, end)
+        held = (in_base >= 0) & bool(self._base_rows)
+        number = np.where(held, in_base - (self._in_base.end - self._base_rows), -1)
         came = self.log.arrivals(np.unique(ids[in_base < 0]).tolist(), end - self.memory, end)
         asked = np.flatnonzero((in_base < 0) & np.isin(ids, np.array(list(came), np.int64)))
         number[asked] = self.files.find(ids[asked], np.array([came[key] for key in ids[asked].tolist()], np.int64))
         return number
 
-    def _rows_in_base(self, ids: Ints, end: int) -> Ints:
-        """The rows of clicks in the base, -1 of those that it has not, or that are too old when an interval ends."""
-        oldest, split = np.searchsorted(self._base.arrival_ts, (end - self.memory, self.grid.split))
-        if oldest >= split or not len(ids):
-            return np.full(len(ids), -1)
-        keys, rows = self._base_index
-        after = np.searchsorted(keys, ids, "right")
-        hit = (after > 0) & (keys[np.maximum(after, 1) - 1] == ids)
-        row = np.where(hit, rows[np.maximum(after, 1) - 1], -1)
-        return np.where(row >= oldest, row, -1)
-
-    @cached_property
-    def _base_index(self) -> tuple[Ints, Ints]:
-        """Ids of the base's clicks that were open at its end, sorted, and their rows."""
-        first, last = np.searchsorted(self._base.arrival_ts, (self.grid.split - self.memory, self.grid.split)).tolist()
-        ids = np.array(self._base.click_id[first:last])
-        order = np.argsort(ids, kind="stable")
-        return ids[order], first + order
-
-    def _change(self, clicks: _Open, at: int, action: KnownAction) -> KnownAction | None:
-        """What an action changes, as it is noted, once it is changed; if it changes nothing, why is counted. Refunds,
-        and a conversion after one, are turns of the click, each with a kind of its own."""
-        turns, first = clicks.refund[at], len(self.schema.actions) + 1
-        turn = action._replace(kind=first + int((turns != NEVER).sum()))
-        if action.kind == first:
-            self.counts["refunds"] += 1
-            return turn if add_turn(turns, action.seen, refund=True) else None
-        delay, column = action.ts - int(clicks.click[at]), action.kind - 1
-        if delay < 0:
-            self.counts["before_click"] += 1
-        elif delay > self.grid.d_max:
-            self.counts["out_of_window"] += 1
-        elif clicks.action[at, column] == NEVER:
-            clicks.action[at, column] = action.ts
-            return action
-        elif column == 0 and add_turn(turns, action.seen, refund=False):
-            self.counts["conversions_after_refund"] += 1
-            return turn
-        else:
-            self.counts["repeated_actions"] += 1
-        return None
-
-    def _wait(self, actions: Sequence[KnownAction]) -> None:
-        if actions:
-            self.files.wait(sorted(actions))
-
-    # Forgetting.
-
-    def _expire(self, start: int, end: int) -> None:
-        """Give up on actions whose click has not come in d_max."""
-        self.counts["orphans"] += self.files.still_waiting(start - self.grid.d_max, end - self.grid.d_max)
-
     def _drop(self, before: int) -> None:
         """Forget clicks that became known before a time, and actions that nobody asks about any more."""
         spare = SPARE * self.grid.interval if self.files.folder is not None else 0
         first = self.files.first
+        self.whole_since = max(self.whole_since, before - spare)
         self.files.drop(before - spare, self.grid.bounds(self.done)[0] - self.grid.d_max - spare)
         self.first_row += self.files.first - first
 
@@ -464,11 +403,3 @@ class _Open(NamedTuple):
     click: Ints
     action: Ints
     refund: Ints
-
-
-def _blank_answers(size: int) -> dict[str, npt.NDArray[Any]]:
-    return {
-        "erased": np.zeros(size, np.bool_),
-        "score": np.full(size, np.nan, np.float32),
-        "version": np.full(size, -1),
-    }

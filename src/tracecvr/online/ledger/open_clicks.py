@@ -11,6 +11,8 @@ import json
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracecvr.data.table import NEVER, TURNS, Ints
-from tracecvr.online.ledger.database import Block, DamagedLedgerError, LedgerDatabase, digest
+from tracecvr.online.ledger.database import Block, DamagedLedgerError, LedgerDatabase
+from tracecvr.online.ledger.payments import Payment
+from tracecvr.online.log.page_checksums import digest
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +46,7 @@ class Known(NamedTuple):
 class OpenClicks(LedgerDatabase):
     """Those of a log with so many features and kinds of actions."""
 
-    def __init__(self, folder: Path | None, features: int, actions: int, temporary: bool = False) -> None:
+    def __init__(self, folder: Path | None, features: int, actions: int) -> None:
         self.actions = actions
         self.layout: dict[str, tuple[str, int]] = {
             "arrival_ts": ("i8", 0),
@@ -53,7 +57,7 @@ class OpenClicks(LedgerDatabase):
             "score": ("f4", 0),
             "erased": ("?", 0),
         }
-        super().__init__(folder, temporary)
+        super().__init__(folder)
 
     def _set_blocks(self, blocks: Sequence[Block]) -> None:
         super()._set_blocks(blocks)
@@ -97,36 +101,27 @@ class OpenClicks(LedgerDatabase):
                 arrival = part["arrival_ts"]
                 block = Block(end + at, len(arrival), int(arrival[0]), int(arrival[-1]))
                 self._run("INSERT INTO blocks VALUES(?, ?, ?, ?)", block)
-                self._store(block, part)
+                for name, values in part.items():
+                    number = self._number(block, name)
+                    data = np.ascontiguousarray(values, self.layout[name][0]).tobytes()
+                    self._run("INSERT INTO arrays VALUES(?, ?, ?)", (number, digest(data, number), data))
                 blocks.append(block)
         self._set_blocks(blocks)
         return np.arange(end, end + size, dtype=np.int64)
 
-    def _store(self, block: Block, columns: Mapping[str, Array]) -> None:
-        for name, values in columns.items():
-            number, data = self._number(block, name), np.ascontiguousarray(values, self.layout[name][0]).tobytes()
-            self._uncache(number)
-            self._run("INSERT OR REPLACE INTO arrays VALUES(?, ?, ?)", (number, digest(data, number), data))
-
     def _number(self, block: Block, name: str) -> int:
         return block.first * _MOST_COLUMNS + list(self.layout).index(name)
-
-    def _uncache(self, number: int) -> None:
-        if (old := self._cache.pop(number, None)) is not None:
-            self._cached -= old.nbytes
 
     def array(self, block: Block, name: str) -> Array:
         """A column of a block."""
         number = self._number(block, name)
-        if (held := self._cache.get(number)) is not None:
-            self._cache.move_to_end(number)
-            return held
-        values = self._load(block, name)
-        self._cache[number] = values
-        self._cached += values.nbytes
-        while self._cached > _CACHED and len(self._cache) > 1:
-            self._uncache(next(iter(self._cache)))
-        return values
+        if number not in self._cache:
+            self._cache[number] = self._load(block, name)
+            self._cached += self._cache[number].nbytes
+            while self._cached > _CACHED and len(self._cache) > 1:
+                self._cached -= self._cache.popitem(last=False)[1].nbytes
+        self._cache.move_to_end(number)
+        return self._cache[number]
 
     def _load(self, block: Block, name: str) -> Array:
         number, (kind, width) = self._number(block, name), self.layout[name]
@@ -136,15 +131,6 @@ class OpenClicks(LedgerDatabase):
             raise DamagedLedgerError(f"{self.path} is damaged ({name} of clicks {block.first} and after)")
         values = np.frombuffer(row[1], kind)
         return values.reshape(block.size, width) if width else values
-
-    def change(self, number: Ints, values: Mapping[str, Array]) -> None:
-        """Write other values to some clicks."""
-        for block, which in self._parts(number):
-            changed = {name: self.array(block, name).copy() for name in values}
-            for name, value in values.items():
-                changed[name][number[which] - block.first] = value[which]
-            with self._errors():
-                self._store(block, changed)
 
     def gather(self, name: str, number: Ints) -> Array:
         """Values of clicks, in any order."""
@@ -193,9 +179,9 @@ class OpenClicks(LedgerDatabase):
         end = self.search(time)
         with self._errors():
             self._delete([block for block in self.blocks if block.first >= end])
-            self._run("DELETE FROM actions WHERE seen >= ?", (time,))
+            for table in ("actions", "payments", "waiting"):
+                self._run(f"DELETE FROM {table} WHERE seen >= ?", (time,))
             self._run("DELETE FROM late WHERE row >= ?", (end,))
-            self._run("DELETE FROM waiting WHERE seen >= ?", (time,))
             self._run("UPDATE waiting SET joined = NULL WHERE joined >= ?", (time,))
         self._asked = None
 
@@ -207,15 +193,15 @@ class OpenClicks(LedgerDatabase):
             self._delete(over)
             if over:
                 end = over[-1].first + over[-1].size
-                self._run("DELETE FROM actions WHERE row < ?", (end,))
-                self._run("DELETE FROM late WHERE row < ?", (end,))
+                for table in ("actions", "payments", "late"):
+                    self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
             self._run("DELETE FROM waiting WHERE seen < ?", (waiting,))
 
     def _delete(self, blocks: list[Block]) -> None:
         for block in blocks:
             numbers = [self._number(block, name) for name in self.layout]
-            for number in numbers:
-                self._uncache(number)
+            for number in set(numbers) & self._cache.keys():
+                self._cached -= self._cache.pop(number).nbytes
             self._run("DELETE FROM arrays WHERE id BETWEEN ? AND ?", (numbers[0], numbers[-1]))
             self._run("DELETE FROM blocks WHERE first = ?", (block.first,))
         if blocks:
@@ -270,11 +256,18 @@ class OpenClicks(LedgerDatabase):
         rows: Ints = self._rows(query, (start, end, kind), 1)[0]
         return rows
 
-    def forget_actions(self, rows: Iterable[int]) -> None:
-        """Leave nothing of what is known of clicks."""
+    def pay(self, payments: Iterable[tuple[int, Payment]]) -> None:
+        """Keep conversions and refunds of clicks."""
+        rows = sorted((row, *payment) for row, payment in payments)
         with self._errors():
-            self._connection.executemany("DELETE FROM actions WHERE row = ?", [(row,) for row in rows])
-        self._asked = None
+            self._connection.executemany("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
+
+    def payments(self, rows: Iterable[int]) -> dict[int, list[Payment]]:
+        """Conversions and refunds of clicks, by click."""
+        query = "SELECT * FROM payments WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
+        with self._errors():
+            found = self._run(query, (json.dumps(list(rows)),)).fetchall()
+        return {row: [Payment(*p[1:]) for p in ours] for row, ours in groupby(found, itemgetter(0))}
 
     # Clicks that came late.
 
@@ -290,20 +283,22 @@ class OpenClicks(LedgerDatabase):
 
     # Actions that wait for their click.
 
-    def wait(self, actions: Iterable[tuple[int, int, int, int]]) -> None:
-        """Keep actions, as (seen, ts, kind, click), until their click comes."""
+    def wait(self, actions: Iterable[tuple[int, int, int, int, float]]) -> None:
+        """Keep actions, as (seen, ts, kind, click, amount), until their click comes."""
         with self._errors():
-            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, NULL)", list(actions))
+            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, ?, NULL)", list(actions))
 
-    def join_waiting(self, clicks: Ints, since: int, start: int) -> list[tuple[int, int, int, int]]:
+    def join_waiting(self, clicks: Ints, since: int, start: int) -> list[tuple[int, int, int, int, float]]:
         """Actions that have waited since a time, or less long, for clicks that came in an interval."""
         condition = "joined IS NULL AND seen >= ? AND click IN (SELECT value FROM json_each(?))"
         values = since, json.dumps(clicks.tolist())
         if not self.still_waiting(since, NEVER):
             return []
         with self._errors():
-            waited = self._run(f"SELECT seen, ts, kind, click FROM waiting WHERE {condition} ORDER BY rowid", values)
-            rows: list[tuple[int, int, int, int]] = waited.fetchall()
+            waited = self._run(
+                f"SELECT seen, ts, kind, click, amount FROM waiting WHERE {condition} ORDER BY rowid", values
+            )
+            rows: list[tuple[int, int, int, int, float]] = waited.fetchall()
             self._run(f"UPDATE waiting SET joined = ? WHERE {condition}", (start, *values))
         return rows
 
@@ -312,18 +307,6 @@ class OpenClicks(LedgerDatabase):
         query = "SELECT count(*) FROM waiting WHERE seen >= ? AND seen < ? AND joined IS NULL"
         with self._errors():
             return int(self._run(query, (since, until)).get)
-
-    def waiting(self) -> list[tuple[int, int, int, int, int]]:
-        """All that waited: (number, seen, ts, kind, click)."""
-        with self._errors():
-            rows: list[tuple[int, int, int, int, int]] = self._run(
-                "SELECT rowid, seen, ts, kind, click FROM waiting ORDER BY rowid"
-            ).fetchall()
-        return rows
-
-    def forget_waiting(self, numbers: Iterable[int]) -> None:
-        with self._errors():
-            self._connection.executemany("DELETE FROM waiting WHERE rowid = ?", [(number,) for number in numbers])
 
 
 class Column:

@@ -6,6 +6,7 @@ processes may write and read; SQLite lets one write at a time.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +18,10 @@ import apsw
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import make_private, refuse_other_format
 from tracecvr.online.log import page_checksums
+from tracecvr.online.log.page_checksums import digest
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS events(
+CREATE TABLE events(
   pos INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of acceptance
   event TEXT NOT NULL UNIQUE,    -- what makes it the same event
   kind INTEGER NOT NULL,
@@ -27,49 +29,46 @@ CREATE TABLE IF NOT EXISTS events(
   ts INTEGER NOT NULL,           -- when it happened
   seen INTEGER NOT NULL,         -- when it became known: max(ts, end of the last closed interval)
   user TEXT,
-  body TEXT,                     -- of a click: raw features, a JSON list
+  body TEXT,                     -- of a click: raw features, a JSON list; of an action: its amount, if given
   score REAL,                    -- of a click: the log-odds that it was answered with, if it was,
   version INTEGER,               -- and by which version
   model TEXT                     -- of which challenger; null: of the store's own model
 );
-CREATE INDEX IF NOT EXISTS events_click ON events(click);
-CREATE INDEX IF NOT EXISTS events_seen ON events(seen);
-CREATE INDEX IF NOT EXISTS events_user ON events(user) WHERE user IS NOT NULL;
-CREATE TABLE IF NOT EXISTS closings(
+CREATE INDEX events_click ON events(click);
+CREATE INDEX events_seen ON events(seen);
+CREATE INDEX events_user ON events(user) WHERE user IS NOT NULL;
+CREATE TABLE closings(
   number INTEGER PRIMARY KEY,    -- the last of those that were closed at once: a run of empty ones is one row
   pos INTEGER NOT NULL
 );
-CREATE TABLE IF NOT EXISTS facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS aside(event TEXT NOT NULL, user TEXT, reason TEXT NOT NULL, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS ahead(
+CREATE TABLE facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE aside(
   number INTEGER PRIMARY KEY,    -- order in which they came
-  event TEXT NOT NULL UNIQUE,
-  click INTEGER NOT NULL,
-  ts INTEGER NOT NULL,
+  reason TEXT NOT NULL,          -- one of `Reason`
+  name TEXT NOT NULL,            -- of an event, what makes it the same one; of a message, its place at the broker
+  click INTEGER,
+  ts INTEGER,
   user TEXT,
-  due INTEGER,                   -- when it may be accepted without being asked; null: never
-  content TEXT NOT NULL          -- the event, a JSON list
+  text TEXT NOT NULL,            -- the reason in words
+  content BLOB NOT NULL,         -- the event, a JSON list; or the message as it came
+  UNIQUE(reason, name)
 );
-CREATE INDEX IF NOT EXISTS ahead_due ON ahead(due) WHERE due IS NOT NULL;
-CREATE TABLE IF NOT EXISTS reopenings(
-  at INTEGER NOT NULL,           -- Unix time
-  number INTEGER NOT NULL,       -- the first interval that was reopened
-  closed INTEGER NOT NULL,       -- how many were closed before,
-  pos INTEGER NOT NULL,          -- and how far the log had come
-  moved INTEGER NOT NULL,        -- events that became known earlier by it
-  set_aside INTEGER NOT NULL     -- events that were dated too far ahead
-);
-CREATE TABLE IF NOT EXISTS ticks(number INTEGER PRIMARY KEY, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS challenger_ticks(
+CREATE TABLE ticks(  -- of the store's own model, whose name is empty, and of challengers
   model TEXT NOT NULL, number INTEGER NOT NULL, content TEXT NOT NULL, PRIMARY KEY(model, number)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS sources(
+CREATE TABLE predictions(        -- log-odds that a learner gave the clicks of an interval before it learnt them
+  model TEXT NOT NULL, first INTEGER NOT NULL, hash TEXT NOT NULL, data BLOB NOT NULL, UNIQUE(model, first)
+);
+CREATE TABLE archives(           -- files of the archive: those of intervals from `first` to before `last`
+  name TEXT PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL, sha256 TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE erased(seen INTEGER NOT NULL, ts INTEGER NOT NULL, place INTEGER NOT NULL);
+CREATE TABLE sources(
   source TEXT PRIMARY KEY,       -- a stream or topic that events are pulled from
   identity TEXT NOT NULL,        -- what makes it the same one: positions mean nothing in another; empty if unknown
   problem TEXT                   -- why it cannot be read at present
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS positions(
+CREATE TABLE positions(
   partition TEXT PRIMARY KEY,
   position INTEGER NOT NULL,     -- of its last message that was dealt with
   newest INTEGER,                -- the newest time in it, the future left out
@@ -80,18 +79,10 @@ CREATE TABLE IF NOT EXISTS positions(
   unknown_columns INTEGER NOT NULL DEFAULT 0,
   lost INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS unread(
-  partition TEXT NOT NULL,
-  position INTEGER NOT NULL,
-  payload BLOB NOT NULL,
-  reason TEXT NOT NULL,
-  at INTEGER NOT NULL,
-  PRIMARY KEY(partition, position)
-);
 """
 
-_FORMAT = 1
-_FORMAT_AND_TABLES = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
+_FORMAT = 2
+_TABLES = "SELECT count(*) FROM sqlite_master"
 
 
 class EventDatabase:
@@ -100,24 +91,22 @@ class EventDatabase:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
-        self.acknowledged = page_checksums.Acknowledged(path.with_suffix(".position"))
-        self._noted = int(self.acknowledged)
+        self._noted = page_checksums.read_position(path)
         with self._errors("be opened"):
-            self._db = page_checksums.connected(path)
+            self._db = page_checksums.connect(path)
             for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
                 make_private(path.with_name(path.name + suffix))
             self._db.set_busy_timeout(60_000)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
                 self._db.execute(f"PRAGMA {pragma}")
-            version, tables = self._one(_FORMAT_AND_TABLES)
-            if not tables:
+            if not self._one(_TABLES):
                 self._create()
-            elif version != _FORMAT:
-                refuse_other_format({"format": version}, _FORMAT, path)
+            refuse_other_format({"format": self._one("PRAGMA user_version")}, _FORMAT, path)
 
     def _create(self) -> None:
         with self._transaction():
-            self._db.execute(f"{_SCHEMA} PRAGMA user_version = {_FORMAT};")
+            if not self._one(_TABLES):  # another process may have been first
+                self._db.execute(f"{_SCHEMA} PRAGMA user_version = {_FORMAT};")
 
     def close(self) -> None:
         self._db.close()
@@ -127,6 +116,46 @@ class EventDatabase:
         if number is None:
             return int(self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence"))
         return int(self._one("SELECT pos FROM closings WHERE number >= ? ORDER BY number LIMIT 1", (number,)))
+
+    # What came of learning. The store's own model has no name.
+
+    def record(self, number: int, content: dict[str, Any], model: str | None = None) -> None:
+        """What came of learning an interval; said again after a crash, it is the same."""
+        with self._transaction():
+            row = (model or "", number, json.dumps(content))
+            self._db.execute("INSERT OR REPLACE INTO ticks VALUES(?, ?, ?)", row)
+
+    def forget_model(self, model: str) -> None:
+        """Forget what came of learning by a challenger. Which clicks it has answered stays in the log."""
+        with self._transaction():
+            for table in ("ticks", "predictions"):
+                self._db.execute(f"DELETE FROM {table} WHERE model = ?", (model,))
+
+    def ticks(self, last: int = -1, model: str | None = None) -> list[tuple[int, dict[str, Any]]]:
+        """What came of learning the last intervals, oldest first; of all by default."""
+        query = "SELECT number, content FROM ticks WHERE model = ? ORDER BY number DESC LIMIT ?"
+        return [(number, json.loads(content)) for number, content in reversed(self._rows(query, (model or "", last)))]
+
+    def tick(self, number: int) -> dict[str, Any] | None:
+        """What came of learning an interval by the store's own model."""
+        rows = self._rows("SELECT content FROM ticks WHERE model = '' AND number = ?", (number,))
+        tick: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        return tick
+
+    def keep_predictions(self, model: str | None, first: int, data: bytes) -> None:
+        """Log-odds that were predicted of clicks from row `first` on; said again after a crash, they are the same."""
+        row = (model or "", first, digest(data, first), data)
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO predictions VALUES(?, ?, ?, ?)", row)
+
+    def predictions(self, model: str | None, first: int, end: int) -> list[tuple[int, bytes]]:
+        """What was predicted of clicks from one row to another: blocks of them, each with its first row."""
+        after = "SELECT coalesce(max(first), 0) FROM predictions WHERE model = ?1 AND first <= ?2"
+        query = f"SELECT first, hash, data FROM predictions WHERE model = ?1 AND first >= ({after}) AND first < ?3"
+        rows = self._rows(query, (model or "", first, end))
+        if any(recorded != digest(data, row) for row, recorded, data in rows):
+            raise UserError(f"{self.path} is damaged: predictions are not as they were written; {self._advice}")
+        return [(row, data) for row, _, data in rows]
 
     # Checking.
 
@@ -170,7 +199,7 @@ class EventDatabase:
             position = self.position()
             self._db.execute("COMMIT")
         if position > self._noted:
-            self.acknowledged.note(position)
+            page_checksums.write_position(self.path, position)
             self._noted = position
 
     def _truncate(self) -> None:
@@ -178,13 +207,17 @@ class EventDatabase:
         with self._turn, self._errors("be written"):
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
+    @property
+    def _advice(self) -> str:
+        return f"`tracecvr verify {self.path.parent}` says where; restore the store from a copy"
+
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except apsw.Error as error:
-            if page_checksums.damaged(error):
-                advice = f"`tracecvr verify {self.path.parent}` says where; restore the store from a copy"
+            if page_checksums.is_damage(error):
+                advice = self._advice
             else:
                 advice = (
                     "free some space, or make it writable; what was accepted is safe, and sending again does no harm"

@@ -2,7 +2,8 @@
 
 A click: `{"type": "click", "click_id": ..., "ts": ..., "features": {...}}`, and an action:
 `{"type": "conversion", "click_id": ..., "ts": ...}`, its type one of the log's actions, or `refund`, which takes the
-conversion back. `user` may be given, for erasure; `event_id` of an action tells it from others of the same second.
+conversion back. `user` may be given, for erasure; `event_id` of an action tells it from others of the same second;
+`amount` of a conversion or a refund is what was bought or taken back, 1 by default.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from tracecvr.data.click_keys import click_key
 from tracecvr.data.encoder import Encoder, Hashed, is_huge, rounded
 from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.data.table import Ids, Schema
-from tracecvr.online.log.times import Times
+from tracecvr.online.log.times import Times, quote
 
 CLICK = 0
 """The kind of a click; action k is k + 1, and a refund one more than the last of them."""
 
-_KEYS = {"type", "click_id", "ts", "features", "user", "event_id"}
+_KEYS = {"type", "click_id", "ts", "features", "user", "event_id", "amount"}
+_MOST_AMOUNT = 1e15
 _VALUES = (str, int, float, type(None))
 _FEW = 50
 """Clicks up to which a data frame takes longer than to encode one by one."""
@@ -44,7 +46,7 @@ class Event(NamedTuple):
     click: int
     ts: int
     user: str | None
-    body: str | None  # of a click: its raw features, as a JSON list
+    body: str | None  # of a click: its raw features, as a JSON list; of an action: its amount, if one was given
     score: float | None = None  # of a click: the log-odds that it was answered with, if it was,
     version: int | None = None  # and by which version
     model: str | None = None  # of which challenger; None: of the store's own model
@@ -109,7 +111,19 @@ class Reader:
         given = content.get("event_id")
         if given is not None and not isinstance(given, str):
             raise UserError(f"event_id is {given!r}: expected text")
-        return Event(f"a{kind}:{click}:{ts}" if given is None else f"e{given}", kind, click, ts, user, None)
+        amount = self._read_amount(kind, content.get("amount"))
+        name = f"a{kind}:{click}:{ts}" + ("" if amount is None else f":{amount}")
+        return Event(name if given is None else f"e{given}", kind, click, ts, user, amount)
+
+    def _read_amount(self, kind: int, amount: object) -> str | None:
+        """As the log keeps it. Refunds may be written as negative numbers."""
+        if amount is None:
+            return None
+        if kind not in (1, len(self.schema.actions) + 1):
+            raise UserError("amount: only a conversion or a refund has one")
+        if type(amount) not in (int, float) or not abs(amount) < _MOST_AMOUNT:  # type: ignore[arg-type]
+            raise UserError(f"amount is {quote(amount)}: expected a number")
+        return repr(abs(float(amount)))  # type: ignore[arg-type]
 
     def make_click(self, click_id: object, ts: object, values: Sequence[Any], user: str | None) -> Event:
         """A click as the log keeps it, of its raw values in the order of columns."""
@@ -186,6 +200,11 @@ class Reader:
         if name not in self._numeric:
             raise UserError(f"feature {name!r} is {wrong}: expected text, a finite number or null")
         return text
+
+
+def amount_of(body: str | None) -> float:
+    """The amount of an action: 1 if none was given."""
+    return 1.0 if body is None else float(body)
 
 
 def body_of(values: Sequence[Any]) -> str:

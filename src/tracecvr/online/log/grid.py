@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-from tracecvr.online.log.events import Event
 
 UNBOUNDED = 1 << 62
 """A time that nothing is later than."""
@@ -48,33 +46,10 @@ class Grid:
             return clock - self.origin + self.skew
         return UNBOUNDED
 
-
-@dataclass
-class Reach:
-    """How far time has come, and how far it may go: by the server's clock, or by the log's own progress."""
-
-    newest: int
-    limit: int
-    advance: int | None = None
-    soon: int = -1
-    """Events that are dated later than the limit, but not later than this, are accepted once the clock has come to
-    them: clients' clocks may be a little fast, and the server's may be put back for a while."""
-
-    def divided(self, events: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]:
-        """Events that are believed, and those that are dated too far ahead. In a log whose time is its own, each event
-        bears out those that are dated no more than `advance` later."""
-        if max((event.ts for event in events), default=0) <= self.limit:
-            return events, ()
-        if self.advance is not None:
-            for ts in sorted({event.ts for event in events}):
-                if ts > self.limit:
-                    break
-                self.limit = max(self.limit, ts + self.advance)
-        believed = [event for event in events if event.ts <= self.limit]
-        return believed, [event for event in events if event.ts > self.limit]
-
-    def move(self, events: Sequence[Event]) -> None:
-        """Time goes on with events that were accepted."""
-        self.newest = max((self.newest, *(event.ts for event in events)))
-        if self.advance is not None:
-            self.limit = max(self.limit, self.newest + self.advance)
+    def raise_limit(self, limit: int, times: Iterable[int]) -> int:
+        """In a log whose time is its own, each event bears out those that are dated no more than `advance` later."""
+        for ts in sorted(times) if self.advance is not None else ():
+            if ts > limit:
+                break
+            limit = max(limit, ts + (self.advance or 0))
+        return limit

@@ -6,22 +6,27 @@ is dropped. So the store's position rules, whatever a broker remembers; an ackno
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.log.event_log import EventLog, Receipt
-from tracecvr.online.log.events import Event
+from tracecvr.online.log import event_log
+from tracecvr.online.log.event_log import UNREAD, EventLog, Receipt
+from tracecvr.online.log.events import Event, Reader
 
 _KNOWN = "INSERT INTO positions(partition, position) VALUES(?, ?) ON CONFLICT DO NOTHING"
-_MOVED = """UPDATE positions SET position = max(position, ?2), newest = max(coalesce(newest, ?3), coalesce(?3, newest)),
+_MOVE = """UPDATE positions SET position = max(position, ?2), newest = max(coalesce(newest, ?3), coalesce(?3, newest)),
   messages = messages + ?4, repeated = repeated + ?5, set_aside = set_aside + ?6,
   unknown_columns = unknown_columns + ?7 WHERE partition = ?1"""
-MOST_ASIDE = 100_000
-"""Messages that are kept because they could not be read: a producer gone wrong must not fill the disk."""
-_COUNTED = ("messages", "repeated", "set_aside", "unknown_columns", "lost")
+_SET_ASIDE = "INSERT OR REPLACE INTO aside(reason, name, text, content) VALUES(?, ?, ?, ?)"
+_BYTES = 1 << 20
+"""A message that is larger is set aside: to parse it would keep everything waiting."""
+_REASON = 500
+"""Characters of a reason: it may quote what was sent."""
+_COUNTED = ("lag", "messages", "repeated", "set_aside", "unknown_columns", "lost")
 
 
 class Message(NamedTuple):
@@ -30,6 +35,10 @@ class Message(NamedTuple):
     partition: str
     position: int
     payload: bytes
+
+    @property
+    def name(self) -> str:
+        return f"{self.partition}:{self.position}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,32 @@ class Taken:
 
 def source_of(partition: str) -> str:
     return partition.rpartition("/")[0]
+
+
+def parse(reader: Reader, message: Message) -> Parsed:
+    """A message and its events: one JSON object, or a list of them. If one of them cannot be read, why not."""
+    try:
+        events, unknown = _read_events(reader, message.payload)
+    except (UserError, ValueError, RecursionError) as error:
+        where = f"{message.partition} at {message.position}"
+        return Parsed(message, reason=f"{where}: {error or type(error).__name__}"[:_REASON])
+    return Parsed(message, events, unknown)
+
+
+def _read_events(reader: Reader, payload: bytes) -> tuple[list[Event], int]:
+    if len(payload) > _BYTES:
+        raise UserError(f"a message of {len(payload):,} bytes: at most {_BYTES:,} are read")
+    content = json.loads(payload)
+    contents = content if isinstance(content, list) else [content]
+    events, unknown = [], 0
+    for number, one in enumerate(contents):
+        try:
+            event, n = reader.read_tolerantly(one)
+        except UserError as error:
+            raise UserError(f"event {number}: {error}" if contents is content else str(error)) from None
+        events.append(event)
+        unknown += n
+    return events, unknown
 
 
 class Inbox(EventLog):
@@ -82,41 +117,42 @@ class Inbox(EventLog):
         messages left, time goes no further than its newest event, or the others would make it late.
         """
         with self._transaction():
-            fresh, repeated = _sort_out(parsed, self.positions())
-            *_, (receipt, _) = self._put([[event for p in fresh for event in p.events]])
+            reached, fresh, repeated = self.positions(), list[Parsed](), list[Parsed]()
+            for p in parsed:
+                is_new = p.message.position > reached[p.message.partition]
+                (fresh if is_new else repeated).append(p)
+                reached[p.message.partition] = max(reached[p.message.partition], p.message.position)
+            *_, (receipt, _) = self._enter([[event for p in fresh for event in p.events]])
             for partition in {p.message.partition for p in parsed}:
-                self._move(partition, _of(partition, fresh), len(_of(partition, repeated)), receipt.limit)
+                ours = [p for p in fresh if p.message.partition == partition]
+                values = (
+                    reached[partition],
+                    max((e.ts for p in ours for e in p.events if e.ts <= receipt.limit), default=None),
+                    len(ours),
+                    sum(p.message.partition == partition for p in repeated),
+                    sum(bool(p.reason) for p in ours),
+                    sum(p.unknown_columns for p in ours),
+                )
+                self._db.execute(_MOVE, (partition, *values))
             aside = [p for p in fresh if p.reason]
             self._refuse_a_flood(len(aside))
-            rows = [(*p.message, p.reason, int(self.clock())) for p in aside]
-            self._db.executemany("INSERT OR REPLACE INTO unread VALUES(?, ?, ?, ?, ?)", rows)
+            rows = [(UNREAD, p.message.name, p.reason, p.message.payload) for p in aside]
+            self._db.executemany(_SET_ASIDE, rows)
             self._db.executemany("UPDATE positions SET lag = ?2 WHERE partition = ?1", list(lag.items()))
-            until = self._time_of_all(lag)
+            until = self._find_time(lag)
             if until is not None:
                 self._close(until - self.grid.lateness)
         return Taken(receipt, len(repeated), [p.message for p in aside])
 
     def _refuse_a_flood(self, more: int) -> None:
         """Nothing is thrown away: the messages stay at the broker, and reading stops until somebody has looked."""
-        ((waiting,),) = self._rows("SELECT count(*) FROM unread") if more else [(0,)]
-        if waiting + more > MOST_ASIDE:
+        if more and (waiting := self.count_aside(UNREAD)) + more > event_log.MOST_ASIDE:
             raise UserError(
                 f"{waiting:,} messages that could not be read are set aside, and there are more: reading has stopped; "
-                "see `tracecvr sources aside`; when the cause is mended, `sources replay` or `sources drop` makes room"
+                "see `tracecvr aside list`; when the cause is mended, `aside accept` or `aside drop` makes room"
             )
 
-    def _move(self, partition: str, fresh: Sequence[Parsed], repeated: int, limit: int) -> None:
-        values = (
-            max((p.message.position for p in fresh), default=-1),
-            max((event.ts for p in fresh for event in p.events if event.ts <= limit), default=None),
-            len(fresh),
-            repeated,
-            sum(bool(p.reason) for p in fresh),
-            sum(p.unknown_columns for p in fresh),
-        )
-        self._db.execute(_MOVED, (partition, *values))
-
-    def _time_of_all(self, lag: Mapping[str, int]) -> int | None:
+    def _find_time(self, lag: Mapping[str, int]) -> int | None:
         """How far time has come in the partitions that are read together; None if one is behind and has told none."""
         newest = {p: n for p, n in self._rows("SELECT partition, newest FROM positions") if p in lag}
         behind = [newest.get(partition) for partition, left in lag.items() if left]
@@ -125,13 +161,24 @@ class Inbox(EventLog):
             return None
         return min(times) if behind else max(times)
 
+    def read_again(self, reader: Reader) -> Receipt:
+        """Accept the events of messages that were set aside, of those that can be read by now."""
+        with self._transaction():
+            waiting = [(a.name.rpartition(":"), a.content) for a in self.aside(UNREAD)]
+            parsed = [parse(reader, Message(part, int(at), payload)) for (part, _, at), payload in waiting]
+            readable = [p for p in parsed if not p.reason]
+            (receipt,) = self._append([[event for p in readable for event in p.events]])
+            gone = [(UNREAD, p.message.name) for p in readable]
+            self._db.executemany("DELETE FROM aside WHERE reason = ? AND name = ?", gone)
+        return receipt
+
     def reader(self) -> int:
         """A number that tells this store from others that read the same source."""
         with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO facts VALUES('reader', ?)", (secrets.randbits(32),))
         return self.facts()["reader"]
 
-    def trouble(self, sources: Sequence[str], problem: str | None) -> None:
+    def note_problem(self, sources: Sequence[str], problem: str | None) -> None:
         """Note why sources cannot be read at present; None when they can again."""
         with self._transaction():
             self._db.executemany(
@@ -146,24 +193,17 @@ class Inbox(EventLog):
     def sources(self) -> dict[str, dict[str, Any]]:
         """The status of each source."""
         by_source: dict[str, dict[str, Any]] = {}
+        waiting = "SELECT count(*) FROM aside WHERE reason = ? AND substr(name, 1, length(?2)) = ?2"
         for source, problem in self._rows("SELECT source, problem FROM sources"):
-            by_source[source] = {
-                "problem": problem,
-                "lag": 0,
-                **dict.fromkeys(_COUNTED, 0),
-                "waiting": 0,
-                "positions": {},
-            }
-        columns = ("lag", *_COUNTED)
-        for partition, position, *counts in self._rows(
-            f"SELECT partition, position, {','.join(columns)} FROM positions"
-        ):
+            counts = dict.fromkeys((*_COUNTED, "waiting"), 0)
+            counts["waiting"] = self._one(waiting, (UNREAD, f"{source}/"))
+            by_source[source] = {"problem": problem, **counts, "positions": {}}
+        rows = self._rows(f"SELECT partition, position, {','.join(_COUNTED)} FROM positions")
+        for partition, position, *counts in rows:
             facts = by_source[source_of(partition)]
             facts["positions"][partition] = position
-            for name, n in zip(columns, counts, strict=True):
+            for name, n in zip(_COUNTED, counts, strict=True):
                 facts[name] += n
-        for partition, n in self._rows("SELECT partition, count(*) FROM unread GROUP BY partition"):
-            by_source[source_of(partition)]["waiting"] += n
         return by_source
 
     def forget(self, source: str) -> None:
@@ -174,53 +214,3 @@ class Inbox(EventLog):
             ours = [p for p in self.positions() if source_of(p) == source]
             self._db.executemany("DELETE FROM positions WHERE partition = ?", [(p,) for p in ours])
             self._db.execute("UPDATE sources SET identity = '', problem = NULL WHERE source = ?", (source,))
-
-    # Messages that were set aside.
-
-    def aside(self) -> list[tuple[Message, str, int]]:
-        """Messages that could not be read: each with the reason, and when that was."""
-        rows = self._rows("SELECT partition, position, payload, reason, at FROM unread ORDER BY partition, position")
-        return [(Message(*row[:3]), row[3], row[4]) for row in rows]
-
-    def mend(self, parsed: Sequence[Parsed]) -> Receipt:
-        """Accept the events of messages that were set aside, which are so no longer."""
-        with self._transaction():
-            (receipt,) = self._append([[event for p in parsed for event in p.events]])
-            self._drop(p.message for p in parsed)
-        return receipt
-
-    def drop(self, messages: Sequence[Message]) -> None:
-        """Delete messages that were set aside."""
-        with self._transaction():
-            self._drop(messages)
-        self._truncate()
-
-    def _drop(self, messages: Iterable[Message]) -> None:
-        keys = [(m.partition, m.position) for m in messages]
-        self._db.executemany("DELETE FROM unread WHERE partition = ? AND position = ?", keys)
-
-    # Announcements.
-
-    def announced(self) -> int:
-        """The newest version that was announced; -1 if none was."""
-        return self.facts().get("announced", -1)
-
-    def announce(self, version: int) -> None:
-        with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO facts VALUES('announced', ?)", (version,))
-
-
-def _sort_out(parsed: Sequence[Parsed], known: Mapping[str, int]) -> tuple[list[Parsed], list[Parsed]]:
-    """Those beyond the positions that are known, each once; and the others, which were dealt with before."""
-    reached, fresh, repeated = dict(known), [], []
-    for p in parsed:
-        if p.message.position > reached[p.message.partition]:
-            reached[p.message.partition] = p.message.position
-            fresh.append(p)
-        else:
-            repeated.append(p)
-    return fresh, repeated
-
-
-def _of(partition: str, parsed: Sequence[Parsed]) -> list[Parsed]:
-    return [p for p in parsed if p.message.partition == partition]

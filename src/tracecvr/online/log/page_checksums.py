@@ -2,7 +2,7 @@
 
 Each page of the database ends in a checksum of 8 bytes. It is written with the page and compared whenever the page is
 read from the file or from the write-ahead log: a flipped bit is an error, never another content. What is lost from the
-end of the log is another matter: see `Acknowledged`.
+end of the log is another matter: see `read_position`.
 """
 
 from __future__ import annotations
@@ -13,50 +13,41 @@ from functools import cache
 from pathlib import Path
 
 import apsw
+import xxhash
 
 from tracecvr.base.errors import UserError
 
-_VFS = "cksmvfs"
 _RESERVED = 8
 """Bytes at the end of each page that the checksum takes. The header of the file tells how many are reserved."""
 
 
 @cache
-def available() -> bool:
-    """Whether this apsw has the checksums; loads them, once in a process."""
-    try:
-        from apsw import sqlite_extra
-    except ImportError:  # an apsw that a distribution has built
-        return False
+def _load_vfs() -> str:
+    """Load SQLite's checksums, once in a process."""
     db = apsw.Connection(":memory:")
     try:
+        from apsw import sqlite_extra
+
         sqlite_extra.load(db, "cksumvfs")
-    except (apsw.Error, sqlite_extra.NotAvailable):
-        return False
+    except Exception:  # whatever it is: an apsw that a distribution has built may lack the module, too
+        raise UserError("this apsw has no checksums of pages: install apsw 3.51 or later from PyPI") from None
     finally:
         db.close()
-    return _VFS in apsw.vfs_names()
+    return "cksmvfs"
 
 
-def connected(path: Path) -> apsw.Connection:
-    """A connection to a database. A new one gets checksums, if apsw has them; one without them stays as it is."""
-    reserved = _reserved(path)
-    if not available():
-        if reserved == _RESERVED:
-            raise UserError(f"{path} has checksums that this apsw cannot keep: install apsw 3.51 or later from PyPI")
-        return apsw.Connection(str(path))
-    db = apsw.Connection(str(path), vfs=_VFS)
+def connect(path: Path) -> apsw.Connection:
+    """Open a database. A new one gets checksums; one without them is not as it was written."""
+    vfs, reserved = _load_vfs(), _read_reserved(path)
+    if reserved is not None and reserved != _RESERVED:
+        raise apsw.CorruptError("its pages have no checksums")
+    db = apsw.Connection(str(path), vfs=vfs)
     if reserved is None:
         db.reserve_bytes("main", _RESERVED)
     return db
 
 
-def checked(path: Path) -> bool:
-    """Whether a database has checksums."""
-    return _reserved(path) == _RESERVED
-
-
-def damaged(error: apsw.Error) -> bool:
+def is_damage(error: apsw.Error) -> bool:
     """Whether an error says that the file is not what was written."""
     return isinstance(error, apsw.CorruptError | apsw.NotADBError) or _is_checksum(error)
 
@@ -70,7 +61,7 @@ def _is_checksum(error: apsw.Error) -> bool:
     return getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_DATA
 
 
-def _reserved(path: Path) -> int | None:
+def _read_reserved(path: Path) -> int | None:
     """How many bytes of each page are reserved; None of a database that is not there yet."""
     try:
         with path.open("rb") as file:
@@ -78,31 +69,29 @@ def _reserved(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     except OSError:
-        return 0  # whatever is wrong with it, SQLite will say it
+        return _RESERVED  # whatever is wrong with it, SQLite will say it
     return header[20] if len(header) > 20 else None
 
 
-class Acknowledged:
-    """The last acknowledged position of the log: a number in a file beside it.
+def digest(data: bytes, seed: int = 0) -> str:
+    """A hash of an array: SQLite's checksum of a page of zeros is zero, so it does not notice one that was lost."""
+    return xxhash.xxh3_128_hexdigest(data, seed)
 
-    It is written after each commit and not flushed, so it is never ahead of what was on disk. If the log is shorter,
-    its end is lost: its write-ahead log was removed, say.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+def read_position(log: Path) -> int:
+    """The last acknowledged position of a log: a number in a file beside it, written after each commit and not flushed,
+    so that it is never ahead of what was on disk. If the log is shorter, its end is lost."""
+    try:
+        return int(log.with_suffix(".position").read_bytes())
+    except (FileNotFoundError, ValueError):  # a loss of power may leave an empty file
+        return 0
 
-    def __int__(self) -> int:
+
+def write_position(log: Path, position: int) -> None:
+    """A disk that is full is no reason to refuse what has been accepted."""
+    with suppress(OSError):
+        file = os.open(log.with_suffix(".position"), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            return int(self.path.read_bytes())
-        except (FileNotFoundError, ValueError):  # a loss of power may leave an empty file
-            return 0
-
-    def note(self, position: int) -> None:
-        """A disk that is full is no reason to refuse what has been accepted."""
-        with suppress(OSError):
-            file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                os.pwrite(file, f"{position:020d}\n".encode(), 0)
-            finally:
-                os.close(file)
+            os.pwrite(file, f"{position:020d}\n".encode(), 0)
+        finally:
+            os.close(file)

@@ -54,7 +54,7 @@ class Times:
         unix = None if self.origin is None else self.origin + seconds
         return iso_text(unix) if unix is not None and 0 <= unix < LAST else None
 
-    def shown(self, seconds: int) -> int | str:
+    def show(self, seconds: int) -> int | str:
         """Seconds since the origin as the store's events would have them."""
         if self.origin is None or self.unit == "log":
             return seconds
@@ -65,7 +65,7 @@ class Times:
     @property
     def readable(self) -> int | str:
         """Some time that `read` takes."""
-        return self.shown(0 if self.origin is None else max(0, FIRST - self.origin))
+        return self.show(0 if self.origin is None else max(0, FIRST - self.origin))
 
     def facts(self, seconds: int) -> dict[str, Any]:
         """What a client has to know: the unit, the origin, and one moment as an example."""
@@ -74,24 +74,24 @@ class Times:
             "ts": UNITS[self.unit] + ("" if self.unit == "iso" or self.origin is None else f", or {UNITS['iso']}"),
             "origin": self.iso(0),
             "origin_unix": self.origin,
-            "example": {"ts": self.shown(seconds), "means": self.iso(seconds)},
+            "example": {"ts": self.show(seconds), "means": self.iso(seconds)},
         }
 
     def _since_origin(self, ts: object, unix: int) -> int:
         assert self.origin is not None
         if not FIRST <= unix < LAST:
             raise UserError(
-                f"ts is {_quote(ts)}: expected {UNITS[self.unit]}, and that is before 1990 or after 2100; "
+                f"ts is {quote(ts)}: expected {UNITS[self.unit]}, and that is before 1990 or after 2100; "
                 "is it in another unit?"
             )
         if unix < self.origin:
-            raise UserError(f"ts is {_quote(ts)}: that is before the log's origin, {self.iso(0)}")
+            raise UserError(f"ts is {quote(ts)}: that is before the log's origin, {self.iso(0)}")
         return unix - self.origin
 
     def _wrong(self, ts: object) -> UserError:
         text = "" if self.origin is None or self.unit == "iso" else f", or {UNITS['iso']}"
         example = "" if self.origin is None else f", such as {_EXAMPLE}"
-        return UserError(f"ts is {_quote(ts)}: expected {UNITS[self.unit]}{text}{example}")
+        return UserError(f"ts is {quote(ts)}: expected {UNITS[self.unit]}{text}{example}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class AskedTimes:
     unit: str | None = None
     origin: int | None = None
 
-    def settled(self, origin: int | None, start: int | None) -> Times:
+    def settle(self, origin: int | None, start: int | None) -> Times:
         """With the origin of a log that has a calendar, its events' times are Unix seconds by default. A log without
         one keeps its own time; its stream, which starts at second `start`, is taken to start now. If `start` is None,
         that cannot be: the log has a calendar and does not say which."""
@@ -121,9 +121,9 @@ def unix_time(text: str, name: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UserError(f"{name} is {_quote(text)}: expected {UNITS['iso']}, such as {_EXAMPLE}") from None
+        raise UserError(f"{name} is {quote(text)}: expected {UNITS['iso']}, such as {_EXAMPLE}") from None
     if moment.tzinfo is None:
-        raise UserError(f"{name} is {_quote(text)}: it has no zone; add one, such as Z or +01:00")
+        raise UserError(f"{name} is {quote(text)}: it has no zone; add one, such as Z or +01:00")
     return (moment - _EPOCH) // _SECOND
 
 
@@ -132,7 +132,7 @@ def iso_text(unix: int) -> str:
     return (_EPOCH + unix * _SECOND).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _quote(value: object) -> str:
+def quote(value: object) -> str:
     """A value as a message may show it: Python refuses to print numbers of many thousand digits."""
     if isinstance(value, int) and abs(value) >> 64:
         return "a number of more than 64 bits"

@@ -168,7 +168,7 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
         failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
         serving = service.scorer.ready()
-        newest = service.scorer.versions.listed()[-1:]
+        newest = service.scorer.versions.manifests()[-1:]
         kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
         on = f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else ""  # no values: anybody may ask
         return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}{on}"
@@ -252,7 +252,7 @@ def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Kn
     ]
     return bodies.Known(
         click_id=key,
-        ts=service.store.times.shown(click.ts),
+        ts=service.store.times.show(click.ts),
         time=service.store.times.iso(click.ts),
         at_click=None if click.score is None else bodies.Score.of(click.score),
         version_at_click=click.version,

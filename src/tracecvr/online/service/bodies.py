@@ -87,6 +87,7 @@ class Action(_Strict):
     ts: Time = Field(description=_TIME)
     event_id: str | None = None
     user: str | None = None
+    amount: float | None = Field(None, description="of a conversion or a refund, in money or pieces; 1 by default")
 
 
 class Actions(_Strict):

@@ -32,7 +32,6 @@ class Options(Limits):
     learn: bool = option(True, "run the learner beside it")
     source: str | None = option(None, "broker to pull events from, too")
     start: str = option("earliest", "where a source starts that is new")
-    announce: str | None = option(None, "subject or topic where new versions are announced")
     source_config: str | None = option(None, "TOML file for the broker's client")
 
     @classmethod

@@ -11,7 +11,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.service.scorer import LiveScorer, ServingModel
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import named
+from tracecvr.online.store.challenge import find_challenger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.traffic import CLICK_ID, USER, Traffic
 from tracecvr.stream.reveal import Reveals
@@ -92,7 +92,7 @@ class RoutedScorer:
 
     def _scorer(self, name: str) -> LiveScorer:
         """The scorer of a challenger; another one if it was dropped and made anew."""
-        challenger, known = named(self.store, name), self._routes.scorers.get(name)
+        challenger, known = find_challenger(self.store, name), self._routes.scorers.get(name)
         return known if known is not None and known.store.content == challenger.content else LiveScorer(challenger)
 
     def answering(self) -> list[LiveScorer]:

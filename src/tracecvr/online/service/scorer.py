@@ -12,10 +12,12 @@ import numpy as np
 import torch
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import NEVER, TURNS, add_turn
+from tracecvr.data.table import NEVER, TURNS
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import Score, fast_score
+from tracecvr.online.ledger.payments import Payment, find_turns
 from tracecvr.online.log.event_log import Accepted
+from tracecvr.online.log.events import amount_of
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.stream.reveal import Reveals, reveal
@@ -78,14 +80,17 @@ class LiveScorer:
     def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
         """Log-odds of a click given what is known of it at a clock, and what that is."""
         model, kinds = self.ready(), len(self.store.schema.actions)
-        happened, undone = np.full((1, kinds), NEVER), np.full((1, len(TURNS)), NEVER)
-        for action in sorted(actions, key=lambda one: one.seen):
-            if action.kind > kinds:
-                add_turn(undone[0], action.seen, refund=True)
-            elif 0 <= action.ts - click.ts <= self.store.schema.d_max:
-                if action.kind == 1 and happened[0, 0] != NEVER:
-                    add_turn(undone[0], action.seen, refund=False)
+        happened, undone, paid = np.full((1, kinds), NEVER), np.full((1, len(TURNS)), NEVER), list[Payment]()
+        for action in actions:
+            refund = action.kind > kinds
+            if not refund and not 0 <= action.ts - click.ts <= self.store.schema.d_max:
+                continue
+            if refund or action.kind == 1:
+                paid.append(Payment(action.seen, action.ts, refund, amount_of(action.body)))
+            if not refund:
                 happened[0, action.kind - 1] = min(happened[0, action.kind - 1], action.ts)
+        turns = find_turns(paid)
+        undone[0, : len(turns)] = turns
         assert click.body is not None
         known = reveal(
             x=self.store.reader.encode([click.body]),
@@ -107,7 +112,7 @@ class LiveScorer:
         return self.model
 
     def _load(self, number: int) -> ServingModel:
-        manifest = next((m for m in self.versions.listed() if m["intervals"] == number), None)
+        manifest = next((m for m in self.versions.manifests() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")
         engine = self.store.engine()

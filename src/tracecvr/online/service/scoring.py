@@ -231,7 +231,7 @@ class Service(Scoring):
         self.gauges.restarts.set(learner.restarts)
         self.gauges.tell(self.log.sources())
         if model is not None:
-            for newest in self.scorer.versions.listed()[-1:]:
+            for newest in self.scorer.versions.manifests()[-1:]:
                 self.gauges.lag.set(self.log.closed() - newest["intervals"])
                 self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
                 self.gauges.warn(newest["alarms"])

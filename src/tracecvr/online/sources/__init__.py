@@ -3,27 +3,27 @@
 A pump pulls a batch, commits its events and the position in one transaction, then acknowledges: at least once in,
 exactly once in effect. After a crash, reading resumes at the position in the store.
 
-Rooms: `pump` (the loop), `messages` (from payloads to events), `nats` and `kafka` (what differs between brokers); the
-positions are kept by `online.inbox`.
+`pump` has the loop, `nats` and `kafka` what differs between brokers; `log.inbox` keeps the positions.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_toml
 from tracecvr.online.log.inbox import Message
 
 _CLIENTS = {"nats": "nats", "kafka": "confluent_kafka"}
-"""Of each scheme, the library that has to be there. A broker of that scheme is in the module of its name."""
+"""Of each scheme, the library that has to be there. Its broker is in the module of its name."""
 
 
 class Broker(Protocol):
@@ -35,8 +35,8 @@ class Broker(Protocol):
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         """Of each partition: the first position that can be read, and the one after the last."""
 
-    def first_positions(self, start: StartPosition) -> Mapping[str, int]:
-        """Of each partition: the first position from a start on."""
+    def first_positions(self, start: float) -> Mapping[str, int]:
+        """Of each partition: the first position from a time on."""
 
     def seek(self, following: Mapping[str, int]) -> None:
         """Go on with these positions."""
@@ -50,39 +50,19 @@ class Broker(Protocol):
     def acknowledge(self, positions: Mapping[str, int]) -> None:
         """Tell the broker what was dealt with, for those who watch it there. That may be lost."""
 
-    def announce(self, target: str, content: bytes) -> None:
-        """Send a message to a subject or topic; when this returns, the broker has it."""
-
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class StartPosition:
-    """Where a source starts that was not read before."""
-
-    at: Literal["earliest", "latest", "position", "time"] = "earliest"
-    value: float = 0
-    """The position, or seconds since 1970."""
-
-    @classmethod
-    def of(cls, text: str) -> StartPosition:
-        """From `earliest`, `latest`, a position, `@SECONDS` since 1970, or a date and time (UTC unless it says so)."""
-        if text == "earliest":
-            return cls("earliest")
-        if text == "latest":
-            return cls("latest")
-        if text.isdecimal():
-            return cls("position", int(text))
-        try:
-            if text.startswith("@"):
-                return cls("time", float(text[1:]))
-            when = datetime.fromisoformat(text)
-            return cls("time", (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
-        except ValueError:
-            raise UserError(
-                f"--from {text}: expected earliest, latest, a position, @SECONDS since 1970 or a time such as "
-                "2026-01-31T12:00:00Z"
-            ) from None
+def parse_start(text: str) -> float:
+    """Where a source starts that was not read before, in seconds since 1970: `earliest`, `latest`, or a time, which is
+    in UTC unless it says so."""
+    if text in ("earliest", "latest"):
+        return -math.inf if text == "earliest" else math.inf
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"--from {text}: expected earliest, latest, or a time such as 2026-01-31T12:00:00Z") from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 @dataclass(frozen=True)
@@ -94,16 +74,13 @@ class BrokerSource:
     """HOST:PORT, several with commas."""
     names: tuple[str, ...]
     """The stream, or the topics."""
-    start: StartPosition = StartPosition()
-    announce: str | None = None
-    """Subject or topic where new versions are announced."""
+    start: float = -math.inf
+    """Where one starts that was not read before, in seconds since 1970."""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """For the client: credentials and the like, never shown."""
 
     @classmethod
-    def of(
-        cls, url: str, start: str = "earliest", announce: str | None = None, config: Path | None = None
-    ) -> BrokerSource:
+    def of(cls, url: str, start: str = "earliest", config: Path | None = None) -> BrokerSource:
         """From the command line's words."""
         parts = urlsplit(url)
         if parts.scheme not in _CLIENTS:
@@ -117,14 +94,8 @@ class BrokerSource:
             )
         if parts.scheme == "nats" and len(names) > 1:
             raise UserError(f"--source {url}: give one stream; a stream may have several subjects")
-        return cls(
-            parts.scheme,
-            parts.netloc,
-            names,
-            StartPosition.of(start),
-            announce,
-            {} if config is None else _read(config),
-        )
+        settings = {} if config is None else _flatten(read_toml(config, "--source-config"))
+        return cls(parts.scheme, parts.netloc, names, parse_start(start), settings)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -144,7 +115,7 @@ class BrokerSource:
     def connect(self, client: str) -> Broker:
         """A connection; `client` is the name that the broker shows for it."""
         self.check()
-        broker: Broker = importlib.import_module(f"{__name__}.{self.scheme}").connect(self, client)
+        broker: Broker = importlib.import_module(f"{__name__}.{self.scheme}").Connection(self, client)
         return broker
 
 
@@ -152,16 +123,9 @@ def _show(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//...@", url)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Settings of a client: TOML; `security.protocol = "ssl"` is the setting of that name."""
-    try:
-        return _flat(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise UserError(f"--source-config {path}: cannot be read ({error})") from None
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`security.protocol = "ssl"` of a TOML file is the setting of that name."""
     settings: dict[str, Any] = {}
     for name, value in content.items():
-        settings |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        settings |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return settings

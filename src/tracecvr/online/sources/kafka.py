@@ -7,21 +7,15 @@ decide nothing. A position is an offset.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.inbox import Message
-from tracecvr.online.sources import BrokerSource, StartPosition
+from tracecvr.online.sources import BrokerSource
 
 _log = logging.getLogger("tracecvr.sources.kafka")
 _log.addHandler(logging.NullHandler())
@@ -33,27 +27,22 @@ _OURS = ("bootstrap.servers", "enable.auto.commit", "enable.partition.eof", "aut
 _LOST = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL)
 
 
-def connect(source: BrokerSource, client: str) -> Topics:
-    return Topics(source, client)
-
-
-class Topics:
+class Connection:
     """Topics, by their partitions."""
 
     def __init__(self, source: BrokerSource, client: str) -> None:
         self.source = source
         if taken := sorted(set(source.settings) & set(_OURS)):
             raise UserError(f"--source-config: {taken[0]!r} is not to be chosen")
-        self._common = {**source.settings, "bootstrap.servers": source.hosts, "client.id": client}
         self._next: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._error: KafkaError | None = None
-        self._producer: Producer | None = None
-        self._key = client.encode()
         settings = {
             "group.id": client,
             "queued.max.messages.kbytes": 16_384,
-            **self._common,
+            **source.settings,
+            "bootstrap.servers": source.hosts,
+            "client.id": client,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
@@ -71,12 +60,15 @@ class Topics:
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         return {name: self._watermarks(partition) for name, partition in self._partitions().items()}
 
-    def first_positions(self, start: StartPosition) -> Mapping[str, int]:
+    def first_positions(self, start: float) -> Mapping[str, int]:
         bounds = self.bounds()
-        if start.at == "time":
-            return self._from_time(int(start.value * 1000), bounds)
-        wanted = {"earliest": 0, "latest": 1 << 62, "position": int(start.value)}[start.at]
-        return {name: min(max(first, wanted), end) for name, (first, end) in bounds.items()}
+        if math.isinf(start):
+            return {name: end if start > 0 else first for name, (first, end) in bounds.items()}
+        asked = [_at(name, int(start * 1000)) for name in bounds]
+        with _kafka_errors(self.source):
+            answers = self._asker.offsets_for_times(asked, timeout=_SECONDS)
+        starts = {f"kafka:{a.topic}/{a.partition}": a.offset for a in answers}
+        return {name: starts[name] if starts[name] >= 0 else end for name, (_, end) in bounds.items()}
 
     def seek(self, following: Mapping[str, int]) -> None:
         self._next, self._ends = dict(following), {}
@@ -114,20 +106,6 @@ class Topics:
         with _kafka_errors(self.source):
             self._consumer.commit(offsets=[_at(name, last + 1) for name, last in positions.items()], asynchronous=True)
 
-    def announce(self, target: str, content: bytes) -> None:
-        with _kafka_errors(self.source):
-            if self._producer is None:
-                self._producer = Producer({**self._common, "acks": "all"}, logger=_log)
-            failed: list[KafkaError] = []
-            # With one key they go to one partition, so versions arrive in order.
-            self._producer.produce(
-                target, content, self._key, on_delivery=lambda error, _: failed.append(error) if error else None
-            )
-            left = self._producer.flush(_SECONDS)
-        if left or failed:
-            why = failed[0].str() if failed else "no answer"
-            raise UserError(f"{self.source}: {target} could not be told of a version ({why})")
-
     def close(self) -> None:
         self._consumer.close()
         self._asker.close()
@@ -159,13 +137,6 @@ class Topics:
         """The offset after the last, as of the last messages from there."""
         offsets = self._consumer.get_watermark_offsets(_at(name), cached=True)
         return int(offsets[1]) if offsets else 0
-
-    def _from_time(self, milliseconds: int, bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        asked = [_at(name, milliseconds) for name in bounds]
-        with _kafka_errors(self.source):
-            answers = self._asker.offsets_for_times(asked, timeout=_SECONDS)
-        starts = {f"kafka:{a.topic}/{a.partition}": a.offset for a in answers}
-        return {name: starts[name] if starts[name] >= 0 else end for name, (_, end) in bounds.items()}
 
     def _heard(self, error: KafkaError) -> None:
         if error.code() in _LOST:

@@ -7,6 +7,7 @@ acknowledged there decides nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
@@ -18,11 +19,11 @@ from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy, StreamInfo
-from nats.js.errors import NoStreamResponseError, NotFoundError
+from nats.js.errors import NotFoundError
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.inbox import Message
-from tracecvr.online.sources import BrokerSource, StartPosition
+from tracecvr.online.sources import BrokerSource
 
 _SECONDS = 10.0
 """How long the broker may take to answer."""
@@ -34,11 +35,7 @@ _SETTINGS = ("user", "password", "token", "user_credentials", "nkeys_seed", "tls
 _T = TypeVar("_T")
 
 
-def connect(source: BrokerSource, client: str) -> Jetstream:
-    return Jetstream(source, client)
-
-
-class Jetstream:
+class Connection:
     """A stream. The client is asynchronous: its loop runs while we ask, and answers the server's pings then."""
 
     def __init__(self, source: BrokerSource, client: str) -> None:
@@ -64,12 +61,10 @@ class Jetstream:
         state = self._info().state
         return {self.partition: (max(1, state.first_seq), state.last_seq + 1)}
 
-    def first_positions(self, start: StartPosition) -> Mapping[str, int]:
-        first, end = self.bounds()[self.partition]
-        if start.at == "time":
-            return {self.partition: self._ask(self._at(datetime.fromtimestamp(start.value, UTC)))}
-        wanted = {"earliest": first, "latest": end, "position": int(start.value)}[start.at]
-        return {self.partition: min(max(first, wanted), end)}
+    def first_positions(self, start: float) -> Mapping[str, int]:
+        if math.isinf(start):
+            return {self.partition: self.bounds()[self.partition][start > 0]}
+        return {self.partition: self._ask(self._find_first(datetime.fromtimestamp(start, UTC)))}
 
     def seek(self, following: Mapping[str, int]) -> None:
         info = self._ask(self._consumer(following[self.partition]))
@@ -92,9 +87,6 @@ class Jetstream:
     def acknowledge(self, positions: Mapping[str, int]) -> None:
         if self._last is not None:
             self._ask(self._last.ack())  # and with it all before
-
-    def announce(self, target: str, content: bytes) -> None:
-        self._ask(self._publish(target, content))
 
     def close(self) -> None:
         with suppress(UserError):  # it may be gone already
@@ -132,7 +124,7 @@ class Jetstream:
             )
         return info
 
-    async def _at(self, when: datetime) -> int:
+    async def _find_first(self, when: datetime) -> int:
         """The sequence of the first message from a time on: a consumer that starts there knows."""
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_TIME,
@@ -166,13 +158,6 @@ class Jetstream:
         if not messages:  # it looks the same if somebody has deleted the consumer: ask
             self._left = (await self._pulling.consumer_info()).num_pending or 0
         return messages
-
-    async def _publish(self, subject: str, content: bytes) -> None:
-        try:
-            await self._js.publish(subject, content)
-        except NoStreamResponseError:  # no stream keeps it: only present listeners get it
-            await self._nc.publish(subject, content)
-            await self._nc.flush()
 
     def _ask(self, question: Coroutine[Any, Any, _T]) -> _T:
         try:

@@ -6,7 +6,6 @@ goes on from the store's position.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -16,17 +15,13 @@ from types import TracebackType
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
-from tracecvr.online.log.inbox import Parsed, Taken, source_of
+from tracecvr.online.log.inbox import Parsed, Taken, parse, source_of
 from tracecvr.online.sources import Broker, BrokerSource
-from tracecvr.online.sources.messages import parse
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 
 _log = logging.getLogger("tracecvr.sources")
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before another try, the longer the oftener it went wrong at once."""
-_LOOK_S = 1.0
-"""How often it looks for a version to announce."""
 _PARTITIONS_S = 30.0
 """How often it looks for new partitions."""
 
@@ -46,9 +41,8 @@ class Pump:
         self.store, self.source, self.batch, self.wait = store, source, batch, wait
         self.inbox = store.inbox()
         self.client = f"tracecvr-{store.folder.resolve().name}-{self.inbox.reader():08x}"
-        self._versions = Versions(store.folder, store.settings.keep)
         self._lag: dict[str, int] = {}
-        self._looked = self._counted = time.monotonic()
+        self._counted = time.monotonic()
 
     def close(self) -> None:
         self.inbox.close()
@@ -69,7 +63,7 @@ class Pump:
             since = time.monotonic()
             try:
                 with self._connect() as broker:
-                    while not (stop.is_set() or self._grown(broker)):
+                    while not (stop.is_set() or self._has_grown(broker)):
                         self.step(broker)
             except Exception as error:
                 failures = 0 if time.monotonic() - since > 60 else failures + 1
@@ -77,13 +71,12 @@ class Pump:
                 stop.wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
 
     def drain(self) -> int:
-        """Pull until nothing is left, and announce what there is; how many messages came."""
+        """Pull until nothing is left; how many messages came."""
         count = 0
         with pump_lock(self.store), self._connect() as broker:
             while any(broker.lag().values()):
                 count += self.step(broker)
             self.step(broker)  # for partitions that end in something that is not for us
-            self.announce(broker)
         return count
 
     @contextmanager
@@ -107,7 +100,6 @@ class Pump:
             self._tell(taken)
         if messages:
             broker.acknowledge({message.partition: message.position for message in messages})
-        self._look(broker)
         return len(messages)
 
     def _ends_something(self, contents: Sequence[Parsed]) -> bool:
@@ -148,9 +140,7 @@ class Pump:
         if taken.set_aside:
             first, *others = taken.set_aside
             more = f" and {len(others)} others" if others else ""
-            _log.warning(
-                "%s: message %d%s set aside: see `tracecvr sources aside`", first.partition, first.position, more
-            )
+            _log.warning("%s: message %d%s set aside: see `tracecvr aside list`", first.partition, first.position, more)
 
         if future := taken.receipt.counts["future"]:
             _log.warning("%s: %d events dated too far ahead set aside: see `tracecvr aside list`", self.source, future)
@@ -159,41 +149,17 @@ class Pump:
         problem = " ".join(str(error).split()) or type(error).__name__
         _log.error("%s: %s", self.source, problem, exc_info=None if isinstance(error, UserError) else error)
         try:
-            self.inbox.trouble(self.source.sources, problem)
+            self.inbox.note_problem(self.source.sources, problem)
         except UserError as worse:
             _log.error("%s", worse)
 
-    # Now and then.
-
-    def _look(self, broker: Broker) -> None:
-        now = time.monotonic()
-        if now - self._looked > _LOOK_S:
-            self._looked = now
-            self.announce(broker)
-
-    def _grown(self, broker: Broker) -> bool:
-        """Whether there are partitions that are not read yet."""
+    def _has_grown(self, broker: Broker) -> bool:
+        """Whether there are partitions that are not read yet; asked now and then."""
         now = time.monotonic()
         if now - self._counted < _PARTITIONS_S:
             return False
         self._counted = now
         return not set(broker.bounds()) <= set(broker.lag())
-
-    def announce(self, broker: Broker) -> None:
-        """Tell of the newest version, unless that was done: at least once, and never in vain again."""
-        published = [m for m in self._versions.listed() if m["published"]]
-        if not self.source.announce or not published or published[-1]["intervals"] <= self.inbox.announced():
-            return
-        newest = published[-1]
-        content = {
-            "store": self.store.folder.resolve().name,
-            "version": newest["intervals"],
-            "until": self.store.grid.bounds(newest["intervals"])[0],
-            "weights": newest["weights"],
-            "serving": self._versions.serving(),
-        }
-        broker.announce(self.source.announce, json.dumps(content).encode())
-        self.inbox.announce(newest["intervals"])
 
 
 class Pumping:

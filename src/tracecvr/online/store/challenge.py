@@ -1,16 +1,7 @@
 """Challengers: other models that learn from the same event log beside a store's own, each with versions of its own.
 
-```
-STORE/challengers/NAME/challenger.json    what it learns with, and where it started
-STORE/challengers/NAME/files.json         sizes and hashes of the files that never change
-STORE/challengers/NAME/start.safetensors  the version of the store's own model that it goes on from, if it does
-STORE/challengers/NAME/models/N.*         its versions, after N intervals
-STORE/challengers/NAME/prequential.f32    log-odds that it gave clicks before it learnt them: the shadow of what serves
-STORE/challengers/NAME/ledger/            its open clicks, as the store has its own model's (`ledger.open_clicks`)
-STORE/challengers/NAME/answers/           what its frozen nets say of open clicks
-STORE/challengers/NAME/problem.json       why it cannot learn at present
-```
-
+Each has a home, `STORE/challengers/NAME`: what it learns with and where it started (`challenger.json`, `files.json`,
+`start.safetensors`), its versions, ledger and answers, and why it cannot learn at present (`problem.json`).
 To whoever learns, replays or scores, a challenger is a store with another configuration and another home: everything
 else, log, intervals and encoder, is the store's.
 """
@@ -21,8 +12,8 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -64,20 +55,14 @@ class Challenger(Store):
     def home(self) -> Path:
         return self.folder / FOLDER / self.name
 
-    @cached_property
-    def recorded(self) -> dict[str, Any]:
-        """Its `challenger.json`."""
-        content: dict[str, Any] = read_json(self.home / "challenger.json")
-        return content
-
     @property
     def since(self) -> int:
         """The first interval whose clicks are compared: no click of it had come when the challenger was made."""
-        return int(self.recorded["since"])
+        return int(self.content["since"])
 
     @property
     def taken_over(self) -> TakenOver | None:
-        taken = self.recorded["taken_over"]
+        taken = self.content["taken_over"]
         return None if taken is None else TakenOver(**taken)
 
     @property
@@ -130,27 +115,26 @@ class Parts:
         return cls(owners["method"], others, owners["stream"])
 
 
-def names(store: Store) -> list[str]:
+def list_names(store: Store) -> list[str]:
     """The names of a store's challengers."""
     return sorted(path.parent.name for path in (store.folder / FOLDER).glob("[!.]*/challenger.json"))
 
 
 def challengers(store: Store) -> list[Challenger]:
     """The challengers of a store; an error if the files of one are not what they were."""
-    return [named(store, name) for name in names(store)]
+    return [find_challenger(store, name) for name in list_names(store)]
 
 
-def named(store: Store, name: str) -> Challenger:
+def find_challenger(store: Store, name: str) -> Challenger:
     """One of them."""
     home = store.folder / FOLDER / name
     if not _NAME.fullmatch(name) or not (home / "challenger.json").is_file():
-        raise UserError(f"there is no challenger {name!r}; there are: {', '.join(names(store)) or 'none'}")
+        raise UserError(f"there is no challenger {name!r}; there are: {', '.join(list_names(store)) or 'none'}")
     file_hashes.refuse_if_changed(home)
     recorded = read_json(home / "challenger.json")
     refuse_other_format(recorded, _FORMAT, home / "challenger.json")
-    own = {key: recorded[key] for key in ("method", "plugins", "config")} | {"code": recorded.get("code", {})}
     settings = store.content["settings"] | recorded["settings"]
-    return Challenger(store.folder, store.content | own | {"settings": settings}, name)
+    return Challenger(store.folder, store.content | {"code": {}} | recorded | {"settings": settings}, name)
 
 
 def create(
@@ -184,7 +168,7 @@ def create(
         }
         write_json(made / "challenger.json", content)
         file_hashes.write(made)
-    return named(store, name)
+    return find_challenger(store, name)
 
 
 def _take_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
@@ -206,24 +190,20 @@ def _take_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver
 
 def _next_interval(store: Store) -> int:
     """The first interval of which nothing has come yet."""
-    log = store.log()
-    try:
+    with closing(store.log()) as log:
         newest = log.facts().get("newest")
         return log.closed() if newest is None else max(log.closed(), store.grid.number(newest) + 1)
-    finally:
-        log.close()
 
 
 def drop(store: Store, name: str) -> None:
     """Remove a challenger: its versions and its share of the traffic. What the log says of it stays."""
-    home = named(store, name).home
+    home = find_challenger(store, name).home
     traffic.forget(store.folder, name)
     gone = home.with_name(f".{name}.{os.getpid()}.dropped")
     with locked(home, "it is learning an interval: try again", TICK_LOCK, _PATIENCE_S):
         home.rename(gone)  # at once, for everybody: a learner that comes later finds nothing to write to
-    log = store.log()
-    log.forget_model(name)
-    log.close()
+    with closing(store.log()) as log:
+        log.forget_model(name)
     remove_dropped(store)
 
 

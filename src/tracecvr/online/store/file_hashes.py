@@ -22,7 +22,7 @@ def write(folder: Path) -> None:
     write_json(folder / NAME, {"files": files, "manifest": digest(files)})
 
 
-def recorded(folder: Path) -> dict[str, dict[str, Any]]:
+def read(folder: Path) -> dict[str, dict[str, Any]]:
     """The files that a store is made of."""
     path = folder / NAME
     if not path.is_file():
@@ -48,6 +48,6 @@ def problem(folder: Path, name: str, facts: dict[str, Any], whole: bool = True) 
 
 def refuse_if_changed(folder: Path) -> None:
     """Stop before anything is served or learnt from files that are not the store's. Takes milliseconds."""
-    for name, facts in recorded(folder).items():
+    for name, facts in read(folder).items():
         if wrong := problem(folder, name, facts, whole=False):
             raise UserError(f"{wrong}: copy it from where the store is whole (`tracecvr verify {folder}` checks all)")

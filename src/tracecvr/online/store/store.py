@@ -6,8 +6,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -25,14 +25,14 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.outages import Outages
-from tracecvr.data.table import ClickTable, Schema, atomic_directory
+from tracecvr.data.table import NEVER, ClickTable, Schema, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Reader
 from tracecvr.online.log.grid import Grid
 from tracecvr.online.log.inbox import Inbox
-from tracecvr.online.log.page_checksums import Acknowledged
+from tracecvr.online.log.page_checksums import read_position
 from tracecvr.online.log.times import AskedTimes, Times
 from tracecvr.online.store import file_hashes as files
 from tracecvr.online.store.starting_run import RunEnd, StartingRun
@@ -41,7 +41,7 @@ from tracecvr.runs.run import parts, parts_record
 from tracecvr.runs.spec import dataset_of, owners_of
 from tracecvr.stream import WARM_LABELS
 
-_FORMAT = 1
+_FORMAT = 2
 START = "start.safetensors"
 
 
@@ -62,9 +62,6 @@ class Settings:
     """When a tick is undone: see `Guard`."""
     seed: int = 0
     threads: int = 1
-    max_advance: int | None = None
-    """Of a log whose time is its own: how many seconds ahead of its newest event, beside the time that has passed
-    since, the next one may be dated; d_max by default, and a day at least."""
     hold_on_outage: bool = True
     """Learn nothing while conversions have stopped arriving, nor later from clicks that were open then."""
     outages: Outages = ()
@@ -123,7 +120,7 @@ class Store:
         start = schema.split if origin is None else origin.start.time
         kind: type[Dataset] = registry.available("dataset").get(schema.dataset, Dataset)
         dated = kind.origin is not Dataset.origin
-        content["times"] = asdict((times or AskedTimes()).settled(manifest.get("origin"), None if dated else start))
+        content["times"] = asdict((times or AskedTimes()).settle(manifest.get("origin"), None if dated else start))
         Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
         with atomic_directory(folder) as made:
             made.chmod(0o700)  # users' events will be in it
@@ -163,32 +160,13 @@ class Store:
 
     @classmethod
     def from_run(
-        cls,
-        folder: Path,
-        run: Path,
-        source: Path | None,
-        lateness: int,
-        keep: int,
-        max_advance: int | None = None,
-        times: AskedTimes | None = None,
-        hold_on_outage: bool = True,
-        outages: Outages = (),
-        alarms_by: str | None = None,
+        cls, folder: Path, run: Path, source: Path | None, settings: Settings, times: AskedTimes | None = None
     ) -> Store:
-        """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
+        """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved. What the run
+        has decided, it has decided."""
         origin = StartingRun.of(run)
-        recorded, plan = origin.recorded, origin.plan
-        settings = Settings(
-            lateness=lateness,
-            warm_labels=plan.warm_labels,
-            keep=keep,
-            seed=recorded["seed"],
-            threads=recorded["threads"],
-            max_advance=max_advance,
-            hold_on_outage=hold_on_outage,
-            outages=outages,
-            alarms_by=alarms_by,
-        )
+        recorded, labels = origin.recorded, origin.plan.warm_labels
+        settings = replace(settings, warm_labels=labels, seed=recorded["seed"], threads=recorded["threads"])
         method, plugins, stream = parts(recorded)
         with _prepare(folder, origin.dataset, origin.log() if source is None else source) as base:
             return cls.create(folder, base, method, plugins, settings, origin, stream, times)
@@ -210,28 +188,23 @@ class Store:
     def refuse_lost_log(self) -> None:
         """Stop if the log ends before what was learnt from it, or before what was acknowledged."""
         newest, path = Versions(self.folder, self.settings.keep).newest(), self.folder / "events.db"
-        acknowledged = int(Acknowledged(path.with_suffix(".position")))
+        acknowledged = read_position(path)
         learnt, position = (newest["intervals"], newest["position"]) if newest else (0, 0)
         if not path.is_file():
             if newest is None and not acknowledged:
                 return
             raise UserError(f"{path} is missing: {_log_advice(path)} create another store")
-        log = self.log()
-        try:
+        with closing(self.log()) as log:
             closed, reached = log.closed(), log.position()
-        finally:
-            log.close()
+        lost = f"{path} has lost events: it ends at event {reached} and interval {closed}, and"
+        advice = f"{_log_advice(path)} delete {path.stem}.position"
         if closed < learnt or reached < position:
             raise UserError(
-                f"{path} has lost events: it ends at event {reached} and interval {closed}, and version {learnt} has "
-                f"learnt up to event {position} and interval {learnt}; {_log_advice(path)} delete {path.stem}.position "
-                f"and the versions after {min(closed, learnt - 1)} in {self.folder / 'models'}"
+                f"{lost} version {learnt} has learnt up to event {position} and interval {learnt}; {advice} and the "
+                f"versions after {min(closed, learnt - 1)} in {self.folder / 'models'}"
             )
         if reached < acknowledged:
-            raise UserError(
-                f"{path} has lost events: it ends at event {reached}, and {acknowledged} were acknowledged; "
-                f"{_log_advice(path)} delete {path.stem}.position"
-            )
+            raise UserError(f"{lost} {acknowledged} were acknowledged; {advice}")
 
     @property
     def settings(self) -> Settings:
@@ -262,9 +235,7 @@ class Store:
     def grid(self) -> Grid:
         s, start = self.schema, self.start
         first, interval = (s.split, s.interval) if start is None else (start.time, start.interval)
-        advance = None
-        if self.times.unit == "log":
-            advance = max(s.d_max, DAY) if self.settings.max_advance is None else self.settings.max_advance
+        advance = max(s.d_max, DAY) if self.times.unit == "log" else None
         return Grid(first, interval, self.settings.lateness, s.d_max, origin=self.times.origin, advance=advance)
 
     @property
@@ -311,13 +282,10 @@ class Store:
 
     def unknown_clicks(self, keys: Collection[int]) -> list[int]:
         """Which clicks are neither in its event log nor in the log that it started from."""
-        log = self.log()
-        try:
-            absent = [key for key in keys if not log.has_click(key)]
-        finally:
-            log.close()
-        known = np.isin(np.array(absent, np.int64), self.base.click_id) if absent else np.empty(0, np.bool_)
-        return [key for key, there in zip(absent, known.tolist(), strict=True) if not there]
+        with closing(self.log()) as log:
+            absent = np.array(sorted(set(keys) - set(log.arrivals(list(keys), 0, NEVER))), np.int64)
+        unknown: list[int] = absent[~np.isin(absent, self.base.click_id)].tolist() if len(absent) else []
+        return unknown
 
     def inbox(self, clock: Callable[[], float] = time.time) -> Inbox:
         """A connection for pulling events from a broker."""

@@ -20,8 +20,6 @@ NAME = "traffic.json"
 CLICK_ID, USER = "click_id", "user"
 _LOCK = ".traffic.lock"
 _PATIENCE_S = 10.0
-_REMEMBERED = 20
-"""Choices that can be gone back on."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +32,10 @@ class Traffic:
     """By challenger: the share of the clicks that it answers."""
     column: str = CLICK_ID
     """Clicks with the same value of it are answered by the same model: `click_id`, `user`, or a feature."""
-    before: tuple[str | None, ...] = ()
-    """Models that were promoted before, the last one last."""
+    before: str | None = None
+    """The model that answered before the last promotion."""
     rules: tuple[str, ...] = ()
     """Challengers that are promoted by themselves once they are known to be better."""
-    refused: tuple[str, ...] = ()
-    """Challengers that somebody has rolled back: they are not promoted by themselves again."""
 
     def models(self, values: Sequence[str | None]) -> list[str | None]:
         """The model that answers each click, by its value of the column; those without a value have no share."""
@@ -74,13 +70,11 @@ def current(folder: Path) -> Traffic:
         return Traffic()
     content = read_json(path)
     try:
-        lists = {name: tuple(content[name]) for name in ("before", "rules", "refused")}
-        choice = Traffic(**content | lists)
-        names = {choice.model, *choice.before, *choice.rules, *choice.refused, *choice.shares} - {None}
+        choice = Traffic(**content | {"rules": tuple(content["rules"])})
+        names = {choice.model, choice.before, *choice.rules, *choice.shares} - {None}
         whole = all(isinstance(name, str) for name in (choice.column, *names))
-        whole &= (
-            all(0 < share <= 1 for share in choice.shares.values()) and math.fsum(choice.shares.values()) < 1 + 1e-6
-        )
+        whole &= all(0 < share <= 1 for share in choice.shares.values())
+        whole &= math.fsum(choice.shares.values()) < 1 + 1e-6
     except (TypeError, KeyError, AttributeError):
         whole = False
     if not whole:
@@ -92,66 +86,50 @@ def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
     """Let a model answer everything that no share is given of. What somebody has moved away from is not promoted by a
     rule again."""
 
-    def promoted(traffic: Traffic) -> Traffic:
-        if traffic.model == model or (rule and model in traffic.refused):
+    def change(traffic: Traffic) -> Traffic:
+        if traffic.model == model or (rule and model not in traffic.rules):
             return traffic
-        left = () if rule or traffic.model is None else (traffic.model,)
-        return replace(
-            traffic,
-            model=model,
-            shares={name: share for name, share in traffic.shares.items() if name != model},
-            before=(*traffic.before, traffic.model)[-_REMEMBERED:],
-            refused=tuple(sorted({*traffic.refused, *left} - {model or ""})),
-        )
+        shares = {name: share for name, share in traffic.shares.items() if name != model}
+        rules = traffic.rules if rule else _without(traffic.rules, traffic.model)
+        return replace(traffic, model=model, shares=shares, before=traffic.model, rules=rules)
 
-    return _change(folder, promoted)
+    return _change(folder, change)
 
 
 def rollback(folder: Path) -> Traffic | None:
     """Let the model answer that did before the last promotion; None if the store's own answers already."""
     if current(folder).model is None:
         return None
-
-    def rolled_back(traffic: Traffic) -> Traffic:
-        *before, model = traffic.before or (None,)
-        refused = {*traffic.refused, *(() if traffic.model is None else (traffic.model,))}
-        return replace(traffic, model=model, before=tuple(before), refused=tuple(sorted(refused)))
-
-    return _change(folder, rolled_back)
+    return _change(
+        folder, lambda now: replace(now, model=now.before, before=None, rules=_without(now.rules, now.model))
+    )
 
 
 def give_share(folder: Path, name: str, share: float, column: str | None = None) -> Traffic:
     """Let a challenger answer a share of the clicks, chosen by a hash of a column; 0 takes it back."""
-    return _change(folder, lambda traffic: traffic.with_share(name, share, column))
+    return _change(folder, lambda now: now.with_share(name, share, column))
 
 
 def set_rule(folder: Path, name: str, on: bool) -> Traffic:
     """Whether a challenger is promoted automatically once it is significantly better."""
-
-    def ruled(traffic: Traffic) -> Traffic:
-        rules = {*traffic.rules, name} if on else {*traffic.rules} - {name}
-        return replace(traffic, rules=tuple(sorted(rules)))
-
-    return _change(folder, ruled)
+    return _change(folder, lambda now: replace(now, rules=(*_without(now.rules, name), *([name] if on else []))))
 
 
 def forget(folder: Path, name: str) -> None:
     """Take everything back that a challenger was given; one that was promoted has to be rolled back first."""
-    if current(folder) == Traffic():
-        return
 
-    def forgotten(traffic: Traffic) -> Traffic:
+    def change(traffic: Traffic) -> Traffic:
         if traffic.model == name:
             raise UserError(f"{name!r} serves: promote another first, or roll back (`tracecvr models rollback`)")
-        return replace(
-            traffic,
-            shares={n: s for n, s in traffic.shares.items() if n != name},
-            before=tuple(n for n in traffic.before if n != name),
-            rules=tuple(n for n in traffic.rules if n != name),
-            refused=tuple(n for n in traffic.refused if n != name),
-        )
+        shares = {n: s for n, s in traffic.shares.items() if n != name}
+        before = None if traffic.before == name else traffic.before
+        return replace(traffic, shares=shares, before=before, rules=_without(traffic.rules, name))
 
-    _change(folder, forgotten)
+    _change(folder, change)
+
+
+def _without(names: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+    return tuple(n for n in names if n != name)
 
 
 def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:

@@ -37,20 +37,20 @@ class Versions:
         """The manifest of the newest version, whole or not: where the learner has been."""
         return self.checkpoints.newest()
 
-    def listed(self) -> list[dict[str, Any]]:
+    def manifests(self) -> list[dict[str, Any]]:
         """The manifests of all versions, oldest first."""
         return self.checkpoints.manifests()
 
     def published(self) -> list[int]:
         """Versions that may serve: those that were not undone."""
-        return [manifest["intervals"] for manifest in self.listed() if manifest["published"]]
+        return [manifest["intervals"] for manifest in self.manifests() if manifest["published"]]
 
     def serving(self) -> int | None:
         """The version that serves: the one chosen, or the newest published that is whole; None before there is any.
 
         If none that was published is left, one whose tick was undone does: its weights are those of the last good one.
         """
-        known = {manifest["intervals"]: manifest for manifest in self.listed()}
+        known = {manifest["intervals"]: manifest for manifest in self.manifests()}
         published = [number for number, manifest in known.items() if manifest["published"]]
         order = [number for number in (self._pinned(), *reversed(published)) if number in published]
         order += [number for number in reversed(known) if number not in published]
@@ -70,12 +70,6 @@ class Versions:
             raise UserError("there is no earlier version to go back to")
         self.promote(earlier[-1])
         return earlier[-1]
-
-    def forget_after(self, number: int) -> None:
-        """Remove versions of more intervals than that, and let none of them serve."""
-        if (self._pinned() or 0) > number:
-            self.promote(None)
-        self.checkpoints.remove_after(number)
 
     def load(self, engine: Engine, manifest: dict[str, Any]) -> None:
         """Put an engine where a version was taken."""

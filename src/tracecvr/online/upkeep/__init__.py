@@ -1,1 +1,1 @@
-"""What an operator does with a store: look at its status, check it, replay its log, reopen intervals."""
+"""What an operator does with a store: look at its status, check it, replay its log."""

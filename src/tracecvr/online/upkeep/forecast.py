@@ -16,8 +16,8 @@ from tracecvr.forecast.forecast import forecast
 from tracecvr.forecast.of_run import Forecasts
 from tracecvr.monitor.monitor import segment_feature
 from tracecvr.online.learner.archive import WholeLog
-from tracecvr.online.learner.growing_file import Prequential
 from tracecvr.online.learner.live_forecast import cell_file
+from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -29,12 +29,12 @@ def forecasts_of(store: Store) -> Forecasts:
     keeps what he gets."""
     newest = _newest(store)
     memory = store.schema.d_max + KEPT_DAYS * DAY
-    ledger = Ledger(store.base, store.grid, store.reader, WholeLog(store), memory)
+    log = WholeLog(store)
+    ledger = Ledger(store.base, store.grid, store.reader, log, memory)
     ledger.rebuild(newest["intervals"], newest["rows"], newest["counts"])
     rows = ledger.known_between(0, store.grid.bounds(ledger.done)[0])
-    first = ledger.first_of_stream if store.taken_over is None else store.taken_over.rows
-    predicted = Prequential(store.home / "prequential.f32", first)
-    log_odds = predicted.of(rows + ledger.first_row)
+    log_odds = Predictions(log, store.model).of(rows + ledger.first_row)
+    log.close()
     table = table_of(ledger, rows)
     return Forecasts(table, store.reader.encoder, log_odds, midnight(store, newest), store.times.origin)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from tracecvr.online.challengers.promotion import serving_challenger
@@ -14,7 +15,7 @@ from tracecvr.online.store import traffic
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
-_NO_COUNTS = ("watermark", "newest", "newest_at", "announced", "reader")
+_NO_COUNTS = ("watermark", "newest", "newest_at", "reader")
 
 
 def newest_time(store: Store, facts: dict[str, int]) -> int:
@@ -25,14 +26,11 @@ def newest_time(store: Store, facts: dict[str, int]) -> int:
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     """Events by kind, progress and lag, versions, and live metrics as of the newest version. Give the same
     `versions` each time: they remember what they have read."""
-    log = store.inbox()
-    try:
+    with closing(store.inbox()) as log:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
         challengers = challengers_of(store, log)
-    finally:
-        log.close()
     versions = versions or Versions(store.folder, store.settings.keep)
-    listed = versions.listed()
+    listed = versions.manifests()
     newest = listed[-1] if listed else None
     status: dict[str, Any] = {
         "method": "+".join([store.content["method"], *store.content["plugins"]]),
@@ -79,7 +77,7 @@ def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
 def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
     """Each version with the second of the log up to which it has learnt, and with figures: of the newest mature clicks
     when it was made (`window`), and as served by it, as far as is known by now."""
-    listed = versions.listed()
+    listed = versions.manifests()
     served = listed[-1]["by_version"] if listed else {}
     return [
         {

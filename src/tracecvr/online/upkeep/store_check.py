@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.online.learner import archive
+from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.ledger.database import DATABASE, LEDGER
 from tracecvr.online.ledger.open_clicks import OpenClicks
-from tracecvr.online.log import page_checksums
-from tracecvr.online.log.event_log import Accepted, EventLog
-from tracecvr.online.log.events import CLICK
 from tracecvr.online.store import file_hashes
-from tracecvr.online.store.challenge import FOLDER, challengers, named, names
+from tracecvr.online.store.challenge import FOLDER, challengers, find_challenger, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import verify_log
 
-_AT_ONCE = 5_000
 _SHOWN = 3
 """Problems of a kind that are named; the others are counted."""
 
@@ -43,10 +38,10 @@ def verify(store: Store) -> list[Finding]:
     files = _files(store)
     if not files.fine:
         return [files]
-    return [files, *_log(store), _versions(store), _ledger(store), _archive(store), *_challengers(store)]
+    return [files, _log(store), _versions(store), _ledger(store), _archive(store), *_challengers(store)]
 
 
-def replayed(store: Store, progress: Progress = no_progress) -> list[Finding]:
+def replay(store: Store, progress: Progress = no_progress) -> list[Finding]:
     """Learn everything again from the log, and compare with the versions; of challengers, too."""
     verification = verify_log(store, progress)
     findings = [Finding("replay", verification.same, verification.summary())]
@@ -58,11 +53,11 @@ def replayed(store: Store, progress: Progress = no_progress) -> list[Finding]:
 
 def _challengers(store: Store) -> Iterator[Finding]:
     """Files, versions and ledger of each."""
-    for name in names(store):
+    for name in list_names(store):
         part, home = f"challenger {name}", store.folder / FOLDER / name
         try:
-            challenger = named(store, name)
-            files = file_hashes.recorded(home)
+            challenger = find_challenger(store, name)
+            files = file_hashes.read(home)
         except UserError as error:
             yield Finding(part, False, str(error))
             continue
@@ -74,59 +69,20 @@ def _challengers(store: Store) -> Iterator[Finding]:
 
 def _files(store: Store) -> Finding:
     try:
-        files = file_hashes.recorded(store.folder)
+        files = file_hashes.read(store.folder)
     except UserError as error:
         return Finding("files", False, str(error))
     wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.folder, name, facts))]
     return _finding("files", wrong, f"{len(files)} as they were when the store was created")
 
 
-# The log.
-
-
-def _log(store: Store) -> Iterator[Finding]:
+def _log(store: Store) -> Finding:
     try:
         store.refuse_lost_log()
-        log = store.log()
+        with closing(store.log()) as log:
+            return _finding("log", log.damage(), f"{log.position():,} events, {log.closed()} intervals closed")
     except UserError as error:
-        yield Finding("log", False, str(error))
-        return
-    try:
-        wrong = log.damage()
-        count = 0
-        for row in _rows(log) if not wrong else ():
-            count += 1
-            if text := _wrong_with(row, store):
-                wrong.append(f"event {row.pos}: {text}")
-        how = "" if page_checksums.checked(log.path) else "; its pages have no checksums: apsw had none"
-        yield _finding("log", wrong, f"{count:,} events, {log.closed()} intervals closed{how}")
-    except UserError as error:
-        yield Finding("log", False, str(error))
-    finally:
-        log.close()
-
-
-def _rows(log: EventLog) -> Iterator[Accepted]:
-    position = 0
-    while rows := log.since(position, _AT_ONCE):
-        yield from rows
-        position = rows[-1].pos
-
-
-def _wrong_with(row: Accepted, store: Store) -> str:
-    """What no event that was accepted looks like; nothing, if this one may have been."""
-    if not CLICK <= row.kind < len(store.reader.kinds):
-        return f"there is no kind {row.kind}"
-    if row.seen < row.ts:
-        return f"it became known at {row.seen}, before it happened at {row.ts}"
-    if row.kind != CLICK:
-        return ""
-    try:
-        values = json.loads(row.body or "")
-    except ValueError:
-        return "its features cannot be read"
-    fits = isinstance(values, list) and len(values) == len(store.reader.features)
-    return "" if fits else f"expected {len(store.reader.features)} features"
+        return Finding("log", False, str(error))
 
 
 # Versions and archive.
@@ -134,7 +90,7 @@ def _wrong_with(row: Accepted, store: Store) -> str:
 
 def _versions(store: Store) -> Finding:
     versions = Versions(store.home, store.settings.keep)
-    listed = versions.listed()
+    listed = versions.manifests()
     names = {f"{m['intervals']:09d}" for m in listed}
     unreadable = sorted(path.stem for path in (store.home / "models").glob("*.json") if path.stem not in names)
     wrong = [f"version {int(name)} has no whole manifest or no state" for name in unreadable if name.isdecimal()]
@@ -147,19 +103,17 @@ def _versions(store: Store) -> Finding:
 
 def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
     """Versions that were made of another store's files, or that say that the log was elsewhere when they were."""
-    log = store.log()
     try:
-        for m in listed:
-            number = m["intervals"]
-            if m["store"]["fingerprint"] != store.content["fingerprint"]:
-                yield f"version {number} is of another store"
-            elif 0 < number <= log.closed() and log.position(number - 1) != m["position"]:
-                closed_at = log.position(number - 1)
-                yield f"version {number} has learnt up to event {m['position']}, its interval was closed at {closed_at}"
+        with closing(store.log()) as log:
+            for m in listed:
+                number = m["intervals"]
+                closed_at = log.position(number - 1) if 0 < number <= log.closed() else m["position"]
+                if m["store"]["fingerprint"] != store.content["fingerprint"]:
+                    yield f"version {number} is of another store"
+                elif closed_at != m["position"]:
+                    yield f"version {number} has learnt up to event {m['position']}, its interval ends at {closed_at}"
     except UserError as error:
         yield str(error)
-    finally:
-        log.close()
 
 
 def _ledger(store: Store) -> Finding:
@@ -168,26 +122,29 @@ def _ledger(store: Store) -> Finding:
     if not path.is_file():
         return Finding("ledger", True, "no files: it is built from the log when the learner starts")
     try:
-        with locked(store.home / "models"):
-            return _checked_ledger(path, store)
+        with (
+            locked(store.home / "models"),
+            closing(OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))) as database,
+        ):
+            wrong = [f"{path} is damaged"] if database.read() is None else database.wrong()
+            advice = [f"remove {path.parent}: the learner builds it anew from the log"] if wrong else []
+            return _finding("ledger", wrong + advice, f"{len(database):,} clicks")
     except HeldError:
         return Finding("ledger", True, "not checked: the learner is at work on it")
 
 
-def _checked_ledger(path: Path, store: Store) -> Finding:
-    database = OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))
-    wrong = [f"{path} is damaged"] if database.read() is None else database.wrong()
-    text = "" if wrong else f"{len(database):,} clicks, {len(database.waiting())} actions waited"
-    database.close()
-    advice = [f"remove {path.parent}: the learner builds it anew from the log"] if wrong else []
-    return _finding("ledger", wrong + advice, text)
-
-
 def _archive(store: Store) -> Finding:
-    problems = {path: archive.problem(path) for path in archive.archived(store)}
-    unknown = sum(text is None for text in problems.values())
-    how = f"; {unknown} have no hash, `compact` writes them" if unknown else ""
-    return _finding("archive", [text for text in problems.values() if text], f"{len(problems)} files{how}")
+    wrong = []
+    with closing(WholeLog(store)) as log:
+        files = log.files()
+        for file in files:
+            try:
+                log.check(file)
+            except UserError as error:
+                wrong.append(str(error))
+            except FileNotFoundError as error:
+                wrong.append(f"{error.filename} is missing")
+    return _finding("archive", wrong, f"{len(files)} files")
 
 
 def _finding(part: str, wrong: list[str], fine: str) -> Finding:

@@ -12,11 +12,9 @@ from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
 from tracecvr.learn.engine import Engine
-from tracecvr.online.learner.archive import WholeLog
+from tracecvr.online.learner.archive import ANSWERS, WholeLog
 from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
 from tracecvr.online.learner.watching import Watch
-from tracecvr.online.ledger.database import LEDGER
-from tracecvr.online.ledger.erasure import ANSWERS
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -59,18 +57,18 @@ class LogVerification:
 def verify_log(store: Store, progress: Progress = no_progress) -> LogVerification:
     """Warm up and learn every interval again, from nothing but the log, and compare with the versions that are kept.
 
-    Open clicks are in temporary files, not in memory: a month of them may not fit.
+    What nets say of open clicks is in temporary files, not in memory: a month of them may not fit.
     """
     torch.set_num_threads(store.settings.threads)
     with tempfile.TemporaryDirectory(prefix="tracecvr_replay_") as folder:
         engine = store.engine()
         engine.keep_answers_in(Path(folder) / ANSWERS)
-        return _replay(store, engine, ledger_of(store, engine, Path(folder) / LEDGER, temporary=True), progress)
+        return _replay(store, engine, ledger_of(store, engine), progress)
 
 
 def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
     log, guard = WholeLog(store), guard_of(store)
-    versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).listed()}
+    versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).manifests()}
     last = max(versions, default=log.closed())
     begin(engine, ledger, store, progress)
     watch = Watch(store)
@@ -120,7 +118,7 @@ def table_of(ledger: Ledger, kept: Ints) -> ClickTable:
     )
 
 
-def as_table(store: Store, out: Path) -> ClickTable:
+def write_table(store: Store, out: Path) -> ClickTable:
     """The whole log as a prepared table, with what became known when; labels end with the last closed interval."""
     log = WholeLog(store)
     ledger = Ledger(store.base, store.grid, store.reader, log, _ALWAYS)
