@@ -144,7 +144,7 @@ def test_an_erased_click_is_no_longer_told_of(made: Made) -> None:
     learnt(store)
     with open_learner(store) as learner:
         rows = learner.ledger.known_between(0, 1 << 60)
-        assert not np.isnan(learner.ledger.served(rows)[0]).all()
+        assert not np.isnan(learner.ledger.answers_of(rows)[0]).all()
         assert (learner.ledger.table.click_id[rows] >= 0).all()
 
 

@@ -196,7 +196,7 @@ class Learners:
         except HeldError:  # it is being made, or dropped, or learnt elsewhere
             return None
         except Exception as error:
-            self._failed(challenger, error)
+            self._report_failure(challenger, error)
             return None
 
     def _learner(self, challenger: Challenger) -> Learner:
@@ -212,7 +212,7 @@ class Learners:
             running = self._running[challenger.name] = _Running(made, learner, holds)
         return running.learner
 
-    def _failed(self, challenger: Challenger, error: Exception) -> None:
+    def _report_failure(self, challenger: Challenger, error: Exception) -> None:
         """Try again later, from the newest whole version."""
         if (running := self._running.pop(challenger.name, None)) is not None:
             running.holds.close()

@@ -148,7 +148,7 @@ class Learner:
         """Count the clicks whose labels became final in an interval."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
         row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
-        served, _ = self.ledger.served(row - self.ledger.first_row)
+        served, _ = self.ledger.answers_of(row - self.ledger.first_row)
         self.vitals.add(self.predictions.of(row), served, mature.converted.numpy(), delay)
         self._compare(row, mature.converted.numpy(), start)
 
@@ -160,7 +160,7 @@ class Learner:
         self.forecast.update(end)
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
-        events, served = self.ledger.at(rows, end - 1), self.ledger.served(rows)[0]
+        events, served = self.ledger.at(rows, end - 1), self.ledger.answers_of(rows)[0]
         scores, converted = self.predictions.of(rows + self.ledger.first_row), events.converted.numpy()
         to_come = self.watch.to_come(events, scores)
         ours, spread = ~np.isnan(served), self.forecast.spread
@@ -175,8 +175,8 @@ class Learner:
         end = self.store.grid.bounds(self.ledger.done)[0]
         mature = end - self.store.grid.d_max
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
-        served, version = self.ledger.served(rows)
-        label = self.ledger.converted(rows, end)
+        served, version = self.ledger.answers_of(rows)
+        label = self.ledger.has_converted(rows, end)
         all_versions = sum_up_window(self.predictions.of(rows + self.ledger.first_row), served, label)
         return {"window": {"intervals": MATURE} | all_versions, "by_version": by_version(served, version, label)}
 
@@ -262,7 +262,7 @@ def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) ->
     mature = end - ledger.grid.d_max
     judges = ledger.known_between(mature - MATURE * ledger.grid.interval, mature)[-_JUDGED:]
     newest = ledger.newest_between(mature - MATURE * ledger.grid.interval, end, _JUDGED)
-    label = ledger.converted(judges, end)
+    label = ledger.has_converted(judges, end)
     asked = [torch.from_numpy(ledger.table.x[rows]) for rows in (judges, newest)]
     old = [engine.score(x) for x in asked]
     try:

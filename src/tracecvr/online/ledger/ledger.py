@@ -208,7 +208,7 @@ class Ledger(TableSource):
             last = at
         return newest[-count:]
 
-    def converted(self, position: Ints, clock: int) -> npt.NDArray[np.bool_]:
+    def has_converted(self, position: Ints, clock: int) -> npt.NDArray[np.bool_]:
         """Whether clicks are known to have converted at a clock."""
         return self._converted(position, np.full(len(position), clock))
 
@@ -216,7 +216,7 @@ class Ledger(TableSource):
         """Clicks as they are known at a clock."""
         return self._reveal(position, np.full(len(position), clock))
 
-    def served(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
+    def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
         """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
         not: clicks of the base, and those that came by `ingest` or from a broker."""
         score, version = (self.files.column(name)[position] for name in ("score", "version"))

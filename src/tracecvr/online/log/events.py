@@ -184,9 +184,9 @@ class Reader:
             missing, extra = sorted(set(self.features) - set(features)), sorted(set(features) - set(self.features))
             wrong = f"feature {missing[0]!r} is missing" if missing else f"there is no feature {extra[0]!r}"
             raise UserError(f"{wrong}; expected {', '.join(self.features)}")
-        return [v if type(v := features[name]) is str else self._kept(name, v) for name in self.features]
+        return [v if type(v := features[name]) is str else self._keep(name, v) for name in self.features]
 
-    def _kept(self, name: str, value: object) -> str | float | None:
+    def _keep(self, name: str, value: object) -> str | float | None:
         """A value as the log can keep it. Where only numbers are read, one that is none counts as missing: a text that
         stands for it is kept, so that it is counted."""
         if not isinstance(value, _VALUES):

@@ -20,12 +20,12 @@ class Versions:
 
     def save(self, engine: Engine, number: int, facts: dict[str, Any]) -> None:
         """Write a version; the oldest beyond those to keep are removed, except those that are needed."""
-        self.checkpoints.save(engine, number, facts, self._needed())
+        self.checkpoints.save(engine, number, facts, self._find_needed())
 
-    def _needed(self) -> set[int]:
+    def _find_needed(self) -> set[int]:
         """Versions that are kept however old they are, and however many ticks were undone since: the one that was
         chosen to serve, the newest that was published, and of each the one before it, to go back to."""
-        published, pinned = self.published(), self._pinned()
+        published, pinned = self.published(), self._read_pin()
         chosen = [number for number in published if pinned is not None and number <= pinned]
         return {*published[-2:], *chosen[-2:]}
 
@@ -52,7 +52,7 @@ class Versions:
         """
         known = {manifest["intervals"]: manifest for manifest in self.manifests()}
         published = [number for number, manifest in known.items() if manifest["published"]]
-        order = [number for number in (self._pinned(), *reversed(published)) if number in published]
+        order = [number for number in (self._read_pin(), *reversed(published)) if number in published]
         order += [number for number in reversed(known) if number not in published]
         return next((number for number in order if self.checkpoints.whole(known[number])), None)
 
@@ -75,7 +75,7 @@ class Versions:
         """Put an engine where a version was taken."""
         self.checkpoints.restore(engine, manifest)
 
-    def _pinned(self) -> int | None:
+    def _read_pin(self) -> int | None:
         if not self._serving.exists():
             return None
         content = read_json(self._serving)
