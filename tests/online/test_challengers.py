@@ -200,7 +200,7 @@ class Killed(BaseException):
 def killed_at(moment: str, patch: pytest.MonkeyPatch, rng: random.Random) -> None:
     """End the process, as it were, at one of the moments of a tick: before or after something is written."""
     owner, name = {
-        "scores": (EventLog, "keep_predictions"),
+        "scores": (EventLog, "keep_series"),
         "ledger": (Ledger, "commit"),
         "version": (Checkpoints, "save"),
         "record": (EventLog, "record"),

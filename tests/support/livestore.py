@@ -91,7 +91,7 @@ def learnt(store: Store) -> tuple[str, int]:
 
 def predicted(store: Store) -> bytes:
     """What a model predicted of all clicks before it learnt them."""
-    return b"".join(data for _, data in store.log().predictions(store.model, 0, 1 << 60))
+    return b"".join(data for _, data in store.log().read_series(store.model or "", 0, 1 << 60))
 
 
 def replayed(store: Store, table: Path | None = None, intervals: int | None = None) -> str:

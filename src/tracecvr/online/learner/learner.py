@@ -84,7 +84,7 @@ class Learner:
         self.versions = Versions(store.home, store.settings.keep)
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
         self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
-        self.forecast = LiveForecast(store, self.watch)
+        self.forecast = LiveForecast(store, self.watch, self.log)
         self.first = 0 if store.taken_over is None else store.taken_over.intervals
         """The first interval that it learns."""
         self.predictions = Predictions(self.log, store.model)
@@ -188,7 +188,6 @@ class Learner:
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
-        self.forecast.sync()
         self.ledger.commit()  # first: what it has more than a version is taken back, what it lacks is read again
         summary = {
             "published": not tick.undone,

@@ -1,13 +1,12 @@
 """Forecasts of a live model: each tick adds what became known to counts by segment, score, day and age. Whenever a day
 is over, they say what its clicks will bring and how good the model is on them.
 
-The counts of each tick are appended to a file, `cells.bin`. Whoever reads it up to a version has the counts of that
+The counts of each tick are a block in the log's database. Whoever reads them up to a version has the counts of that
 version: the learner after a restart, and the service, which keeps those of all segments.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,29 +18,34 @@ from tracecvr.forecast.cells import RECORD, Records, outcomes_of, records_of
 from tracecvr.forecast.estimators import DEFAULT, estimate
 from tracecvr.forecast.figures import METRICS, ScoredCells, ScoredTally, intervals
 from tracecvr.forecast.forecast import LEVEL, between
-from tracecvr.online.learner.growing_file import GrowingFile
 from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
+from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store.store import Store
 
+_COUNTS = ":counts"
+"""The name of the series; a challenger cannot have it."""
 _SHOWN = 14
 """Days of which forecasts are shown."""
 _NOW, _THEN = ("start", "clicks", "conversions", "expected"), ("then", "first", "first_low", "first_high")
 """Of each day: what is known and expected by now; conversions known and expected at its end, and the interval."""
 
 
-def cell_file(home: Path) -> GrowingFile:
-    """The file of a store's counts."""
-    return GrowingFile(home / "cells.bin", np.zeros((), RECORD))
+def read_counts(log: EventLog, first: int, end: int) -> Records:
+    """What ticks have counted, from one number to another."""
+    parts = [np.zeros(0, RECORD)]
+    for start, data in log.read_series(_COUNTS, first, end):
+        parts.append(np.frombuffer(data, RECORD)[max(0, first - start) : max(0, end - start)])
+    return np.concatenate(parts)
 
 
 class LiveForecast:
     """Of all clicks and of the segments that are watched for alarms. Challengers have none."""
 
-    def __init__(self, store: Store, watch: Watch) -> None:
-        self.store, self.watch = store, watch
-        self.file, self.shift = cell_file(store.home), (store.times.origin or 0) % DAY
+    def __init__(self, store: Store, watch: Watch, log: EventLog) -> None:
+        self.store, self.watch, self.log = store, watch, log
+        self.count, self.shift = 0, (store.times.origin or 0) % DAY
         self.tally = self._begin()
         self.summary: dict[str, Any] = {}
 
@@ -50,7 +54,7 @@ class LiveForecast:
 
     def start(self) -> None:
         """Count the log that the store started from, as known then."""
-        self.file.keep(0)
+        self._go_back(0)
         self.tally = self._begin()
         if self.watch.active:
             base, end = self.store.base, self.store.grid.split
@@ -84,23 +88,27 @@ class LiveForecast:
         return -min(guess, 1.0), guess
 
     def state(self) -> dict[str, Any]:
-        return {"records": self.file.count, "summary": self.summary}
+        return {"records": self.count, "summary": self.summary}
 
     def load(self, state: dict[str, Any]) -> None:
         """Become that of a version."""
-        self.file.keep(state["records"])
+        self._go_back(state["records"])
         self.tally, self.summary = self._begin(), state["summary"]
-        self._add(self.file.read(0))
+        self._add(read_counts(self.log, 0, self.count))
 
-    def sync(self) -> None:
-        self.file.sync()
+    def _go_back(self, count: int) -> None:
+        self.count = count
+        if self.watch.active:
+            self.log.cut_series(_COUNTS, count)
 
     def _segment(self, x: Any) -> Ints:
         position = self.watch.monitor.position
         return np.zeros(len(x), np.int64) if position is None else np.asarray(x)[:, position].astype(np.int64)
 
     def _count(self, records: Records) -> None:
-        self.file.append(records)
+        if len(records):
+            self.log.keep_series(_COUNTS, self.count, records.tobytes())
+            self.count += len(records)
         self._add(records)
 
     def _add(self, records: Records) -> None:

@@ -14,12 +14,12 @@ class Predictions:
     served is in the log, too."""
 
     def __init__(self, log: EventLog, model: str | None) -> None:
-        self.log, self.model = log, model
+        self.log, self.model = log, model or ""
 
     def keep(self, first: int, log_odds: LogOdds) -> None:
         """Those of the clicks from row `first` on."""
         if len(log_odds):
-            self.log.keep_predictions(self.model, first, log_odds.tobytes())
+            self.log.keep_series(self.model, first, log_odds.tobytes())
 
     def of(self, row: Ints) -> LogOdds:
         """Of clicks by row; NaN of those that were not scored, as the base's."""
@@ -27,7 +27,7 @@ class Predictions:
             return np.empty(0, np.float32)
         first, end = int(row.min()), int(row.max()) + 1
         values = np.full(end - first, np.nan, np.float32)
-        for start, data in self.log.predictions(self.model, first, end):
+        for start, data in self.log.read_series(self.model, first, end):
             block = np.frombuffer(data, np.float32)[max(0, first - start) : max(0, end - start)]
             at = max(0, start - first)
             values[at : at + len(block)] = block

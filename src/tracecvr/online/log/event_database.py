@@ -56,8 +56,8 @@ CREATE TABLE aside(
 CREATE TABLE ticks(  -- of the store's own model, whose name is empty, and of challengers
   model TEXT NOT NULL, number INTEGER NOT NULL, content TEXT NOT NULL, PRIMARY KEY(model, number)
 ) WITHOUT ROWID;
-CREATE TABLE predictions(        -- log-odds that a learner gave the clicks of an interval before it learnt them
-  model TEXT NOT NULL, first INTEGER NOT NULL, hash TEXT NOT NULL, data BLOB NOT NULL, UNIQUE(model, first)
+CREATE TABLE series(             -- what learners predicted of clicks before they learnt them, and what they counted
+  name TEXT NOT NULL, first INTEGER NOT NULL, hash TEXT NOT NULL, data BLOB NOT NULL, UNIQUE(name, first)
 );
 CREATE TABLE archives(           -- files of the archive: those of intervals from `first` to before `last`
   name TEXT PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL, sha256 TEXT NOT NULL
@@ -128,8 +128,8 @@ class EventDatabase:
     def forget_model(self, model: str) -> None:
         """Forget what came of learning by a challenger. Which clicks it has answered stays in the log."""
         with self._transaction():
-            for table in ("ticks", "predictions"):
-                self._db.execute(f"DELETE FROM {table} WHERE model = ?", (model,))
+            self._db.execute("DELETE FROM ticks WHERE model = ?", (model,))
+            self._db.execute("DELETE FROM series WHERE name = ?", (model,))
 
     def ticks(self, last: int = -1, model: str | None = None) -> list[tuple[int, dict[str, Any]]]:
         """What came of learning the last intervals, oldest first; of all by default."""
@@ -142,20 +142,27 @@ class EventDatabase:
         tick: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
         return tick
 
-    def keep_predictions(self, model: str | None, first: int, data: bytes) -> None:
-        """Log-odds that were predicted of clicks from row `first` on; said again after a crash, they are the same."""
-        row = (model or "", first, digest(data, first), data)
+    def keep_series(self, name: str, first: int, data: bytes) -> None:
+        """A block of values from number `first` on; said again after a crash, it is the same."""
+        row = (name, first, digest(data, first), data)
         with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO predictions VALUES(?, ?, ?, ?)", row)
+            self._db.execute("INSERT OR REPLACE INTO series VALUES(?, ?, ?, ?)", row)
 
-    def predictions(self, model: str | None, first: int, end: int) -> list[tuple[int, bytes]]:
-        """What was predicted of clicks from one row to another: blocks of them, each with its first row."""
-        after = "SELECT coalesce(max(first), 0) FROM predictions WHERE model = ?1 AND first <= ?2"
-        query = f"SELECT first, hash, data FROM predictions WHERE model = ?1 AND first >= ({after}) AND first < ?3"
-        rows = self._rows(query, (model or "", first, end))
+    def read_series(self, name: str, first: int, end: int) -> list[tuple[int, bytes]]:
+        """Blocks that have values from one number to another, each with the number of its first."""
+        after = "SELECT coalesce(max(first), 0) FROM series WHERE name = ?1 AND first <= ?2"
+        query = (
+            f"SELECT first, hash, data FROM series WHERE name = ?1 AND first >= ({after}) AND first < ?3 ORDER BY first"
+        )
+        rows = self._rows(query, (name, first, end))
         if any(recorded != digest(data, row) for row, recorded, data in rows):
-            raise UserError(f"{self.path} is damaged: predictions are not as they were written; {self._advice}")
+            raise UserError(f"{self.path} is damaged: a series is not as it was written; {self._advice}")
         return [(row, data) for row, _, data in rows]
+
+    def cut_series(self, name: str, first: int) -> None:
+        """Forget the blocks from a number on."""
+        with self._transaction():
+            self._db.execute("DELETE FROM series WHERE name = ? AND first >= ?", (name, first))
 
     # Checking.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tracecvr.forecast.forecast import forecast
 from tracecvr.forecast.of_run import Forecasts
 from tracecvr.monitor.monitor import segment_feature
 from tracecvr.online.learner.archive import WholeLog
-from tracecvr.online.learner.live_forecast import cell_file
+from tracecvr.online.learner.live_forecast import read_counts
 from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
@@ -91,7 +92,8 @@ class NewestForecasts:
         """Count what ticks have added since."""
         if count < self._counted:  # an older version is the newest now
             self._begin()
-        records = cell_file(self.store.home).read(self._counted, count)
+        with closing(self.store.log()) as log:
+            records = read_counts(log, self._counted, count)
         values, place = np.unique(records["segment"], return_inverse=True)
         numbers = [self._numbers.setdefault(value, len(self._numbers)) for value in values.tolist()]
         self._tallies[None].add(np.zeros(len(records), np.int64), records)
