@@ -76,7 +76,7 @@ def test_a_restart_goes_on_with_the_same_counts_and_forecasts(made: Made) -> Non
     with open_learner(stores[1]) as learner:
         for _ in range(9):
             learner.tick()
-        learner.forecast.file.append(np.zeros(7, RECORD))  # as if it was killed before the version was whole
+        learner.forecast._count(np.zeros(7, RECORD))  # as if it was killed before the version was whole
     learnt(stores[1])
     whole, resumed = (status_of(store)["forecast"] for store in stores)
     assert whole == resumed

@@ -320,7 +320,7 @@ def test_a_damaged_archive_is_found(
 def test_damaged_predictions_are_found(store: Store) -> None:
     log = store.log()
     assert predicted(store)
-    log._db.execute("UPDATE series SET data = zeroblob(length(data)) WHERE first = (SELECT max(first) FROM series)")
+    log._db.execute("UPDATE series SET data = zeroblob(length(data)) WHERE name = ''")
     log.close()
     with pytest.raises(UserError, match="a series is not as it was written"):
         predicted(store)
