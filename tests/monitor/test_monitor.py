@@ -72,7 +72,7 @@ def test_traffic_that_falls_to_a_tenth_is_called_traffic(watched: Watched) -> No
     columns = {name: getattr(table, name)[kept] for name in ("x", "click_ts", "click_id", "action_ts")}
     first, _ = table.rows_between(table.schema.split, table.schema.split)
     fewer = Watched(replace(table, **columns, truth={}), watched.log_odds[kept[first:]])
-    assert "traffic" in {a.kind for a in alarms_of(fewer, fewer.table)}
+    assert [a.segment for a in alarms_of(fewer, fewer.table) if a.kind == "traffic"] == [None]  # of no segment
 
 
 def test_a_monitor_goes_on_from_its_state_to_the_same_alarms(watched: Watched) -> None:
@@ -128,3 +128,12 @@ def test_a_feed_that_stops_again_and_again_is_not_waited_for() -> None:
     assert [start // DAY for start, _ in monitor.outages(30 * DAY)] == [10, 11, 21]
     monitor.alarms = [Alarm("stopped", None, 10 * DAY, 10 * DAY + HOUR, None, 0, 9)]
     assert monitor.outages(12 * DAY) == ((10 * DAY, 12 * DAY),)
+
+
+def test_an_alarm_of_rates_does_not_hide_a_stop(watched: Watched) -> None:
+    monitor = watched.monitor()
+    list(watched.watch(watched.table, monitor, watched.table.schema.split, AT))
+    monitor.alarms, monitor.on = [Alarm("rates", None, AT - DAY, AT - HOUR, None, 5, 9)], {(1, 0): 0}
+    monitor.detectors.evidence[1, 0] = monitor.detectors.threshold
+    raised = list(watched.watch(inject(watched.table, "all stop", AT, 0), monitor, AT, AT + DAY))
+    assert ("stopped", None) in [(a.kind, a.segment) for a in raised]

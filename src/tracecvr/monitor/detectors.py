@@ -30,6 +30,8 @@ _PRIOR = 20.0
 """Intervals that the former counts for."""
 _EXTREME = 9.0
 """How many variances the square of a miss counts at most: a fault must not hide itself."""
+_LITTLE = 0.25
+"""The share of the threshold below which evidence is little."""
 _BEYOND = 2.0
 """Nats above the threshold that are remembered: so an alarm ends soon after its cause."""
 
@@ -139,8 +141,9 @@ class Detectors:
         return np.stack([over[family == _FAMILY].any(0) for family in range(len(FAMILIES))])
 
     def silent(self) -> Floats:
-        """Families of each series without any evidence left."""
-        none = self.evidence <= 0
+        """Families of each series without evidence left: of a stop none, of others little. Where days differ much, all
+        of their tests are never without any."""
+        none = self.evidence <= np.where(FAMILIES.index("stop") == _FAMILY, 0.0, _LITTLE * self.threshold)[:, None]
         return np.stack([none[family == _FAMILY].all(0) for family in range(len(FAMILIES))])
 
     def since(self, family: int, series: int) -> tuple[int, int]:

@@ -277,7 +277,8 @@ class Monitor:
         raised = []
         for family, series in np.argwhere(sound):
             key = int(family), int(series)
-            hidden = any(s in (0, series) and f != 2 for f, s in self.on) if family != 2 else (2, 0) in self.on
+            hidden = any((f, s) in self.on for f in range(family) for s in {0, series}) if family != 2 else False
+            hidden |= (family, 0) in self.on  # a stop explains more than a level, all clicks more than a segment
             if key not in self.on and not hidden:
                 raised.append(self._raise(source, *key, end))
                 self.on[key] = len(self.alarms)
