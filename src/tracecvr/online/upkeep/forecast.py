@@ -12,7 +12,7 @@ import polars as pl
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.data.encoder import value_names
-from tracecvr.forecast.cells import KEPT_DAYS, Tally
+from tracecvr.forecast.cells import KEPT_DAYS, Cells, Tally
 from tracecvr.forecast.forecast import forecast
 from tracecvr.forecast.of_run import Forecasts
 from tracecvr.monitor.monitor import segment_feature
@@ -68,7 +68,7 @@ class NewestForecasts:
         self._begin()
 
     def _begin(self) -> None:
-        self._counted, self._numbers = 0, dict[int, int]()
+        self._counted, self._numbers, self._cells = 0, dict[int, int](), dict[tuple[str | None, int], Cells]()
         self._tallies = {by: Tally(self.store.schema.d_max, shift=self._shift) for by in {None, self.feature}}
 
     def rows(self, by: str | None, level: float, days: int | None) -> dict[str, Any]:
@@ -79,8 +79,9 @@ class NewestForecasts:
             if by in self._tallies:
                 self._follow(newest["forecast"]["records"])
                 names = {number: self._names.get(value, str(value)) for value, number in self._numbers.items()}
-                cells = self._tallies[by].cells(at)
-                frame = forecast(cells, {0: "all"} if by is None else names, level, days=days)
+                if (by, at) not in self._cells:
+                    self._cells[by, at] = self._tallies[by].cells(at)
+                frame = forecast(self._cells[by, at], {0: "all"} if by is None else names, level, days=days)
             else:
                 if self._read is None or self._read[0] != newest["intervals"]:
                     self._read = newest["intervals"], forecasts_of(self.store)
@@ -90,6 +91,8 @@ class NewestForecasts:
 
     def _follow(self, count: int) -> None:
         """Count what ticks have added since."""
+        if count == self._counted:
+            return
         if count < self._counted:  # an older version is the newest now
             self._begin()
         with closing(self.store.log()) as log:
@@ -100,3 +103,4 @@ class NewestForecasts:
         if self.feature is not None:
             self._tallies[self.feature].add(np.array(numbers, np.int64)[place], records)
         self._counted = count
+        self._cells.clear()
