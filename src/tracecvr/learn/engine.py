@@ -34,8 +34,9 @@ from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_
 from tracecvr.learn.level import larger_steps
 from tracecvr.learn.named_tensors import digest, under
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
-from tracecvr.learn.optimisers import take_step
+from tracecvr.learn.optimisers import LINEAR, take_step
 from tracecvr.learn.recorded_outputs import RecordedOutputs
+from tracecvr.learn.row_optimisers import LinearAdagrad
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
 from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
 from tracecvr.nets.backbones import freeze
@@ -140,6 +141,7 @@ class Engine:
         events = self._logs.with_recorded(self.events(source, start, end))
         if not len(events):
             return 0
+        self._forget_linear(end - start)
         self._train(True)
         with self._calls.showing(events, source, start, end) as shown:
             for turn in range(self.method.passes):
@@ -330,6 +332,13 @@ class Engine:
 
     def _stream_optimisers(self) -> dict[str, torch.optim.Optimizer]:
         return self.stream.optimisers(self._main, self.method.learning_rate, self.method.weight_decay)
+
+    def _forget_linear(self, seconds: int) -> None:
+        """Linear parts of the served net forget with time."""
+        linear = self._optimisers.get(LINEAR)
+        if isinstance(linear, LinearAdagrad):
+            linear.forget(seconds, self.schema.d_max)
+            self.forget()
 
     def _refresh(self, source: Source, start: int, end: int) -> None:
         """Train helpers again whose time has come: at the first start of an interval since a multiple of their period.
