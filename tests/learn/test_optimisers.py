@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.optimisers import LINEAR, Rates, made, take_step
+from tracecvr.learn.optimisers import LINEAR, Rates, make_optimisers, take_step
 from tracecvr.learn.row_optimisers import LinearAdagrad
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
@@ -37,7 +37,7 @@ def clicks(count: int) -> tuple[Tensor, Tensor]:
 
 
 def learn(net: Linear, batches: list[tuple[Tensor, Tensor]], name: str = "adam") -> Tensor:
-    optimisers = made(name, net, RATES)
+    optimisers = make_optimisers(name, net, RATES)
     for x, label in batches:
         loss = nn.functional.binary_cross_entropy_with_logits(net.part(x)[:, 0], label)
         take_step(optimisers.values(), loss, len(x), "test")
@@ -72,7 +72,7 @@ def test_what_a_click_teaches_does_not_depend_on_clicks_with_other_values() -> N
 @pytest.mark.parametrize("name", ["adam", "lazy_adam"])
 def test_every_parameter_has_one_optimiser(name: str) -> None:
     net = WideDeep(SCHEMA, 1, (4,), 3)
-    optimisers = made(name, net, RATES)
+    optimisers = make_optimisers(name, net, RATES)
     covered = [id(p) for one in optimisers.values() for group in one.param_groups for p in group["params"]]
     assert sorted(covered) == sorted(id(parameter) for parameter in net.parameters())
 
@@ -89,7 +89,7 @@ def test_the_stream_goes_on_from_what_warm_up_counted() -> None:
 
 def test_a_linear_part_forgets_with_time() -> None:
     net = Linear()
-    optimisers = made("adam", net, RATES)
+    optimisers = make_optimisers("adam", net, RATES)
     x, label = clicks(40)
     loss = nn.functional.binary_cross_entropy_with_logits(net.part(x)[:, 0], label)
     take_step(optimisers.values(), loss, len(x), "test")

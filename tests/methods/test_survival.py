@@ -166,7 +166,7 @@ def test_no_looks_give_the_bytes_of_the_former_default(cls: type[Survival]) -> N
     table = small_log()
     plan, source = plan_for(table), TableSource(table)
     prints = []
-    small = {"hidden": (8,), "warm_epochs": 1, "warm_batch_size": 256}
+    small: dict[str, Any] = {"hidden": (8,), "warm_epochs": 1, "warm_batch_size": 256}
     for method in (cls(looks=(), **small), type("F", (Former, cls), {})(**small)):
         engine = Engine(method, table.schema)
         engine.warm_up(source.history(plan.split, plan.warm_labels))

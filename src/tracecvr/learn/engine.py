@@ -159,7 +159,7 @@ class Engine:
 
     def is_quiet(self, source: Source, start: int, end: int) -> bool:
         """Whether an interval has nothing to learn from: a tick of it would leave what is served as it is."""
-        return not self._refreshed(start, end) and not len(self.events(source, start, end))
+        return not self._helpers_due(start, end) and not len(self.events(source, start, end))
 
     def events(self, source: Source, start: int, end: int) -> Reveals:
         """What an interval has to show: the method's schedule and what plugins repeat of it."""
@@ -345,12 +345,12 @@ class Engine:
 
         Their history is as long as the warm-up part, or d_max if that is longer, and ends where the interval starts.
         """
-        for part, name in self._refreshed(start, end):
+        for part, name in self._helpers_due(start, end):
             history = source.history(start, "censored", max(0, start - self._back))
             self._warm_up.repeat(part, name, history, start)
             self._calls.forget_clicks()
 
-    def _refreshed(self, start: int, end: int) -> list[tuple[Part, str]]:
+    def _helpers_due(self, start: int, end: int) -> list[tuple[Part, str]]:
         """The helpers whose time has come, and whose they are; none fresh from warm-up."""
         helpers = [(part, *named) for part in self._parts.values() for named in part.helpers().items()]
         due = [(part, name) for part, name, h in helpers if h.refresh is not None and start % h.refresh < end - start]

@@ -69,7 +69,7 @@ class LazyAdam:
         return {"adam": adam, "lazy_adam": LazyAdamRows(_tables(net), rates.embedding, rates.weight_decay)}
 
 
-def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+def make_optimisers(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
     """The optimisers of a name for a net, whose tables give the gradients that these take."""
     _set_sparse(net, False)
     optimisers: dict[str, torch.optim.Optimizer] = registry.get("optimiser", name).make(net, rates)  # type: ignore[attr-defined]
