@@ -12,7 +12,7 @@ import polars as pl
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.durations import log_day
-from tracecvr.base.files import write_atomically
+from tracecvr.base.files import write_text
 from tracecvr.bench import forecasts, paper, stats
 from tracecvr.bench import tune as tuning
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
@@ -31,12 +31,8 @@ def write(out: Path, segments: pl.DataFrame | None = None) -> None:
     head = [f"# {outcome.suite['name']}: {outcome.suite['about']}", "", _head(outcome)]
     markdown = "\n\n".join(["\n".join(head), *(table.markdown() for table in tables)]) + "\n"
     latex = "\n\n".join([f"% {_head(outcome)}", *(table.latex() for table in tables)]) + "\n"
-    for name, text in (("table.md", markdown), ("table.tex", latex)):
-        write_atomically(out / name, lambda draft, text=text: _write(draft, text))  # type: ignore[misc]
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_text(out / "table.md", markdown)
+    write_text(out / "table.tex", latex)
 
 
 def _head(outcome: Outcome) -> str:

@@ -62,14 +62,10 @@ class Scratch:
         self.opened.callback(_close, file)
         return file
 
-    def fits(self, rows: int) -> bool:
-        """Whether so many rows of the table may be held in memory."""
-        return rows * self.row_bytes <= self.budget
-
     def expect(self, rows: int) -> None:
         """Refuse the work before it begins if the disk has no room for so many rows: once sorted, once as a table."""
         needed, free = 2 * rows * self.row_bytes, shutil.disk_usage(self.folder).free
-        if not self.fits(rows) and needed > free:
+        if needed > 2 * self.budget and needed > free:
             raise UserError(
                 f"{self.folder}: about {rows:,} rows need {needed / 1e9:.1f} GB of disk, {free / 1e9:.1f} GB are free; "
                 "free some space, or choose another directory (--out of prepare, TMPDIR for a run)"

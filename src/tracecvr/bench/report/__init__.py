@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 from tracecvr.base.durations import log_day
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_json, write_atomically
+from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import TERMS, Term, meaning_of, terms_in
 from tracecvr.bench import results, segments
 from tracecvr.bench.outcome import Outcome
@@ -42,8 +42,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     """Draw the report of a bench, finished or not, and each figure as a file of each kind. Returns what was written."""
     outcome = open_bench(out)
     made = figures(outcome)
-    page = _page(outcome, made)
-    write_atomically(out / "report.html", lambda draft: _write(draft, page))
+    write_text(out / "report.html", _page(outcome, made))
     written = [out / "report.html"]
     return written + (image_files.save(made, out / "figures", kinds) if kinds else [])
 
@@ -63,10 +62,6 @@ def open_bench(out: Path) -> Outcome:
     ):
         results.write(out, cells)
     return Outcome(out)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 _ALARMS = 5
