@@ -182,7 +182,8 @@ class _Preparation:
         """All that was added, in order of time."""
         self._check_log()
         total, done, clicks = self.sorter.rows, 0, 0
-        columns = ColumnFiles(self.scratch, folder)
+        few = folder is None and total * self.scratch.row_bytes <= self.scratch.budget
+        columns = ColumnFiles(self.scratch, folder, in_memory=few)
         for rows in self.sorter.slices():
             sound = self._clean(rows)
             columns.append(self._block(sound))
