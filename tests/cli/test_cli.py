@@ -64,6 +64,18 @@ def test_help_answers_at_once() -> None:
     assert min(times) < 1.0  # a third of a second on a quiet machine
 
 
+@pytest.mark.parametrize("words", [("datasets",), ("inspect", "clicks.csv")])
+def test_commands_that_need_no_torch_do_not_load_it(words: tuple[str, ...], tmp_path: Path) -> None:
+    rows = "".join(f"{n},{1_700_000_000 + 900 * n},{n % 3},{1_700_000_600 + 900 * n}\n" for n in range(200))
+    (tmp_path / "clicks.csv").write_text(f"click_id,time,device,conversion_time\n{rows}")
+    code = "import sys; from tracecvr.cli.commands import main; import atexit\n"
+    code += "atexit.register(lambda: print('torch' in sys.modules)); main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_is_offered(shell: str) -> None:
     words = {"bash": {"COMP_WORDS": "tracecvr ben", "COMP_CWORD": "1"}, "zsh": {"_TYPER_COMPLETE_ARGS": "tracecvr ben"}}

@@ -13,14 +13,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tracecvr import checks
 from tracecvr.base import config, registry
 from tracecvr.base.durations import duration, exact_duration
-from tracecvr.checks import CheckOutcome
 
 if TYPE_CHECKING:
     from tracecvr.api.replays import Result
     from tracecvr.bench.gauntlet import Ran
+    from tracecvr.checks import CheckOutcome
     from tracecvr.data.inspection.inspect_log import Inspection
 
 MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
@@ -104,18 +103,22 @@ def show_inspection(inspection: Inspection) -> None:
 
 def describe(kind: str) -> list[dict[str, Any]]:
     """Everything of a kind that is found, with its options, ready for JSON."""
-    from tracecvr.bench.gauntlet_results import load_findings
-
     return [
         {
             "name": name,
             "summary": " ".join((getdoc(cls) or "").split(">>>")[0].split("\n\n")[0].split()),
             "reference": getattr(cls, "reference", ""),
-            "gauntlet": load_findings().words(name) if kind == "method" else "",
+            "gauntlet": _gauntlet_words(name) if kind == "method" else "",
             "options": [asdict(o) for o in config.options(cls)],
         }
         for name, cls in registry.available(kind).items()
     ]
+
+
+def _gauntlet_words(method: str) -> str:
+    from tracecvr.bench.gauntlet_results import load_findings
+
+    return load_findings().words(method)
 
 
 def listing(kind: str) -> None:
@@ -130,6 +133,8 @@ def listing(kind: str) -> None:
 
 def matrix(report: Sequence[CheckOutcome]) -> None:
     """Methods down, checks across; a legend says what the marks mean, and every failure is told in full."""
+    from tracecvr import checks
+
     out = console()
     names = list(dict.fromkeys(outcome.check for outcome in report))
     table = Table("method", *(str(i) for i in range(1, len(names) + 1)), box=SIMPLE_HEAD)
@@ -146,6 +151,8 @@ def matrix(report: Sequence[CheckOutcome]) -> None:
 
 def outcomes(report: Sequence[CheckOutcome]) -> None:
     """One row per check."""
+    from tracecvr import checks
+
     table = Table("method", "check", "outcome", "why")
     for outcome in report:
         table.add_row(outcome.method, outcome.check, outcome.status, outcome.reason)

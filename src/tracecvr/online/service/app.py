@@ -6,12 +6,9 @@ import asyncio
 import json
 import logging
 import re
-import time
-import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -34,24 +31,12 @@ from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.few_clicks import FewClicks
-from tracecvr.online.service.front import LOOPBACK, Front, page_policy, page_text
-from tracecvr.online.service.gauges import Gauges
+from tracecvr.online.service.front import LOOPBACK, page_policy, page_text
+from tracecvr.online.service.gate import FAILED, Gate
 from tracecvr.online.service.guards import ERRORS, need
 from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.learner_process import LearnerState
-from tracecvr.online.service.limits import (
-    App,
-    AtWork,
-    BoundedBodies,
-    Limits,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    deliver,
-    refuse,
-)
+from tracecvr.online.service.limits import Limits, Receive, Scope, Send, error_response
 from tracecvr.online.service.published import published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
@@ -93,23 +78,18 @@ def guarded(service: Scoring, names: Sequence[str], lifespan: Callable[[FastAPI]
     names_served = (*LOOPBACK, *names) if names or not service.tokens.required else None
     app = _Application(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.limits, app.router.route_class = service.limits, _Route
-    app.add_middleware(AtWork, load=service.load)  # the innermost is the last that a request comes to
-    app.add_middleware(BoundedBodies, limits=service.limits)
-    app.add_middleware(_Admission, service=service)
-    app.add_middleware(Front, names=names_served)
-    app.add_middleware(_Observed, gauges=service.gauges)
-    app.short_way = FewClicks(super(_Application, app).__call__, service, names_served)
+    app.gate = Gate(super(_Application, app).__call__, service, names_served)
     _failures(app)
     return app
 
 
 class _Application(FastAPI):
-    """What is asked of it most often does not go through its layers."""
+    """Behind a gate: what is asked of it most often does not come to its layers."""
 
-    short_way: FewClicks
+    gate: Gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.short_way(scope, receive, send)
+        await self.gate(scope, receive, send)
 
 
 def _routes(app: FastAPI, service: Service) -> None:
@@ -328,31 +308,14 @@ class _Route(APIRoute):
         return handled
 
 
-class _Admission:
-    """Checks token and rate before a body is parsed. FastAPI alone would parse first."""
-
-    def __init__(self, app: App, service: Scoring) -> None:
-        self.app, self.service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(("/v1/", "/v2/models/", "/metrics")):
-            try:
-                if "token" not in scope.setdefault("state", {}):
-                    scope["state"]["token"] = self.service.admit(dict(scope["headers"]))
-            except HTTPException as error:
-                await _error_response(error)(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
-def _error_response(error: AnyHTTPException) -> JSONResponse:
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
 def _failures(app: FastAPI) -> None:
     @app.exception_handler(AnyHTTPException)
     async def failed(_: Request, error: AnyHTTPException) -> JSONResponse:
-        return _error_response(error)
+        return error_response(error)
+
+    @app.exception_handler(Exception)
+    async def broken(*_: object) -> JSONResponse:
+        return JSONResponse({"error": FAILED}, 500)  # the gate says in the log where
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -369,44 +332,5 @@ def _failures(app: FastAPI) -> None:
 
     @app.exception_handler(NotReadyError)
     async def early(*_: object) -> JSONResponse:
-        return _later("there is no version yet: the learner is warming up")
-
-
-def _later(why: str) -> JSONResponse:
-    return JSONResponse({"error": why}, 503, {"Retry-After": "5"})
-
-
-def _where(error: Exception) -> str:
-    """The last places of a traceback, on one line. What the error says may hold values of a request: it is left out."""
-    places = traceback.extract_tb(error.__traceback__)[-4:]
-    return " > ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places)
-
-
-class _Observed:
-    """Counts and times every answer. Plain ASGI: FastAPI's own way costs a task and a queue for each request."""
-
-    def __init__(self, app: App, gauges: Gauges) -> None:
-        self.app, self.gauges = app, gauges
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        since, status = time.perf_counter(), 0
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await deliver(send, message)
-
-        try:
-            await self.app(scope, receive, noted)
-        except Exception as error:
-            _log.error("a request failed: %s at %s", type(error).__name__, _where(error))
-            if status:
-                raise RuntimeError("a request failed while it was answered: see the line before") from None
-            await refuse(noted, 500, "the service failed at this request: its log says where")
-        finally:
-            route = getattr(scope.get("route"), "path", "none")
-            self.gauges.requests.labels(route, str(status)).inc()
-            self.gauges.seconds.labels(route).observe(time.perf_counter() - since)
+        why = "there is no version yet: the learner is warming up"
+        return JSONResponse({"error": why}, 503, {"Retry-After": "5"})

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tracecvr.base.glossary import TERMS
-from tracecvr.online.service.limits import ALWAYS, App, Message, Receive, Scope, Send, refuse
+from tracecvr.online.service.limits import ALWAYS
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -52,29 +52,6 @@ class Names:
         return None
 
 
-class Front:
-    """Refuses what no good client sends, and adds the headers of every answer."""
-
-    def __init__(self, app: App, names: Iterable[str] | None) -> None:
-        self.app, self.names = app, Names(names)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def dressed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_headers(message)]
-            await send(message)
-
-        wrong = self.names.refuse(scope["path"], dict(scope["headers"]))
-        if wrong is not None:
-            await refuse(dressed, *wrong)
-        else:
-            await self.app(scope, receive, dressed)
-
-
 def name_of(host: str) -> str:
     """The name in a Host header, without a port."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
@@ -99,9 +76,3 @@ def _hashes(page: str, element: str) -> str:
     contents = re.findall(f"<{element}>(.*?)</{element}>", page, re.DOTALL)
     digests = (hashlib.sha256(content.encode()).digest() for content in contents)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-
-
-def _headers(message: Message) -> list[tuple[bytes, bytes]]:
-    """Answers are no pages, except the one that brings a policy of its own."""
-    own = any(name == b"content-security-policy" for name, _ in message.get("headers", ()))
-    return HEADERS[:-1] if own else HEADERS

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
 from tracecvr.data.encoder import TextColumn
@@ -40,20 +40,6 @@ class Inference(BaseModel):
     inputs: list[Input]
     outputs: list[dict[str, Any]] | None = Field(None, description="which are wanted, by name; all by default")
     parameters: dict[str, Any] | None = None
-
-
-class Output(BaseModel):
-    name: str
-    shape: list[int]
-    datatype: str
-    data: list[float]
-
-
-class Inferred(BaseModel):
-    model_name: str
-    model_version: str
-    id: str | None = None
-    outputs: list[Output]
 
 
 def inference_routes(app: FastAPI, service: Scoring) -> None:
@@ -99,8 +85,8 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
         service.scorer.ready()
         return {"name": NAME, "ready": True}
 
-    @app.post("/v2/models/{name}/infer", responses=ERRORS, dependencies=[need("score")], response_model=Inferred)
-    async def infer(name: str, asked: Inference) -> Response:
+    @app.post("/v2/models/{name}/infer", responses=ERRORS, dependencies=[need("score")])
+    async def infer(name: str, asked: Inference) -> dict[str, Any]:
         """Score clicks without registering them."""
         _refuse_other(name)
         clicks = _clicks(asked.inputs, service.limits.batch)
@@ -111,12 +97,13 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
         wanted = [str(output.get("name")) for output in asked.outputs] if asked.outputs else _OUTPUTS
         if unknown := [name for name in wanted if name not in _OUTPUTS]:
             raise HTTPException(422, f"there is no output {unknown[0][:40]!r}: there are {', '.join(_OUTPUTS)}")
+        count = len(scores)
         outputs = [
-            Output(name=name, shape=[len(scores)], datatype=_NUMBERS, data=[score[name] for score in scores])
+            {"name": name, "shape": [count], "datatype": _NUMBERS, "data": [score[name] for score in scores]}
             for name in wanted
         ]
-        inferred = Inferred(model_name=NAME, model_version=str(version), id=asked.id, outputs=outputs)
-        return Response(inferred.model_dump_json(exclude_none=True), media_type="application/json")
+        inferred = {"model_name": NAME, "model_version": str(version), "outputs": outputs}
+        return inferred if asked.id is None else inferred | {"id": asked.id}
 
 
 def _refuse_other(name: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from tracecvr.base.config import option
 
@@ -21,9 +22,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 ALWAYS = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Routes that are answered however much is going on, and whatever name they are asked by."""
 LINGER_S = 5.0
-_LINGER_BODIES = 32
-"""How long, and how many times the largest body, is read and dropped after a body was refused. Who writes all of it
-before reading an answer would see a reset connection otherwise, and no answer."""
+"""How long the rest of a body that was refused is read."""
 
 
 @dataclass(frozen=True)
@@ -58,116 +57,6 @@ class RateLimiter:
         return left >= 1.0
 
 
-class BoundedBodies:
-    """Reads a body before anything is done with it, and no more of it than is allowed: nothing of one that declares to
-    be larger, and as for the others, neither that nor the sender's speed is believed. Elsewhere nobody reads bodies."""
-
-    def __init__(self, app: App, limits: Limits) -> None:
-        self.app, self.limits = app, limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith(("/v1/", "/v2/")):
-            await self.app(scope, receive, send)
-            return
-        try:
-            if _declared(scope) > self.limits.body_bytes:
-                raise _TooLargeError
-            async with asyncio.timeout(self.limits.body_seconds):
-                body = await self._body(receive)
-        except TimeoutError:
-            await refuse(send, 408, "the body took too long to send")
-            return
-        except _TooLargeError:
-            why = f"the body is larger than {self.limits.body_bytes} bytes: send smaller batches"
-            await refuse(send, 413, why, lambda: self._drop(receive))
-            return
-        if body is None:
-            await refuse(send, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
-            return
-        given = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-        async def replay() -> Message:
-            return next(given, None) or await receive()
-
-        await self.app(scope, replay, send)
-
-    async def _body(self, receive: Receive) -> bytes | None:
-        parts, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self.limits.body_bytes:
-                raise _TooLargeError
-            if not message.get("more_body", False):
-                return b"".join(parts)
-
-    async def _drop(self, receive: Receive) -> None:
-        """Read what is left of a body, up to a point, and keep nothing."""
-        left = _LINGER_BODIES * self.limits.body_bytes
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                while left > 0:
-                    message = await receive()
-                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                        return
-                    left -= len(message.get("body", b""))
-
-
-class Load:
-    """Requests at work: those that came whole and are not answered yet. Entered by each of them."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self._count = most, 0
-
-    @property
-    def is_full(self) -> bool:
-        return self._count >= self.most
-
-    def __enter__(self) -> None:
-        self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._count -= 1
-
-
-class AtWork:
-    """So many requests at once, and no more. A connection on which nothing is asked is none of them, nor is a body that
-    is still being sent."""
-
-    def __init__(self, app: App, load: Load) -> None:
-        self.app, self.load = app, load
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in ALWAYS:
-            await self.app(scope, receive, send)
-        elif self.load.is_full:
-            await refuse(send, 503, "too many requests at work: try again later", headers=[(b"retry-after", b"1")])
-        else:
-            with self.load:
-                await self.app(scope, receive, send)
-
-
-async def deliver(send: Send, message: Message) -> None:
-    """Send; nothing if the peer is gone. uvloop raises an error then, if several requests of a connection wait."""
-    try:
-        await send(message)
-    except RuntimeError as error:
-        if "handler is closed" not in str(error):
-            raise
-
-
-def _declared(scope: Scope) -> int:
-    text = dict(scope["headers"]).get(b"content-length", b"0")
-    return int(text) if text.isdigit() else 0
-
-
-class _TooLargeError(Exception):
-    pass
-
-
 async def refuse(
     send: Send,
     status: int,
@@ -185,3 +74,8 @@ async def refuse(
         await before_closing()
         body = b""
     await send({"type": "http.response.body", "body": body})
+
+
+def error_response(error: HTTPException) -> JSONResponse:
+    """What an error of a route is answered with."""
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)

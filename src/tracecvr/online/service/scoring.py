@@ -22,7 +22,7 @@ from tracecvr.online.service.bodies import score_of
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.learner_process import LearnerState
-from tracecvr.online.service.limits import Limits, Load, RateLimiter
+from tracecvr.online.service.limits import Limits, RateLimiter
 from tracecvr.online.service.micro_batch import MicroBatch
 from tracecvr.online.service.routing import Answers, Asked, RoutedScorer
 from tracecvr.online.store.store import Store
@@ -44,6 +44,17 @@ async def run_by_size(work: Callable[[Sequence[Item]], Result], items: Sequence[
     return work(items) if len(items) <= FEW else await run_in_threadpool(work, items)
 
 
+def read_each(what: str, items: Sequence[Item], read: Callable[[Item], Result]) -> list[Result]:
+    """What is read of each, or an error that names the wrong one."""
+    results = []
+    for number, item in enumerate(items):
+        try:
+            results.append(read(item))
+        except UserError as error:
+            raise HTTPException(422, f"{what} {number}: {error}") from None
+    return results
+
+
 class Registration(NamedTuple):
     """A click to be registered and scored, by its raw values."""
 
@@ -60,7 +71,7 @@ class Scoring:
         self.store, self.tokens, self.limits = store, tokens, limits
         self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
         self._batch = MicroBatch(self.scorer.score)
-        self.latency, self.load = Latency(self.gauges.seconds), Load(limits.requests)
+        self.latency = Latency(self.gauges.seconds)
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
@@ -80,14 +91,7 @@ class Scoring:
 
     def read_values(self, clicks: Sequence[dict[str, Any]]) -> list[list[Any]]:
         """The raw values of clicks, or an error that names the wrong one."""
-        values = []
-        for number, features in enumerate(clicks):
-            try:
-                self._refuse_long(features)
-                values.append(self.store.reader.values(features))
-            except UserError as error:
-                raise HTTPException(422, f"click {number}: {error}") from None
-        return values
+        return read_each("click", clicks, lambda features: self.store.reader.values(self._refuse_long(features)))
 
     async def answer(self, clicks: Sequence[Asked]) -> Answers:
         """The scores of clicks."""
@@ -95,31 +99,21 @@ class Scoring:
 
     def read(self, contents: Sequence[dict[str, Any]]) -> list[Event]:
         """Actions, or an error that names the one that is wrong."""
-        events = []
-        for number, content in enumerate(contents):
-            try:
-                self._refuse_long(content)
-                events.append(self.store.reader.read(content))
-            except UserError as error:
-                raise HTTPException(422, f"event {number}: {error}") from None
-        return events
+        return read_each("event", contents, lambda content: self.store.reader.read(self._refuse_long(content)))
 
-    def _refuse_long(self, content: dict[str, Any]) -> None:
+    def _refuse_long(self, content: dict[str, Any]) -> dict[str, Any]:
         most = self.limits.text
         for value in content.values():
             if type(value) is str and len(value) > most:
                 raise UserError(f"a text is longer than {most} characters")
-
-    def known(self, headers: dict[bytes, bytes]) -> Token | None:
-        """The client of a request."""
-        if not self.tokens.required:
-            return ANYBODY
-        kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        return self.tokens.known(given) if kind.lower() == "bearer" and given else None
+        return content
 
     def admit(self, headers: dict[bytes, bytes]) -> Token:
         """The client of a request, if it may ask now."""
-        token = self.known(headers)
+        token: Token | None = ANYBODY
+        if self.tokens.required:
+            kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+            token = self.tokens.known(given) if kind.lower() == "bearer" and given else None
         if token is None:
             raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
         if not self.pace.allowed(token.name):
@@ -185,11 +179,7 @@ class Service(Scoring):
         return await self.register_values(await run_by_size(self._read_clicks, batch.clicks))
 
     def _read_clicks(self, clicks: Sequence[bodies.Click]) -> list[Registration]:
-        for number, click in enumerate(clicks):
-            try:
-                self._refuse_long(vars(click))
-            except UserError as error:
-                raise HTTPException(422, f"click {number}: {error}") from None
+        read_each("click", clicks, lambda click: self._refuse_long(vars(click)))
         pairs = zip(clicks, self.read_values([click.features for click in clicks]), strict=True)
         return [Registration(click.click_id, click.ts, values, click.user) for click, values in pairs]
 
@@ -208,13 +198,7 @@ class Service(Scoring):
 
     def _events(self, clicks: Sequence[Registration]) -> list[Event]:
         """Clicks as the log keeps them."""
-        events: list[Event] = []
-        for number, click in enumerate(clicks):
-            try:
-                events.append(self.store.reader.make_click(click.click_id, click.ts, click.values, click.user))
-            except UserError as error:
-                raise HTTPException(422, f"click {number}: {error}") from None
-        return events
+        return read_each("click", clicks, lambda click: self.store.reader.make_click(*click))
 
     async def commit(self, events: list[Event]) -> Receipt:
         """On disk when this returns."""

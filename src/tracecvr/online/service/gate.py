@@ -1,0 +1,208 @@
+"""What a request has to pass before it comes to a route: the name it asks for, its token and rate, the size and speed
+of its body, and how many others are at work. A few good clicks are answered here; see `few_clicks.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from types import coroutine
+from typing import Any, cast
+
+from fastapi import HTTPException
+
+from tracecvr.online.service.auth import Token
+from tracecvr.online.service.few_clicks import ShortWay, short_ways
+from tracecvr.online.service.front import HEADERS, Names
+from tracecvr.online.service.limits import ALWAYS, LINGER_S, App, Message, Receive, Scope, Send, error_response, refuse
+from tracecvr.online.service.scoring import Scoring
+
+_log = logging.getLogger("tracecvr.service")
+_GUARDED = ("/v1/", "/v2/models/", "/metrics")
+"""Where a token is needed, if there are any."""
+_LINGER_BODIES = 32
+"""How many times the largest body is read and dropped after a body was refused, for `LINGER_S` at most. Who writes all
+of it before reading an answer would see a reset connection otherwise, and no answer."""
+_SHORT_BYTES = 1 << 15
+FAILED = "the service failed at this request: its log says where"
+
+
+class Gate:
+    """The outermost layer of an application. `names` are those that it may be asked by; None for any."""
+
+    def __init__(self, app: App, service: Scoring, names: Iterable[str] | None) -> None:
+        self.app, self.service, self.names = app, service, Names(names)
+        self.short_ways, self._at_work = short_ways(service), 0
+        self._counters = lru_cache(256)(self._find_counters)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        since, answer = time.perf_counter(), _Answer(send)
+        try:
+            await self._pass(scope, receive, answer)
+        except Exception as error:
+            _log.error("a request failed: %s at %s", type(error).__name__, _where(error))
+            if not answer.status:
+                await refuse(answer, 500, FAILED)
+            elif answer.status != 500:
+                raise RuntimeError("a request failed while it was answered: see the line before") from None
+        finally:
+            route = answer.route or getattr(scope.get("route"), "path", "none")
+            count, observe = self._counters(route, answer.status)
+            count()
+            observe(time.perf_counter() - since)
+
+    def _find_counters(self, route: str, status: int) -> tuple[Callable[[], None], Callable[[float], None]]:
+        gauges = self.service.gauges
+        return gauges.requests.labels(route, str(status)).inc, gauges.seconds.labels(route).observe
+
+    async def _pass(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        """Refuse a request, or answer it. Token and rate are checked before a body is read."""
+        path, headers, token, body = scope["path"], dict(scope["headers"]), None, None
+        if (wrong := self.names.refuse(path, headers)) is not None:
+            await refuse(answer, *wrong)
+            return
+        if path.startswith(_GUARDED):
+            try:
+                token = scope.setdefault("state", {})["token"] = self.service.admit(headers)
+            except HTTPException as error:
+                await error_response(error)(scope, receive, answer)
+                return
+        if scope["method"] == "POST" and path.startswith(("/v1/", "/v2/")):
+            if (body := await self._read_body(headers, receive, answer)) is None:
+                return
+            receive = _replay(body, receive)
+        if path in ALWAYS:
+            await self.app(scope, receive, answer)
+        elif self._at_work >= self.service.limits.requests:
+            retry = [(b"retry-after", b"1")]
+            await refuse(answer, 503, "too many requests at work: try again later", headers=retry)
+        else:
+            self._at_work += 1
+            try:
+                short = self.short_ways.get(path)
+                if short is None or not await _answer_shortly(short, path, token, body, answer):
+                    await self.app(scope, receive, answer)
+            finally:
+                self._at_work -= 1
+
+    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive, answer: _Answer) -> bytes | None:
+        """A body, and no more of it than is allowed: nothing of one that declares to be larger, and as for the others,
+        neither that nor the sender's speed is believed. None if it was refused."""
+        most, length = self.service.limits.body_bytes, headers.get(b"content-length", b"0")
+        try:
+            if length.isdigit() and int(length) > most:
+                raise _TooLargeError
+            message, waiting = _begin(receive)
+            if message is None or message.get("more_body", False):  # a timer costs as much as to score a click
+                async with asyncio.timeout(self.service.limits.body_seconds):
+                    return await self._read_parts(message or await waiting, receive, answer)
+            return await self._read_parts(message, receive, answer)
+        except TimeoutError:
+            await refuse(answer, 408, "the body took too long to send")
+        except _TooLargeError:
+            why = f"the body is larger than {most} bytes: send smaller batches"
+            await refuse(answer, 413, why, lambda: _drop(receive, _LINGER_BODIES * most))
+        return None
+
+    async def _read_parts(self, message: Message, receive: Receive, answer: _Answer) -> bytes | None:
+        parts, size = [], 0
+        while message["type"] != "http.disconnect":
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self.service.limits.body_bytes:
+                raise _TooLargeError
+            if not message.get("more_body", False):
+                return b"".join(parts) if len(parts) > 1 else bytes(parts[0])
+            message = await receive()
+        await refuse(answer, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
+        return None
+
+
+class _Answer:
+    """Sends an answer with the headers of all of them, and remembers its status."""
+
+    def __init__(self, send: Send) -> None:
+        self.send, self.status, self.route = send, 0, ""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, given = message["status"], message.get("headers", ())
+            own = any(name == b"content-security-policy" for name, _ in given)  # the page has one
+            message["headers"] = [*given, *(HEADERS[:-1] if own else HEADERS)]
+        try:
+            await self.send(message)
+        except RuntimeError as error:  # of uvloop, if the peer is gone and several of its requests wait
+            if "handler is closed" not in str(error):
+                raise
+
+
+async def _answer_shortly(short: ShortWay, path: str, token: Token | None, body: bytes | None, answer: _Answer) -> bool:
+    """Answer a few good clicks; whether that was done. Whatever else it is, the application says what is wrong."""
+    if body is None or token is None or len(body) > _SHORT_BYTES or short.token_scope not in token.scopes:
+        return False
+    try:
+        content = await short.answer(body)
+    except Exception:
+        return False
+    answer.route = path
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+    await answer({"type": "http.response.start", "status": 200, "headers": headers})
+    await answer({"type": "http.response.body", "body": content})
+    return True
+
+
+def _begin(receive: Receive) -> tuple[Message | None, Awaitable[Message]]:
+    """The first message of a request, if it is there, else a coroutine that waits for it."""
+    reading = cast(Coroutine[Any, Any, Message], receive())
+    try:
+        return None, _resume(reading, reading.send(None))
+    except StopIteration as done:
+        return done.value, reading
+
+
+@coroutine
+def _resume(reading: Coroutine[Any, Any, Message], waits_for: Any) -> Generator[Any, Any, Message]:
+    """Go on with a coroutine that has begun to wait."""
+    try:
+        yield waits_for
+        return (yield from reading)  # type: ignore[no-any-return]
+    finally:
+        reading.close()
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    given = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replay() -> Message:
+        return next(given, None) or await receive()
+
+    return replay
+
+
+async def _drop(receive: Receive, left: int) -> None:
+    """Read what is left of a body, up to a point, and keep nothing."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            while left > 0:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+                left -= len(message.get("body", b""))
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+def _where(error: Exception) -> str:
+    """The last places of a traceback, on one line. What the error says may hold values of a request: it is left out."""
+    places = traceback.extract_tb(error.__traceback__)[-4:]
+    return " > ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places)
