@@ -6,8 +6,8 @@
     python benchmarks/single_clicks.py --quick                  # a smoke
 
 Servers run on one core, the sender on another. Other work on the machine takes its share of both. So requests are also
-counted per second of processor time of the server, and what is compared is measured in turns. See
-docs/live_performance.md.
+counted per second of processor time of the server, and what is compared is measured in turns. The sender takes most of
+a core, so on two cores what several workers can do is told by their processor time, too. See docs/live_performance.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +106,16 @@ def measure(size: Size, room: Path, before: Path | None) -> list[Figure]:
     with serve(room / "now" / "store", HERE) as (port, pid), learning(room / "now" / "store") as learner:
         while learner.poll() is None:
             note(tallies, "now", "score while it learns", 8, fire(port, pid, scores_of(clicks), 8, size.seconds))
+    for count in (1, 2):
+        with serve_workers(room / "now" / "store", count) as (port, pids):
+            for _ in range(size.rounds):
+                note(
+                    tallies,
+                    "now",
+                    f"score by {count} workers",
+                    32,
+                    fire(port, pids, scores_of(clicks), 32, size.seconds),
+                )
     return figures(tallies, size)
 
 
@@ -131,6 +141,9 @@ def figures(tallies: dict[tuple[str, str, int], Tally], size: Size) -> list[Figu
             old, new = tallies["before", what, n], tallies["now", what, n]
             how = f"per processor second; by the clock {median(old.rate) / median(new.rate):.2f}"
             ratios.append(ratio(f"before / now: {what}, {n} connections", target, old.per_cpu, new.per_cpu, how))
+    one, two = (tallies["now", f"score by {count} workers", 32] for count in (1, 2))
+    how = f"per processor second of both; by the clock {median(one.rate) / median(two.rate):.2f}"
+    ratios.append(ratio("one worker / two", 1 / 1.7, one.per_cpu, [2 * value for value in two.per_cpu], how))
     eight = tallies["now", "score", 8]
     ratios.append(ratio("99 % of score / of echo, 8", 3, eight.slow_ms, tallies["echo", "echo", 8].slow_ms, "times"))
     if ("now", "score while it learns", 8) in tallies:
@@ -171,8 +184,10 @@ def registrations(clicks: list[dict[str, Any]]) -> Iterator[bytes]:
         yield request("/v1/clicks", {"clicks": [content]})
 
 
-def fire(port: int, pid: int, requests: Iterator[bytes], connections: int, seconds: float) -> tuple[float, ...]:
-    """Keep so many connections busy: answers a second, per processor second of the server, and the 99th percentile."""
+def fire(
+    port: int, pid: int | list[int], requests: Iterator[bytes], connections: int, seconds: float
+) -> tuple[float, ...]:
+    """Keep so many connections busy: answers a second, per processor second of the servers, and the 99th percentile."""
     selector, waited = selectors.DefaultSelector(), []
     for _ in range(connections):
         connection = socket.create_connection(("127.0.0.1", port))
@@ -202,9 +217,10 @@ def is_whole(answer: bytes) -> bool:
     return bool(end) and len(body) >= int(length or 0)
 
 
-def cpu_seconds(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(pid: int | list[int]) -> float:
+    if isinstance(pid, list):
+        return sum(map(cpu_seconds, pid))
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 # Processes.
@@ -235,6 +251,10 @@ def on_first_core() -> None:
     os.sched_setaffinity(0, {0})
 
 
+def on_any_core() -> None:
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
 @contextmanager
 def serve(store: Path, tree: Path) -> Iterator[tuple[int, int]]:
     config = store.parent / "serve.toml"
@@ -245,19 +265,41 @@ def serve(store: Path, tree: Path) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
+def serve_workers(store: Path, count: int) -> Iterator[tuple[int, list[int]]]:
+    """The port that so many scoring workers share, once all of them answer, and their processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    more = ["--workers", str(count), "--scoring-port", str(port)]
+    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store), "--no-learn", *more]
+    with started([*words, "--config", str(store.parent / "serve.toml")], HERE, on_any_core) as (_, pid):
+        await_answer(port)
+        while len(listening(port)) < count:
+            time.sleep(0.1)
+        children = {int(p) for path in Path(f"/proc/{pid}/task").glob("*/children") for p in path.read_text().split()}
+        yield port, [p for p in sorted(children) if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+
+def listening(port: int) -> list[str]:
+    """The sockets that listen at a port."""
+    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return [row for row in rows if row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A"]
+
+
+@contextmanager
 def serve_echo() -> Iterator[tuple[int, int]]:
     with started([sys.executable, "-c", ECHO], HERE) as server:
         yield server
 
 
 @contextmanager
-def started(words: list[str], tree: Path) -> Iterator[tuple[int, int]]:
-    """A server on the first core, once it answers: its port and process."""
+def started(words: list[str], tree: Path, place: Callable[[], None] = on_first_core) -> Iterator[tuple[int, int]]:
+    """A server, on the first core by default, once it answers: its port and process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     port_words = [str(port)] if "-c" in words else ["--port", str(port)]
-    process = subprocess.Popen([*words, *port_words], env=environment(tree), stderr=-3, preexec_fn=on_first_core)
+    process = subprocess.Popen([*words, *port_words], env=environment(tree), stderr=-3, preexec_fn=place)
     try:
         await_answer(port)
         yield port, process.pid

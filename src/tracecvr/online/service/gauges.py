@@ -20,47 +20,28 @@ class Gauges:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter("tracecvr_requests_total", "Requests", ["route", "status"], registry=self.registry)
-        self.seconds = Histogram(
-            "tracecvr_request_seconds",
-            "Time to answer",
-            ["route"],
-            registry=self.registry,
-            buckets=BUCKETS,
-        )
-        self.events = Counter("tracecvr_events_total", "Events accepted", ["kind"], registry=self.registry)
-        self.scored = Counter("tracecvr_scores_total", "Clicks scored", registry=self.registry)
-        self.version = Gauge("tracecvr_version", "Version that serves", registry=self.registry)
-        self.lag = Gauge("tracecvr_intervals_behind", "Closed intervals not learnt yet", registry=self.registry)
-        self.source_lag = Gauge("tracecvr_source_lag", "Messages not pulled yet", ["source"], registry=self.registry)
-        self.source_up = Gauge("tracecvr_source_up", "Whether it can be read", ["source"], registry=self.registry)
-        self.source_messages = Gauge(
-            "tracecvr_source_messages", "Messages by what became of them", ["source", "kind"], registry=self.registry
-        )
-        self.figures = Gauge(
-            "tracecvr_mature", "Live metrics of clicks with final labels", ["scores", "metric"], registry=self.registry
-        )
-        self.expected = Gauge(
-            "tracecvr_expected",
-            "Figures of the last whole day before its labels are final, and their intervals: value, low, high",
-            ["segment", "metric", "end"],
-            registry=self.registry,
-        )
-        self.learner = Gauge("tracecvr_learner_up", "Whether the learner runs", registry=self.registry)
-        self.restarts = Gauge("tracecvr_learner_restarts", "How often it ended by itself", registry=self.registry)
-        self.bad_values = Gauge(
-            "tracecvr_bad_values",
-            "Values of clicks learnt so far that could not be read",
-            ["column"],
-            registry=self.registry,
-        )
-        self.alarms = Gauge("tracecvr_alarms", "Alarms that are on", ["kind"], registry=self.registry)
-        self.challengers = Gauge(
-            "tracecvr_challenger",
-            "NLL per click of a challenger less that of the store's own model: mean, low, high; below 0 it is better",
-            ["challenger", "metric"],
-            registry=self.registry,
-        )
+        own: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("tracecvr_requests_total", "Requests", ["route", "status"], **own)
+        self.seconds = Histogram("tracecvr_request_seconds", "Time to answer", ["route"], buckets=BUCKETS, **own)
+        self.events = Counter("tracecvr_events_total", "Events accepted", ["kind"], **own)
+        self.scored = Counter("tracecvr_scores_total", "Clicks scored", **own)
+        self.version = Gauge("tracecvr_version", "Version that serves", **own)
+        self.lag = Gauge("tracecvr_intervals_behind", "Closed intervals not learnt yet", **own)
+        self.source_lag = Gauge("tracecvr_source_lag", "Messages not pulled yet", ["source"], **own)
+        self.source_up = Gauge("tracecvr_source_up", "Whether it can be read", ["source"], **own)
+        became = "Messages by what became of them"
+        self.source_messages = Gauge("tracecvr_source_messages", became, ["source", "kind"], **own)
+        live = "Live metrics of clicks with final labels"
+        self.figures = Gauge("tracecvr_mature", live, ["scores", "metric"], **own)
+        self.learner = Gauge("tracecvr_learner_up", "Whether the learner runs", **own)
+        self.restarts = Gauge("tracecvr_learner_restarts", "How often it ended by itself", **own)
+        unreadable = "Values of clicks learnt so far that could not be read"
+        self.bad_values = Gauge("tracecvr_bad_values", unreadable, ["column"], **own)
+        self.alarms = Gauge("tracecvr_alarms", "Alarms that are on", ["kind"], **own)
+        less = "NLL per click of a challenger less that of the store's own model: mean, low, high; below 0 it is better"
+        self.challengers = Gauge("tracecvr_challenger", less, ["challenger", "metric"], **own)
+        early = "Figures of the last whole day before its labels are final, and their intervals: value, low, high"
+        self.expected = Gauge("tracecvr_expected", early, ["segment", "metric", "end"], **own)
 
     def tell(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
         """How far brokers were read."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
@@ -14,7 +13,7 @@ from typing import Any
 
 _log = logging.getLogger("tracecvr.service")
 _PAUSE_S = 0.5
-"""Seconds between two starts of the same worker at least."""
+"""Seconds before a worker is started again."""
 _STOP_S = 5.0
 """Seconds that workers are given to finish what they are at, when they are to end."""
 
@@ -25,19 +24,16 @@ class Workers:
     def __init__(self, count: int, work: Callable[..., None], *given: Any) -> None:
         self._given = (work, *given)
         self._processes: list[SpawnProcess | None] = [None] * count
-        self._started = [0.0] * count
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Workers:
-        if self._processes:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
         self._ended.set()
-        if self._processes:
-            self._thread.join()
+        self._thread.join()
 
     def _watch(self) -> None:
         while not self._ended.is_set():
@@ -56,8 +52,7 @@ class Workers:
     def _start(self, place: int, before: SpawnProcess | None) -> None:
         if before is not None:
             _log.error("worker %d ended with code %s; it is started again", place, before.exitcode)
-        self._ended.wait(max(0.0, self._started[place] + _PAUSE_S - time.monotonic()))
-        self._started[place] = time.monotonic()
+            self._ended.wait(_PAUSE_S)
         # A fresh interpreter: threads and event loops of this process are none of its business.
         process = get_context("spawn").Process(target=_work, args=self._given, daemon=True)
         process.start()
