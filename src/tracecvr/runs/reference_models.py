@@ -55,12 +55,13 @@ class Logistic:
 
     def learn(self, x: npt.NDArray[Any], label: npt.NDArray[Any]) -> None:
         """Every click once, in the order given."""
+        all_slots = self._slots(x)
         for start in range(0, len(x), _BATCH):
-            slots = self._slots(x[start : start + _BATCH])
-            error = metrics.probability(self.weight[slots].sum(1)) - label[start : start + _BATCH]
-            each = np.broadcast_to(error[:, None], slots.shape)
-            np.add.at(self.squares, slots, each**2)
-            np.add.at(self.weight, slots, -_STEP * each / np.sqrt(self.squares[slots]))
+            slots = all_slots[start : start + _BATCH]
+            error = metrics.probability(self.weight.take(slots).sum(1)) - label[start : start + _BATCH]
+            flat, each = slots.ravel(), np.repeat(error, slots.shape[1])
+            np.add.at(self.squares, flat, each**2)  # of one dimension, it is twice as fast
+            np.add.at(self.weight, flat, -_STEP * each / np.sqrt(self.squares.take(flat)))
 
     def _slots(self, x: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         return np.concatenate([np.zeros((len(x), 1), np.int64), x[:, self.used] % self.sizes + self.first], axis=1)
