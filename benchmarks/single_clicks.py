@@ -208,6 +208,8 @@ def fire(
     used = cpu_seconds(pid) - used
     for key in list(selector.get_map().values()):
         key.fileobj.close()  # type: ignore[union-attr]
+    if not waited:
+        raise SystemExit(f"no answer within {seconds} s: the machine is too busy to measure anything")
     return len(waited) / (now - since), len(waited) / max(used, 0.01), 1e3 * float(np.quantile(waited, 0.99))
 
 
