@@ -32,7 +32,7 @@ def model(log: tc.Log) -> tc.Model:
 def test_a_feature_that_decides_matters_more(log: tc.Log, model: tc.Model) -> None:
     lost = model.importance(log)
     assert lost["feature"].to_list() == ["campaign", "price"]
-    assert lost["nll"][0] > 3 * abs(lost["nll"][1])  # a model knows some noise of the clicks that it learnt from
+    assert lost["nll"][0] > 5 * abs(lost["nll"][1])
     assert lost["auc"][0] > 0.02
     assert lost.equals(model.importance(log))
     assert not lost.equals(model.importance(log, seed=1))

@@ -90,17 +90,6 @@ def test_rates_jump() -> None:
     assert after > 1.4 * before
 
 
-def test_items_change_their_effect() -> None:
-    """An item's rate beside the mean, before and after the middle: the two are opposed."""
-    table, usual = log("turned"), log("noise")
-    early = table.click_ts < MIDDLE
-    assert np.array_equal(table.truth["p"][early], usual.truth["p"][early])
-    both = np.log([one.truth["p"][~early] / (1 - one.truth["p"][~early]) for one in (table, usual)])
-    mean = both.mean(0)  # what is not the item's
-    assert np.corrcoef(both - mean)[0, 1] == pytest.approx(-1)
-    assert np.std(both[0] - mean) > 0.5
-
-
 def test_nothing_is_recorded_in_the_outage() -> None:
     table, whole = log("outage"), log("noise")  # the same clicks and conversions, other actions aside
     times = table.action_ts[table.action_ts != NEVER]

@@ -148,7 +148,8 @@ def test_adagrad_is_for_embeddings_and_adam_for_all_else() -> None:
     moments = {name.partition(".")[0]: name for name in engine.state() if name.startswith(("adam.", "adagrad."))}
     assert set(moments) == {"adam", "adagrad"}
     kept = {name for name in engine.state() if name.startswith("adagrad.")}
-    assert kept == {f"adagrad.embedding.table.weight.{entry}" for entry in ("step", "sum")}
+    tables = ("embedding", "wide")
+    assert kept == {f"adagrad.{table}.table.weight.{entry}" for table in tables for entry in ("step", "sum")}
     assert not any(name.startswith("adam.embedding") for name in engine.state())
 
 

@@ -12,7 +12,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import Feature
-from tracecvr.nets.backbones import MLP, DCNv2, DeepFM, ElapsedNet, Embedding, LinearPart, WideDeep
+from tracecvr.nets.backbones import MLP, DCNv2, DeepFM, ElapsedNet, Embedding, WideDeep
 
 SCHEMA = small_log().schema
 
@@ -63,14 +63,14 @@ def test_a_linear_part_adds_a_number_per_value_to_the_first_output(batch: int) -
     torch.nn.init.normal_(net.wide.table.weight)
     ids = x + torch.tensor([0, *sizes[:-1]]).cumsum(0)
     expected = plain.clone()
-    expected[:, 0] += net.wide.table.weight[:, 0][ids].sum(1)
+    expected[:, 0] += 3 * net.wide.table.weight[:, 0][ids].sum(1)
     torch.testing.assert_close(net(x), expected)
     torch.testing.assert_close(net.of_embedded(x, net.embedding(x)), expected)
 
 
 def test_a_linear_part_leaves_one_hot_features_out() -> None:
-    net = LinearPart(replace(SCHEMA, features=(Feature("c", 4, "c", one_hot=True),)), dim=1)
-    assert net(torch.tensor([[3], [1]])).tolist() == [[0.0], [0.0]]
+    net = Embedding(replace(SCHEMA, features=(Feature("c", 4, "c", one_hot=True),)), dim=1)
+    assert net.total(torch.tensor([[3], [1]])).tolist() == [[0.0], [0.0]]
 
 
 def test_deepfm_by_hand() -> None:

@@ -308,7 +308,7 @@ def test_half_a_million_empty_intervals_cost_next_to_nothing(made: Made, tmp_pat
 @pytest.mark.parametrize("method", ["trace", "ulc", "miss"])
 def test_passing_over_empty_intervals_gives_the_bytes_of_learning_each(method: str, made: Made) -> None:
     """With a gap in the middle: of methods that log what they served, and that train helpers again."""
-    store, gap = made(method), 60 * DAY
+    store, gap = made(method, Settings(lateness=HOUR, hold_on_outage=False)), 60 * DAY
     half = [e for e in the_events() if e["ts"] < 5 * DAY]
     other = [e | {"click_id": -1 - e["click_id"], "ts": e["ts"] + gap} for e in half]
     send(store, half)

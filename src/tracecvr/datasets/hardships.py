@@ -107,10 +107,6 @@ HARDSHIPS = {
     "jump": Hardship(
         "all rates jump up in the middle of the stream", world=replace(USUAL, jump=(0.8, 0.8), jump_at=MIDDLE)
     ),
-    "turned": Hardship(
-        "in the middle of the stream, items that raised the rate begin to lower it, and the other way round",
-        world=replace(USUAL, turn_at=MIDDLE),
-    ),
     "outage": Hardship("for two days nothing that follows a click is recorded", change=lose_conversions),
     "slower": Hardship(
         "all delays double in the middle of the stream", world=replace(USUAL, d_max=7 * DAY // 2), change=slow_down

@@ -89,8 +89,6 @@ class World:
     jump: tuple[float, float] = (-0.6, 0.6)
     """By how much log-odds of even and odd segments change at `jump_at`."""
     jump_at: int = JUMP_DAY * DAY
-    turn_at: int | None = None
-    """When effects of items change their sign."""
     new_items_a_day: int = NEW_ITEMS_A_DAY
     pace: float = 1.0
     """Factor of all delays."""
@@ -124,8 +122,7 @@ class World:
         phase = rng.uniform(0, 2 * np.pi, SEGMENTS)
         season = 0.5 * np.sin(2 * np.pi * (click_ts / DAY) / self.season_days + phase[segment])
         jump = np.where(click_ts >= self.jump_at, np.where(segment % 2, self.jump[1], self.jump[0]), 0.0)
-        by_item = of_item[item] if self.turn_at is None else np.where(click_ts < self.turn_at, 1, -1) * of_item[item]
-        logit = self.mean + of_segment[segment] + of_device[device] + by_item + self.drift * (season + jump)
+        logit = self.mean + of_segment[segment] + of_device[device] + of_item[item] + self.drift * (season + jump)
         return np.clip(1 / (1 + np.exp(-logit)), self.lowest, 0.6)
 
     def _delays(self, rng: np.random.Generator, law: tuple[Delay, ...], n: int) -> Floats:

@@ -34,9 +34,8 @@ from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_
 from tracecvr.learn.level import larger_steps
 from tracecvr.learn.named_tensors import digest, under
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
-from tracecvr.learn.optimisers import LINEAR, take_step
+from tracecvr.learn.optimisers import take_step
 from tracecvr.learn.recorded_outputs import RecordedOutputs
-from tracecvr.learn.row_optimisers import LinearAdagrad
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
 from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
 from tracecvr.nets.backbones import freeze
@@ -141,7 +140,6 @@ class Engine:
         events = self._logs.with_recorded(self.events(source, start, end))
         if not len(events):
             return 0
-        self._forget_linear(end - start)
         self._train(True)
         with self._calls.showing(events, source, start, end) as shown:
             for turn in range(self.method.passes):
@@ -159,7 +157,7 @@ class Engine:
 
     def is_quiet(self, source: Source, start: int, end: int) -> bool:
         """Whether an interval has nothing to learn from: a tick of it would leave what is served as it is."""
-        return not self._helpers_due(start, end) and not len(self.events(source, start, end))
+        return not self._refreshed(start, end) and not len(self.events(source, start, end))
 
     def events(self, source: Source, start: int, end: int) -> Reveals:
         """What an interval has to show: the method's schedule and what plugins repeat of it."""
@@ -333,24 +331,17 @@ class Engine:
     def _stream_optimisers(self) -> dict[str, torch.optim.Optimizer]:
         return self.stream.optimisers(self._main, self.method.learning_rate, self.method.weight_decay)
 
-    def _forget_linear(self, seconds: int) -> None:
-        """Linear parts of the served net forget with time."""
-        linear = self._optimisers.get(LINEAR)
-        if isinstance(linear, LinearAdagrad):
-            linear.forget(seconds, self.schema.d_max)
-            self.forget()
-
     def _refresh(self, source: Source, start: int, end: int) -> None:
         """Train helpers again whose time has come: at the first start of an interval since a multiple of their period.
 
         Their history is as long as the warm-up part, or d_max if that is longer, and ends where the interval starts.
         """
-        for part, name in self._helpers_due(start, end):
+        for part, name in self._refreshed(start, end):
             history = source.history(start, "censored", max(0, start - self._back))
             self._warm_up.repeat(part, name, history, start)
             self._calls.forget_clicks()
 
-    def _helpers_due(self, start: int, end: int) -> list[tuple[Part, str]]:
+    def _refreshed(self, start: int, end: int) -> list[tuple[Part, str]]:
         """The helpers whose time has come, and whose they are; none fresh from warm-up."""
         helpers = [(part, *named) for part in self._parts.values() for named in part.helpers().items()]
         due = [(part, name) for part, name, h in helpers if h.refresh is not None and start % h.refresh < end - start]
@@ -395,7 +386,7 @@ class Engine:
         for plugin in self.plugins:
             loss = loss + plugin.weight * plugin.loss(self.method, b)
         with larger_steps(self._main, self.stream.level_steps, self.method.rates):
-            take_step(self._optimisers.values(), loss, len(b), f"{self.method.name}, interval starting at {start} s")
+            take_step(self._optimisers.values(), loss, f"{self.method.name}, interval starting at {start} s")
         self.forget()
         self.steps += 1
 

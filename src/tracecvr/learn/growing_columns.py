@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
-from tracecvr.learn.row_optimisers import FIRST_SUM
 from tracecvr.nets.backbones import Embedding
 from tracecvr.nets.growing import GrowingMap, keys
 from tracecvr.nets.rows import resize
@@ -94,7 +93,6 @@ def start_moments(
     optimisers: Collection[torch.optim.Optimizer], net: nn.Module, settled: list[tuple[Tensor, int]]
 ) -> None:
     """Forget what optimisers know of rows that have passed to another value."""
-    start = {"sum": FIRST_SUM}
     for embedding in embeddings([net]):
         for rows, (fresh, capacity) in zip(embedding.grown_tables, settled, strict=True):
             for optimiser in optimisers:
@@ -102,7 +100,7 @@ def start_moments(
                 for name, value in list(state.items()):
                     if value.dim():
                         state[name] = resize(value, capacity)
-                        state[name][fresh] = state["step"] if name == "last" else start.get(name, 0)
+                        state[name][fresh] = state["step"] if name == "last" else 0
 
 
 def start_published(state: dict[str, Tensor], net: nn.Module, settled: list[tuple[Tensor, int]]) -> None:

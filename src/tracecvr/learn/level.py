@@ -26,9 +26,9 @@ _ENOUGH = 30
 _MOST = 1 << 18
 """Clicks that a level is fitted to, at most: evenly spread over history."""
 
-_DOUBT = 50.0
-"""What warm-up is believed to be off by is about a seventh, as where open clicks passed for negatives: a prior variance
-of .02. The fit counts in full only if it rests on many more than so many conversions."""
+_DOUBT = 100.0
+"""What warm-up is believed to be off by is about a tenth, so a prior variance of .01: the fit counts in full only if it
+rests on many more than so many conversions."""
 
 _STEPS = 10
 
@@ -82,7 +82,7 @@ def best_shift(logit: Tensor, outcome: Tensor) -> Tensor:
 
     >>> logit, outcome = torch.zeros(80_000, 1), torch.tensor([[-40.0], [-40.0], [-40.0], [40.0]]).repeat(20_000, 1)
     >>> torch.sigmoid(best_shift(logit, outcome))
-    tensor([0.2507])
+    tensor([0.2514])
     """
     used = ~(logit.isnan() | outcome.isnan())
     logit, outcome = logit.where(used, -torch.inf), outcome.where(used, -torch.inf)  # rates of 0 without a slope

@@ -2,8 +2,7 @@
 
 One is a class with a `name` and a static method `make`, which returns torch optimisers that together cover all
 parameters of a net. Their state is saved under the names of their keys. An `nn.Embedding` whose `sparse` is set has a
-gradient of only the rows of a batch: it is set for optimisers that can take it. The linear part of a net, if it has
-one, is learnt by Adagrad whatever the name.
+gradient of only the rows of a batch: it is set for optimisers that can take it.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from torch import nn
 
 from tracecvr.base import registry
 from tracecvr.base.errors import DivergedError
-from tracecvr.learn.row_optimisers import LazyAdamRows, LinearAdagrad
-from tracecvr.nets.backbones import LinearPart
-
-LINEAR = "linear"
-"""The name of the optimiser of linear parts."""
+from tracecvr.learn.row_optimisers import LazyAdamRows
 
 
 @dataclass(frozen=True)
@@ -69,33 +64,21 @@ class LazyAdam:
         return {"adam": adam, "lazy_adam": LazyAdamRows(_tables(net), rates.embedding, rates.weight_decay)}
 
 
-def make_optimisers(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
     """The optimisers of a name for a net, whose tables give the gradients that these take."""
     _set_sparse(net, False)
     optimisers: dict[str, torch.optim.Optimizer] = registry.get("optimiser", name).make(net, rates)  # type: ignore[attr-defined]
-    linear = [parameter for part in net.modules() if isinstance(part, LinearPart) for parameter in part.parameters()]
-    if not linear:
-        return optimisers
-    taken = {id(parameter) for parameter in linear}
-    for optimiser in optimisers.values():
-        for group in optimiser.param_groups:
-            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in taken]
-        for parameter in linear:
-            optimiser.state.pop(parameter, None)
-    return optimisers | {LINEAR: LinearAdagrad(linear)}
+    return optimisers
 
 
-def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor, clicks: int, where: str) -> None:
-    """One step of the optimisers against the gradient of a loss, the mean over so many clicks. `where` is for the
-    message if it has diverged."""
+def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor, where: str) -> None:
+    """One step of the optimisers against the gradient of a loss. `where` is for the message if it has diverged."""
     if not torch.isfinite(loss):
         raise DivergedError(f"{where}: the loss is {loss.item()}; try a lower learning_rate")
     for optimiser in optimisers:
         optimiser.zero_grad(set_to_none=True)
     loss.backward()
     for optimiser in optimisers:
-        if isinstance(optimiser, LinearAdagrad):
-            optimiser.clicks = clicks
         optimiser.step()
 
 

@@ -1,8 +1,8 @@
-"""Lazy Adam for embedding tables, and Adagrad for linear parts: they touch only the rows of a batch, so a step takes no
-longer if a table has more rows.
+"""Lazy Adam for embedding tables: it touches only the rows of a batch, so a step takes no longer if a table has more
+rows.
 
-A row is touched by a step if its gradient is not 0. Lazy Adam does nothing to other rows, neither to their weights nor
-to their state. What they miss is made up for by the next step that touches them, from the number of steps in between:
+A row is touched by a step if its gradient is not 0. Nothing is done to other rows, neither to their weights nor to
+their state. What they miss is made up for by the next step that touches them, from the number of steps in between:
 
 - moments fall as if the gradient had been 0 in the steps that were missed, so they are always dense Adam's.
   Unlike dense Adam, a row does not move while it is not touched.
@@ -17,24 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tracecvr.base.config import DAY
 from tracecvr.nets.row_access import read_rows, write_rows
 from tracecvr.nets.row_gradients import touched_rows
-
-LINEAR_STEP, FIRST_SUM = 0.2, 5.0
-"""Step size of a linear part, and the sum of squared gradients at which it starts: that of about ten conversions. A
-value whose clicks say less hardly moves. NLL of Telescoped on days 31 to 45 of criteo_search and on `by_day`, `noise`
-and `tiny` of the gauntlet, one seed: .2713, .4387, .4339, .4431 with Adam in steps three times as large as those of
-other parameters; .2716, .4374, .4333, .4416 with .1 and .01; .2709, .4368, .4333 with .1 and 1; .2710, .4376, .4340,
-.4422 with .1 and 5; .2710, .4361, .4330, .4377 with .2 and 5."""
-
-
-LINEAR_MEMORY = 10 * DAY
-"""In the stream, linear parts forget: the time in which a weight falls to 37 % if nothing confirms it, or d_max if that
-is longer. NLL of Telescoped without and with it, one seed: `turned` .4210 and .4182 (Adam .4178), `noise` .4330 and
-.4333 (Adam .4339), `by_day` .4361 and .4365 (Adam .4387)."""
 
 
 class LazyAdamRows(torch.optim.Optimizer):
@@ -99,43 +85,6 @@ class LazyAdamRows(torch.optim.Optimizer):
         tables = [table for group in self.param_groups for table in group["params"]]
         for index, entries in state_dict["state"].items():
             self.state[tables[index]]["last"] = entries["last"]
-
-
-class LinearAdagrad(torch.optim.Optimizer):
-    """Adagrad for linear parts, as online logistic regressions have it. The number of a new value moves fast, that of a
-    frequent one is stable; and the size of gradients counts, unlike with Adam: where conversions are rare, a click
-    without one says little."""
-
-    clicks = 1
-    """Of the batch: losses are means, and what is said about a value is a sum over its clicks."""
-
-    def __init__(self, tables: list[nn.Parameter]) -> None:
-        super().__init__([{"params": tables}], {"lr": LINEAR_STEP})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for table in group["params"]:
-                if table.grad is not None:
-                    self._step(table, table.grad, group["lr"])
-
-    @torch.no_grad()
-    def forget(self, seconds: int, d_max: int) -> None:
-        """Let so much time pass: weights fall, and steps become larger again."""
-        share = math.exp(-seconds / max(LINEAR_MEMORY, d_max))
-        for table, state in self.state.items():
-            table.mul_(share)
-            state["sum"].sub_(FIRST_SUM).mul_(share).add_(FIRST_SUM)
-
-    def _step(self, table: Tensor, of_table: Tensor, lr: float) -> None:
-        state = self.state[table]
-        if not state:
-            state["sum"] = torch.full_like(table, FIRST_SUM)
-        touched, grad = touched_rows(of_table)
-        grad = grad * self.clicks
-        squares = read_rows(state["sum"], touched) + grad**2
-        write_rows(state["sum"], touched, squares)
-        write_rows(table, touched, read_rows(table, touched) - lr * grad / squares.sqrt())
 
 
 def power(base: float, exponent: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tracecvr.base.config import HOUR, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.learn.named_tensors import under
-from tracecvr.learn.optimisers import Rates, make_optimisers
+from tracecvr.learn.optimisers import Rates, made
 
 _HOURLY_STEP = 3e-4
 """Step size for intervals of an hour: good for all on the tuning days of criteo_search. For longer intervals, NLL of
@@ -116,14 +116,14 @@ class StreamLearning:
     def optimisers(self, net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
         """The stream's optimisers by the name under which their state is kept; `learning_rate` is that of warm-up."""
         dense = self.learning_rate or learning_rate
-        return make_optimisers(self.optimiser, net, Rates(dense, self.embedding_learning_rate or dense, weight_decay))
+        return made(self.optimiser, net, Rates(dense, self.embedding_learning_rate or dense, weight_decay))
 
     def warm_up_optimisers(
         self, net: nn.Module, learning_rate: float, weight_decay: float
     ) -> dict[str, torch.optim.Optimizer]:
         """The same for warm-up. Its Adam has one step size for all parameters."""
         own = None if self.warm_optimiser == "adam" else self.embedding_learning_rate
-        return make_optimisers(self.warm_optimiser, net, Rates(learning_rate, own or learning_rate, weight_decay))
+        return made(self.warm_optimiser, net, Rates(learning_rate, own or learning_rate, weight_decay))
 
     @property
     def warm_up_facts(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tracecvr.base.seeds import generator
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.level import StartingRates, fit_level
 from tracecvr.learn.net_calls import BLOCK
-from tracecvr.learn.optimisers import LINEAR, take_step
+from tracecvr.learn.optimisers import take_step
 from tracecvr.learn.stream_learning import StreamLearning, moments
 from tracecvr.nets.backbones import freeze, thaw
 from tracecvr.stream.reveal import LabelledReveals
@@ -29,7 +29,7 @@ _RECORD = "warm_up."
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of training a net: the number of passes, and the state of optimisers that the stream goes on from."""
+    """The result of training a net: the number of passes and, if the stream continues them, Adam's last moments."""
 
     passes: int
     moments: dict[str, Tensor]
@@ -111,7 +111,7 @@ class WarmUp:
             "usual": fit.usual,
             "batch_size": self._batch_size(history),
             "seed": self.seed,
-            "moments": self._is_served(fit) and self.stream.carry_moments,
+            "moments": self._carries(fit),
         }
 
     def look_through(self, history: History) -> None:
@@ -140,7 +140,7 @@ class WarmUp:
             for learnt in self._pass(fit, epoch, optimisers.values(), history, size):
                 progress(f"warm-up: {fit.title}", done + learnt, total)
         fit.net.eval()
-        return Fitted(epochs, moments(self._carried(fit, optimisers), fit.net))
+        return Fitted(epochs, moments(optimisers, fit.net) if self._carries(fit) else {})
 
     def _pass(
         self, fit: Fit, epoch: int, optimisers: Collection[torch.optim.Optimizer], history: History, size: int
@@ -150,7 +150,7 @@ class WarmUp:
         learnt = 0
         for b in history.batches(size, generator(self.seed, "warm up", fit.title, epoch)):
             if len(b) > 1:
-                take_step(optimisers, fit.loss(b), len(b), f"{self.method.name}, warm-up of {fit.title}")
+                take_step(optimisers, fit.loss(b), f"{self.method.name}, warm-up of {fit.title}")
                 self.forget()
             learnt += len(b)
             yield learnt
@@ -195,10 +195,9 @@ class WarmUp:
     def _is_served(self, fit: Fit) -> bool:
         return fit.net is self.method.nets["main"]
 
-    def _carried(self, fit: Fit, optimisers: dict[str, torch.optim.Optimizer]) -> dict[str, torch.optim.Optimizer]:
-        """The optimisers whose state the stream goes on from. That of a linear part says how often it saw a value."""
-        names = () if not self._is_served(fit) else optimisers if self.stream.carry_moments else (LINEAR,)
-        return {name: optimisers[name] for name in names if name in optimisers}
+    def _carries(self, fit: Fit) -> bool:
+        """Whether the stream goes on from the moments of this training."""
+        return self.stream.carry_moments and self._is_served(fit)
 
 
 def batch_size_of(method: Method) -> int:

@@ -18,6 +18,10 @@ from tracecvr.nets.rows import Rows
 _START = 0.01
 """Deviation of the first weights of tables."""
 
+WIDE_STEPS = 3.0
+"""Factor of a linear part: with Adam, how many times as large its steps are as those of other parameters. A single
+number per value can move faster than a perceptron without harm."""
+
 
 class Embedding(nn.Module):
     """Feature ids to one flat vector. All features look up one table, each at its own offset."""
@@ -52,6 +56,18 @@ class Embedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, F) -> (B, width)
         return torch.cat(self._dense(x, list(range(len(self.tables)))), dim=1)
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of the embeddings of all features but one-hot ones: (B, F) -> (B, dim)."""
+        parts = self._grown(x)
+        if self.tables:
+            parts.append(self.table.sums(self._ids(x, *self._everything)))
+        return torch.stack(parts).sum(0) if parts else self.table.weight.new_zeros(x.shape[0], self.dim)
+
+    @property
+    def _everything(self) -> tuple[list[int], list[int]]:
+        """All features of the common table, and where the values of each start in it."""
+        return list(range(len(self.tables))), [self.starts[t] for t in self.tables]
 
     def linear(self, x: Tensor, layer: nn.Linear, *beside: Tensor) -> Tensor:
         """`layer(cat(self(x), *beside))`, up to the order of summation, without multiplying the same thing twice.
@@ -123,22 +139,6 @@ class Embedding(nn.Module):
     def grown_tables(self) -> list[Rows]:
         """The tables that grow, in the order of maps."""
         return [table for table in self.growing if isinstance(table, Rows)] if self.maps else []
-
-
-class LinearPart(Embedding):
-    """Feature ids to the sum of one number each, without one-hot features. It has an optimiser of its own."""
-
-    def __init__(self, schema: Schema, dim: int) -> None:
-        super().__init__(schema, dim)
-        for table in self.parameters():
-            nn.init.zeros_(table)
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, F) -> (B, dim)
-        parts = self._grown(x)
-        if self.tables:
-            starts = [self.starts[t] for t in self.tables]
-            parts.append(self.table.sums(self._ids(x, list(range(len(self.tables))), starts)))
-        return torch.stack(parts).sum(0) if parts else self.table.weight.new_zeros(len(x), self.dim)
 
 
 def freeze(net: nn.Module) -> nn.Module:
@@ -286,7 +286,9 @@ class WideDeep(MLP):
 
     def __init__(self, schema: Schema, outputs: int, hidden: tuple[int, ...], dim: int) -> None:
         super().__init__(schema, outputs, hidden, dim)
-        self.wide = LinearPart(schema, 1)
+        self.wide = Embedding(schema, 1)
+        for table in self.wide.parameters():
+            nn.init.zeros_(table)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._add_wide(x, super().forward(x))
@@ -295,7 +297,7 @@ class WideDeep(MLP):
         return self._add_wide(x, super().of_embedded(x, embedded))
 
     def _add_wide(self, x: Tensor, outputs: Tensor) -> Tensor:
-        return outputs + F.pad(self.wide(x), (0, outputs.shape[1] - 1))
+        return outputs + F.pad(WIDE_STEPS * self.wide.total(x), (0, outputs.shape[1] - 1))
 
 
 class DCNv2(Backbone):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tracecvr.nets.backbones import MLP, Embedding, Perceptron, WideDeep
+from tracecvr.nets.backbones import MLP, WIDE_STEPS, Embedding, Perceptron, WideDeep
 from tracecvr.nets.growing import GrowingMap
 
 Floats = npt.NDArray[np.float32]
@@ -57,7 +57,7 @@ class NumpyMLP:
         for part in self._parts[1:]:
             units += part(x)
         for values in self._wide:
-            units[:, -1] += values(x).sum(1)
+            units[:, -1] += np.float32(WIDE_STEPS) * values(x).sum(1)
         h = np.maximum(units[:, :-1], _ZERO)
         for weight, bias in self._hidden:
             h = h @ weight
@@ -89,7 +89,7 @@ def _projected(embedding: Embedding, weight: Floats, wide: Embedding | None) -> 
     blocks = [table[at : at + n] @ weight[i * dim : (i + 1) * dim] for i, (at, n) in enumerate(spans)]
     if wide is not None:
         for block, (at, n) in zip(blocks, spans, strict=True):
-            block[:, -1] = _array(wide.table.weight)[at : at + n, 0]
+            block[:, -1] = np.float32(WIDE_STEPS) * _array(wide.table.weight)[at : at + n, 0]
     rows = np.concatenate([np.zeros((0, weight.shape[1]), np.float32), *blocks])
     columns = np.array(embedding.embedded, np.intp)
     starts = np.cumsum([0, *(size for _, size in spans)])[:-1]
