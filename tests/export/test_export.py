@@ -163,7 +163,7 @@ def _stand_in(schema: Schema) -> Encoder:
 
 
 @pytest.mark.parametrize("kind", some_slow(FORMATS, ["pt2"]))
-@pytest.mark.parametrize("backbone", ["wide_deep", "mlp", "dcn_v2", "deepfm"])
+@pytest.mark.parametrize("backbone", ["blend", "wide_deep", "mlp", "dcn_v2", "deepfm"])
 def test_every_backbone_is_exported(backbone: str, kind: str, tmp_path: Path) -> None:
     engine = trained("vanilla", schema_of(), backbone=backbone)
     export(Model(engine, ENCODER, {}), kind, tmp_path / "out")

@@ -36,8 +36,8 @@ def warmed(method: str = "vanilla", publish_lag: int = 0, **options: object) -> 
 
 def test_a_tick_is_adam_on_shuffled_batches() -> None:
     """One tick against the same steps written out with plain torch."""
-    engine, source = warmed(passes=2)
-    twin, _ = warmed(passes=2)
+    engine, source = warmed(passes=2, backbone="wide_deep")
+    twin, _ = warmed(passes=2, backbone="wide_deep")
     start, end = PLAN.bounds(0)
     engine.tick(source, start, end)
     net = twin.method.nets["main"].train()

@@ -64,7 +64,7 @@ def a_schema(**changed: Any) -> Schema:
     return replace(small_log().schema, features=features, **changed)
 
 
-@pytest.mark.parametrize("backbone", ["mlp", "wide_deep"])
+@pytest.mark.parametrize("backbone", ["mlp", "wide_deep", "blend"])
 @pytest.mark.parametrize("most", [0, 1 << 24])
 def test_every_kind_of_feature_and_sampled_negatives(backbone: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numpy_mlp, "_PROJECTED", most)

@@ -121,7 +121,7 @@ def tables_of(engine: Engine) -> Tensor:
     return net.embedding.table.weight
 
 
-@pytest.mark.parametrize("backbone", ["wide_deep", "dcn_v2"])
+@pytest.mark.parametrize("backbone", ["blend", "dcn_v2"])
 def test_the_average_of_touched_rows_is_that_of_all_rows(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = small_log()
     plan, source = plan_for(table), TableSource(table)

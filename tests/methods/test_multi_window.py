@@ -750,7 +750,7 @@ def test_weights_that_history_gives_need_history(name: str) -> None:
 
 def test_a_backbone_without_an_embedding_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Method, "net", lambda *_: nn.Linear(1, 1))
-    with pytest.raises(UserError, match=r"`embedding` and `top`; 'wide_deep'"):
+    with pytest.raises(UserError, match=r"`embedding` and `top`; 'blend'"):
         Subject("dfsn").engine(small_log().schema)
 
 

@@ -18,7 +18,7 @@ SCHEMA = small_log().schema
 
 
 def test_backbones_are_found_by_name() -> None:
-    assert set(registry.available("backbone")) >= {"wide_deep", "mlp", "dcn_v2", "deepfm"}
+    assert set(registry.available("backbone")) >= {"blend", "wide_deep", "mlp", "dcn_v2", "deepfm"}
 
 
 class Mine(MLP):

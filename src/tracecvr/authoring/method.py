@@ -62,7 +62,7 @@ class Method(Part):
     """What it is in a comparison: a `method`, or the `lower`, `zero` or `upper` reference."""
 
     backbone: str = option(
-        "wide_deep", "net of the served model, by name: wide_deep, mlp, dcn_v2, deepfm or one of an entry point"
+        "blend", "net of the served model, by name: blend, wide_deep, mlp, dcn_v2, deepfm or one of an entry point"
     )
     hidden: tuple[int, ...] = option((256, 256, 128), "hidden layer sizes", low=1)
     embedding_dim: int | None = option(None, "embedding size; the dataset's by default", low=1)
@@ -105,7 +105,7 @@ class Method(Part):
 
     def build(self) -> nn.Module:
         """The served net: a backbone with one output per head."""
-        return self.net(self.heads())
+        return self._backbone(registry.get("backbone", self.backbone), self.heads())
 
     def log_odds(self, x: Tensor) -> Tensor:
         """What is served for a click, differentiable; the first output of the served net by default."""
@@ -151,9 +151,15 @@ class Method(Part):
         return self.call("main", x)[:, 0]
 
     def net(self, outputs: int = 1, hidden: tuple[int, ...] | None = None, dim: int | None = None) -> nn.Module:
-        """A backbone of the chosen kind, for `helpers` or `build`; of the method's sizes unless others are given."""
+        """A backbone for `helpers`, or for parts of a net in `build`; of the method's sizes unless others are given."""
+        kind = registry.get("backbone", self.backbone)
+        return self._backbone(getattr(kind, "helper", kind), outputs, hidden, dim)
+
+    def _backbone(
+        self, kind: type, outputs: int, hidden: tuple[int, ...] | None = None, dim: int | None = None
+    ) -> nn.Module:
         dim = dim or self.embedding_dim or self.schema.embedding_dim
-        net: nn.Module = registry.get("backbone", self.backbone)(self.schema, outputs, hidden or self.hidden, dim)
+        net: nn.Module = kind(self.schema, outputs, hidden or self.hidden, dim)
         return net
 
     @property

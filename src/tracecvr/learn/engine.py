@@ -39,6 +39,7 @@ from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
 from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
 from tracecvr.nets.backbones import freeze
+from tracecvr.nets.blend import loss_of_each
 from tracecvr.stream.reveal import Again, Reveals, repeated
 from tracecvr.stream.source import History, Source
 
@@ -382,13 +383,17 @@ class Engine:
             return
         for part in self._parts.values():
             part.observe(b)
-        loss = self.method.loss(b)
-        for plugin in self.plugins:
-            loss = loss + plugin.weight * plugin.loss(self.method, b)
+        loss = loss_of_each(self._main, len(b), lambda: self._loss(b), partial(self._calls.forget, "main"))
         with larger_steps(self._main, self.stream.level_steps, self.method.rates):
             take_step(self._optimisers.values(), loss, f"{self.method.name}, interval starting at {start} s")
         self.forget()
         self.steps += 1
+
+    def _loss(self, b: Reveals) -> Tensor:
+        loss = self.method.loss(b)
+        for plugin in self.plugins:
+            loss = loss + plugin.weight * plugin.loss(self.method, b)
+        return loss
 
     def _start_stream(self, carried: dict[str, Tensor]) -> None:
         """Freeze helpers, and make the stream's optimisers and the averaged net; the former go on from `carried`."""

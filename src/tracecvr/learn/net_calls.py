@@ -68,9 +68,9 @@ class NetCalls:
             self._results[key] = inputs, self._compute(nets, net, inputs)
         return self._results[key][1]
 
-    def forget(self) -> None:
-        """Drop results, after weights or the mode of a net have changed."""
-        self._results.clear()
+    def forget(self, net: Net | None = None) -> None:
+        """Drop results of a net, or all, after weights or the mode of a net have changed."""
+        self._results = {key: result for key, result in self._results.items() if net not in (None, key[1])}
 
     def forget_clicks(self) -> None:
         """Drop what frozen nets gave for clicks, after these nets have changed."""

@@ -16,7 +16,11 @@ from torch import nn
 
 from tracecvr.base import registry
 from tracecvr.base.errors import DivergedError
-from tracecvr.learn.row_optimisers import LazyAdamRows
+from tracecvr.learn.row_optimisers import ForgettingAdagrad, LazyAdamRows
+from tracecvr.nets.blend import Blend
+
+REGRESSION = "regression"
+"""Name of the optimiser that the regression of a blend has, whatever learns the net beside it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,13 @@ def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optim
     """The optimisers of a name for a net, whose tables give the gradients that these take."""
     _set_sparse(net, False)
     optimisers: dict[str, torch.optim.Optimizer] = registry.get("optimiser", name).make(net, rates)  # type: ignore[attr-defined]
-    return optimisers
+    if not isinstance(net, Blend):
+        return optimisers
+    regression = net.regression_parameters()
+    own = {id(parameter) for parameter in regression}
+    for group in (group for optimiser in optimisers.values() for group in optimiser.param_groups):
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
+    return optimisers | {REGRESSION: ForgettingAdagrad(regression)}
 
 
 def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor, where: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tracecvr.nets.row_access import read_rows, write_rows
 from tracecvr.nets.row_gradients import touched_rows
@@ -85,6 +85,36 @@ class LazyAdamRows(torch.optim.Optimizer):
         tables = [table for group in self.param_groups for table in group["params"]]
         for index, entries in state_dict["state"].items():
             self.state[tables[index]]["last"] = entries["last"]
+
+
+class ForgettingAdagrad(torch.optim.Optimizer):
+    """Adagrad for a logistic regression, by rows. The sum of squared gradients of a row forgets, so that its steps do
+    not become ever smaller: a row follows a change of its effect. `memory` is in steps that touch a row. NLL of
+    Telescoped with 300 and 100, one seed: a small log with a jump .4471 and .4463, cryptokitties, days 30 to 60, .3488
+    and .3484, a stationary log .5104 and .5106."""
+
+    start = 0.01
+    """Of the sum of squares: as if a tenth of a conversion had been seen."""
+
+    def __init__(self, tables: list[nn.Parameter], lr: float = 0.1, memory: float = 100.0) -> None:
+        super().__init__([{"params": tables}], {"lr": lr, "memory": memory})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for table in group["params"]:
+                if table.grad is not None:
+                    self._step(table, *touched_rows(table.grad), group["lr"], 1 - 1 / group["memory"])
+
+    def _step(self, table: Tensor, touched: Tensor, grad: Tensor, lr: float, kept: float) -> None:
+        if not len(touched):
+            return
+        state = self.state[table]
+        if not state:
+            state["squares"] = torch.full_like(table, self.start)
+        squares = read_rows(state["squares"], touched).mul_(kept).addcmul_(grad, grad)
+        write_rows(state["squares"], touched, squares)
+        write_rows(table, touched, read_rows(table, touched) - lr * grad / squares.sqrt())
 
 
 def power(base: float, exponent: Tensor) -> Tensor:

@@ -17,9 +17,10 @@ from tracecvr.base.seeds import generator
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.level import StartingRates, fit_level
 from tracecvr.learn.net_calls import BLOCK
-from tracecvr.learn.optimisers import take_step
+from tracecvr.learn.optimisers import REGRESSION, take_step
 from tracecvr.learn.stream_learning import StreamLearning, moments
 from tracecvr.nets.backbones import freeze, thaw
+from tracecvr.nets.blend import loss_of_each
 from tracecvr.stream.reveal import LabelledReveals
 from tracecvr.stream.source import History
 
@@ -140,7 +141,7 @@ class WarmUp:
             for learnt in self._pass(fit, epoch, optimisers.values(), history, size):
                 progress(f"warm-up: {fit.title}", done + learnt, total)
         fit.net.eval()
-        return Fitted(epochs, moments(optimisers, fit.net) if self._carries(fit) else {})
+        return Fitted(epochs, self._carried(fit, optimisers))
 
     def _pass(
         self, fit: Fit, epoch: int, optimisers: Collection[torch.optim.Optimizer], history: History, size: int
@@ -150,7 +151,8 @@ class WarmUp:
         learnt = 0
         for b in history.batches(size, generator(self.seed, "warm up", fit.title, epoch)):
             if len(b) > 1:
-                take_step(optimisers, fit.loss(b), f"{self.method.name}, warm-up of {fit.title}")
+                loss = loss_of_each(fit.net, len(b), partial(fit.loss, b), self.forget)
+                take_step(optimisers, loss, f"{self.method.name}, warm-up of {fit.title}")
                 self.forget()
             learnt += len(b)
             yield learnt
@@ -198,6 +200,12 @@ class WarmUp:
     def _carries(self, fit: Fit) -> bool:
         """Whether the stream goes on from the moments of this training."""
         return self.stream.carry_moments and self._is_served(fit)
+
+    def _carried(self, fit: Fit, optimisers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
+        """What the stream's optimisers start from. A regression always goes on: its step sizes are what it knows."""
+        if not self._carries(fit):
+            optimisers = {name: one for name, one in optimisers.items() if name == REGRESSION and self._is_served(fit)}
+        return moments(optimisers, fit.net)
 
 
 def batch_size_of(method: Method) -> int:

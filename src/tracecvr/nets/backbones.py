@@ -181,12 +181,16 @@ def start_at(net: nn.Module, logits: Tensor, spread: float = 1.0) -> None:
         if not start.isnan().all():
             layer.bias.data = torch.where(start.isnan(), layer.bias.data, start.to(layer.bias.dtype))
             layer.weight.data *= spread
+    if (intercept := getattr(net, "intercept", None)) is not None and not logits[0].isnan():
+        intercept.data.fill_(logits[0])
 
 
 def shift_outputs(net: nn.Module, shift: Tensor) -> None:
     """Add to the biases of a net's outputs. An output whose shift is NaN, or beyond those given, is left alone."""
     for layer, change in _by_layer(net, shift):
         layer.bias.data += change.nan_to_num(0.0).to(layer.bias.dtype)
+    if (intercept := getattr(net, "intercept", None)) is not None:
+        intercept.data += shift[0].nan_to_num(0.0).to(intercept.dtype)
 
 
 def _by_layer(net: nn.Module, values: Tensor) -> list[tuple[nn.Linear, Tensor]]:
@@ -273,7 +277,7 @@ class MLP(Backbone):
 
 
 class WideDeep(MLP):
-    """A linear model of the ids beside a perceptron (Cheng et al., Wide & Deep, 2016): the default.
+    """A linear model of the ids beside a perceptron, learnt together (Cheng et al., Wide & Deep, 2016).
 
     The linear part adds one number for each value of a feature to the first output, the log-odds of the rate. It learns
     what single values do from few clicks, where a perceptron alone overfits. NLL without and with it on logs of the

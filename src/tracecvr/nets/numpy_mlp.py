@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.nets.backbones import MLP, WIDE_STEPS, Embedding, Perceptron, WideDeep
+from tracecvr.nets.blend import Blend
 from tracecvr.nets.growing import GrowingMap
 
 Floats = npt.NDArray[np.float32]
@@ -30,20 +31,21 @@ class NumpyMLP:
     """A copy of a net's weights, with each batch normalisation folded into the layer after it. Tables are shared with
     the net, not copied: the net must not learn any more. Small ones are multiplied by the first layer beforehand.
 
-    The linear part of a wide net is one more unit of the first layer, which goes to the output as it is."""
+    Linear parts are one more unit of the first layer, which goes to the output as it is."""
 
     def __init__(self, net: MLP) -> None:
         (first, bias), *self._hidden, (last, last_bias) = _layers(net.layers)
         embedding, width = net.embedding, net.embedding.dim * len(net.embedding.tables)
-        wide = net.wide if isinstance(net, WideDeep) else None
-        first, self._bias = np.pad(first, ((0, 0), (0, 1))), np.append(bias, last_bias[0])
-        self._last = np.ascontiguousarray(last[:, 0])
-        self._wide = [] if wide is None else _grown(wide)
+        share, linear, intercept = _linear_parts(net)
+        first = np.pad(first, ((0, 0), (0, 1)))
+        self._bias = np.append(bias, np.float32(share * last_bias[0] + intercept))
+        self._last = np.ascontiguousarray(np.float32(share) * last[:, 0])
+        self._linear = [(grown, factor) for part, factor in linear for grown in _grown(part)]
         if sum(embedding.sizes[table] for table in embedding.tables) * first.shape[1] <= _PROJECTED:
-            self._parts = [_projected(embedding, first[:width], wide)]
+            self._parts = [_projected(embedding, first[:width], linear)]
         else:
             self._parts = [_multiplied(_look_up(embedding), first[:width])]
-            self._wide += [] if wide is None else [_look_up(wide)]
+            self._linear += [(_look_up(part), factor) for part, factor in linear]
         for number, grown in enumerate(_grown(embedding)):
             start = width + number * embedding.dim
             self._parts.append(_multiplied(grown, first[start : start + embedding.dim]))
@@ -56,8 +58,8 @@ class NumpyMLP:
         units = self._bias + self._parts[0](x)
         for part in self._parts[1:]:
             units += part(x)
-        for values in self._wide:
-            units[:, -1] += np.float32(WIDE_STEPS) * values(x).sum(1)
+        for values, factor in self._linear:
+            units[:, -1] += np.float32(factor) * values(x).sum(1)
         h = np.maximum(units[:, :-1], _ZERO)
         for weight, bias in self._hidden:
             h = h @ weight
@@ -72,7 +74,14 @@ _ZERO = np.float32(0)
 
 def numpy_form(net: nn.Module) -> NumpyMLP | None:
     """The same net as NumPy calls, if it is of a kind that is known here."""
-    return NumpyMLP(net) if isinstance(net, MLP) and type(net) in (MLP, WideDeep) else None
+    return NumpyMLP(net) if isinstance(net, MLP) and type(net) in (MLP, WideDeep, Blend) else None
+
+
+def _linear_parts(net: MLP) -> tuple[float, list[tuple[Embedding, float]], float]:
+    """The share of the perceptron in the output, tables of linear parts with their factors, and what is added."""
+    if isinstance(net, Blend):
+        return 0.5, [(net.wide, WIDE_STEPS / 2), (net.weights, 0.5)], net.intercept.item() / 2
+    return 1.0, [(net.wide, WIDE_STEPS)] if isinstance(net, WideDeep) else [], 0.0
 
 
 def _look_up(embedding: Embedding) -> Part:
@@ -82,25 +91,25 @@ def _look_up(embedding: Embedding) -> Part:
     return lambda x: table[x[:, columns] + starts].reshape(len(x), -1)
 
 
-def _projected(embedding: Embedding, weight: Floats, wide: Embedding | None) -> Part:
+def _projected(embedding: Embedding, weight: Floats, linear: list[tuple[Embedding, float]]) -> Part:
     """The same, multiplied by a layer: a row for each value of each feature, of which a click adds up some."""
     table, dim = _array(embedding.table.weight), embedding.dim
     spans = [(embedding.starts[t], embedding.sizes[t]) for t in embedding.tables]
     blocks = [table[at : at + n] @ weight[i * dim : (i + 1) * dim] for i, (at, n) in enumerate(spans)]
-    if wide is not None:
+    for part, factor in linear:
         for block, (at, n) in zip(blocks, spans, strict=True):
-            block[:, -1] = np.float32(WIDE_STEPS) * _array(wide.table.weight)[at : at + n, 0]
+            block[:, -1] += np.float32(factor) * _array(part.table.weight)[at : at + n, 0]
     rows = np.concatenate([np.zeros((0, weight.shape[1]), np.float32), *blocks])
     columns = np.array(embedding.embedded, np.intp)
     starts = np.cumsum([0, *(size for _, size in spans)])[:-1]
     every, ones = len(columns) == len(embedding.schema.features), np.ones((1, len(columns)), np.float32)
 
-    def part(x: Integers) -> Floats:
+    def sum_rows(x: Integers) -> Floats:
         chosen = rows.take((x if every else x[:, columns]) + starts, axis=0)  # (B, F, n)
         total: Floats = (ones @ chosen)[:, 0]  # faster than NumPy's own sum
         return total
 
-    return part
+    return sum_rows
 
 
 def _grown(embedding: Embedding) -> list[Part]:

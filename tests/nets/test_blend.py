@@ -1,0 +1,105 @@
+"""A blend: the mean of a net and a logistic regression, each learnt as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tracecvr.checks.subject import small_log
+from tracecvr.learn.optimisers import REGRESSION, Rates, made, take_step
+from tracecvr.learn.row_optimisers import ForgettingAdagrad
+from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at
+from tracecvr.nets.blend import Blend, loss_of_each
+
+SCHEMA = small_log().schema
+
+
+def blend(outputs: int = 3) -> Blend:
+    torch.manual_seed(0)
+    net = Blend(SCHEMA, outputs, (8,), 4)
+    for table in net.weights.parameters():
+        nn.init.normal_(table)
+    nn.init.constant_(net.intercept, 0.5)
+    return net
+
+
+def ids(clicks: int = 64) -> Tensor:
+    sizes = torch.tensor([feature.size for feature in SCHEMA.features])
+    return (torch.rand(clicks, len(sizes), generator=torch.Generator().manual_seed(1)) * sizes).int()
+
+
+def test_the_first_output_is_the_mean_of_both_and_others_are_the_nets() -> None:
+    net, x = blend().eval(), ids()
+    alone = WideDeep.forward(net, x)
+    assert torch.allclose(net(x)[:, :1], (alone[:, :1] + net.regression(x)) / 2)
+    assert torch.equal(net(x)[:, 1:], alone[:, 1:])
+
+
+def test_in_training_each_answers_alone_and_the_batch_counts_once() -> None:
+    net, x = blend().train(), ids()
+    outputs = net(x)
+    seen = int(net.layers[2].num_batches_tracked)  # type: ignore[arg-type]
+    with net.regression_alone():
+        answers = net(x)
+    assert torch.equal(answers[:, :1], net.regression(x))
+    assert torch.equal(answers[:, 1:], outputs[:, 1:])
+    answers.sum().backward()
+    assert net.layers[0].weight.grad is None
+    assert net.intercept.grad is not None
+    assert int(net.layers[2].num_batches_tracked) == seen == 1  # type: ignore[arg-type]
+
+
+def test_a_step_is_that_of_the_net_alone_and_adagrad_on_the_regression() -> None:
+    net, x = blend(outputs=1).train(), ids()
+    label = (x[:, 0] % 2).float()
+    twin, table, intercept = blend(outputs=1).train(), *(p.detach().clone() for p in net.regression_parameters())
+    rates = Rates(1e-3, 1e-3, 0.0)
+    optimisers = made("adam", net, rates)
+
+    def loss() -> Tensor:
+        return binary_cross_entropy_with_logits(net(x)[:, 0], label)
+
+    take_step(optimisers.values(), loss_of_each(net, len(x), loss, lambda: None), "here")
+    own = {id(parameter) for parameter in twin.regression_parameters()}
+    adam = torch.optim.Adam([p for p in twin.parameters() if id(p) not in own], lr=1e-3, fused=True)
+    binary_cross_entropy_with_logits(twin(x)[:, 0], label).backward()
+    adam.step()
+    for (name, value), (_, expected) in zip(_net_weights(net), _net_weights(twin), strict=True):
+        assert torch.equal(value, expected), name
+    error = (torch.sigmoid(twin.regression(x)) - label[:, None]).sum().detach()
+    assert torch.allclose(net.intercept, intercept - 0.1 * error / (error**2 + 0.99 * 0.01).sqrt())
+    assert not torch.equal(net.weights.table.weight, table)
+    assert REGRESSION in optimisers
+
+
+def _net_weights(net: Blend) -> Iterator[tuple[str, Tensor]]:
+    own = {id(parameter) for parameter in net.regression_parameters()}
+    return ((name, value) for name, value in net.named_parameters() if id(value) not in own)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_squares_are_forgotten_by_steps_that_touch_a_row(sparse: bool) -> None:
+    table = nn.Parameter(torch.zeros(3, 1))
+    optimiser = ForgettingAdagrad([table], lr=0.1, memory=10)
+    squares, weight = [0.01] * 3, [0.0] * 3
+    for row, grad in ((0, 1.0), (1, -2.0), (0, 0.5), (0, -1.0)):
+        dense = torch.zeros(3, 1)
+        dense[row] = grad
+        table.grad = dense.to_sparse(1) if sparse else dense
+        optimiser.step()
+        squares[row] = 0.9 * squares[row] + grad**2
+        weight[row] -= 0.1 * grad / squares[row] ** 0.5
+    assert table[:, 0].tolist() == pytest.approx(weight)
+
+
+def test_both_start_at_a_rate_and_move_by_a_shift() -> None:
+    net, x = blend().eval(), ids()
+    before = net(x)[:, 0]
+    shift_outputs(net, torch.tensor([0.3, torch.nan, torch.nan]))
+    assert torch.allclose(net(x)[:, 0], before + 0.3)
+    start_at(net, torch.tensor([-2.0, torch.nan, torch.nan]))
+    assert net.intercept.item() == -2
