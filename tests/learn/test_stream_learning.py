@@ -16,6 +16,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.optimisers import Rates
+from tracecvr.learn.row_optimisers import ForgettingAdagrad
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.oracle import Oracle
@@ -211,3 +212,8 @@ def test_the_optimiser_is_chosen_by_the_rows_of_all_tables_and_a_run_says_which(
     assert (said["optimiser"], said["warm_optimiser"]) == ("adam", "lazy_adam")
     with pytest.raises(UserError, match="carry_moments"):
         Engine(Vanilla(hidden=(4,)), many, stream=StreamLearning(optimiser="adam", carry_moments=True))
+
+
+def test_a_regression_goes_on_with_the_step_sizes_of_warm_up() -> None:
+    squares = warmed(StreamLearning()).state()["regression.intercept.squares"]
+    assert squares.item() > ForgettingAdagrad.start

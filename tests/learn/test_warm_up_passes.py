@@ -136,7 +136,7 @@ def test_passes_go_on_while_held_back_clicks_gain(losses: list[float], chosen: t
 def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adam over shuffled batches, nothing held back."""
     monkeypatch.setattr(warm_up_passes, "LARGE", 2)
-    one, twin = engine("pretrain"), engine("pretrain")
+    one, twin = engine("pretrain", backbone="wide_deep"), engine("pretrain", backbone="wide_deep")
     one.warm_up(HISTORY)
     assert one.resolve_options()["method"]["warm_up"] == {"main": {"passes": 1, "batch_size": 256}}
     twin._warm_up.look_through(HISTORY)

@@ -75,10 +75,17 @@ def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optim
     if not isinstance(net, Blend):
         return optimisers
     regression = net.regression_parameters()
-    own = {id(parameter) for parameter in regression}
-    for group in (group for optimiser in optimisers.values() for group in optimiser.param_groups):
-        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own]
+    for optimiser in optimisers.values():
+        _leave_out(optimiser, regression)
     return optimisers | {REGRESSION: ForgettingAdagrad(regression)}
+
+
+def _leave_out(optimiser: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+    """Let an optimiser learn all that it has but these parameters."""
+    for group in optimiser.param_groups:
+        group["params"] = [one for one in group["params"] if not any(one is other for other in parameters)]
+    for parameter in parameters:
+        optimiser.state.pop(parameter, None)
 
 
 def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor, where: str) -> None:
