@@ -188,7 +188,6 @@ class Learner:
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
-        self.ledger.commit()  # first: what it has more than a version is taken back, what it lacks is read again
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -211,6 +210,7 @@ class Learner:
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
         self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
+        self.ledger.commit()  # afterwards: what it lacks is read from the log, what it has too much cannot be taken back
         if number > self.first:
             self._record(number - 1, summary | measured)
 

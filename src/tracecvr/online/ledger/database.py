@@ -23,7 +23,7 @@ from tracecvr.online.log.page_checksums import digest
 
 LEDGER, DATABASE = "ledger", "ledger.db"
 """The folder of a store, or of a challenger, with its ledger; and the file in it."""
-_FORMAT = 3
+_FORMAT = 4
 
 _SCHEMA = """
 CREATE TABLE facts(content TEXT NOT NULL);
@@ -34,9 +34,7 @@ CREATE TABLE actions(row INTEGER, kind INTEGER, ts INTEGER NOT NULL, seen INTEGE
 CREATE INDEX actions_seen ON actions(seen);
 CREATE TABLE late(ts INTEGER, row INTEGER, PRIMARY KEY(ts, row)) WITHOUT ROWID;
 CREATE TABLE waiting(  -- actions that came without their click
-  seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL,
-  amount REAL NOT NULL,
-  joined INTEGER         -- the start of the interval in which it came
+  seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL, amount REAL NOT NULL
 );
 CREATE TABLE payments(  -- conversions and refunds of clicks
   row INTEGER, seen INTEGER, ts INTEGER, refund INTEGER, amount REAL, PRIMARY KEY(row, seen, ts, refund, amount)

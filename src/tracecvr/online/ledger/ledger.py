@@ -4,9 +4,9 @@ It is a table that grows by an interval at a time and forgets, at its other end,
 keep their numbers. How much is open does not matter to memory or to the time of a tick: clicks are in blocks that never
 change, actions in a table (`open_clicks`), and an action finds its click by the event log, which has an index of ids.
 
-`commit` lets the database be whole as of an interval, and `restore` goes on from there: it takes back what is newer
-than the version that learning goes on from, and reads from the log what is missing. If the database is missing, damaged
-or another store's, or if something was erased, the ledger is built anew from the log, and is the same ledger.
+`commit` lets the database be whole as of an interval, and `restore` goes on from there: it reads from the log what has
+come since. If the database is missing, damaged, newer than the version that learning goes on from or another store's,
+or if something was erased, the ledger is built anew from the log, and is the same ledger.
 """
 
 from __future__ import annotations
@@ -38,10 +38,6 @@ BAD_VALUES = "bad_values."
 MATURE = 24
 """Intervals for which clicks are kept after their labels have become final: by them a tick is judged."""
 
-_ALWAYS = -(1 << 62)
-SPARE = 48
-"""Intervals for which rows stay in the files after they are over, so that as many can be taken back."""
-
 
 def memory_of(grid: Grid, events: int) -> int:
     """How many seconds a ledger keeps clicks, if their events take so long. Answers are asked for whole intervals."""
@@ -66,15 +62,13 @@ class Ledger(TableSource):
         self.counts: Counter[str] = Counter()
         self.done = self.first_row = self.erasures = 0
         """How many intervals of the stream are in it, what its first row is called, and erasures that it knows of."""
-        self.whole_since = _ALWAYS
-        """Of clicks that became known since then, everything is here."""
         self._base, self._base_rows, self._in_base = base, 0, BaseClicks(base, grid.split, memory)
         schema = base.schema
         self.files = OpenClicks(folder, len(schema.features), len(schema.actions))
+        self._erased = cast("npt.NDArray[np.bool_]", self.files.column("erased"))
+        self.table = self._view()
         if folder is None:
             self.begin()
-        else:
-            self._look()
 
     def begin(self) -> None:
         """Be the ledger of a stream that starts."""
@@ -97,17 +91,16 @@ class Ledger(TableSource):
         rows = self.log.between(start, end)
         fresh = self._add(self._select_fresh([row for row in rows if row[0] == CLICK]), self.log.answers(start, end))
         actions = [KnownAction(r[3], r[2], r[0], r[1], amount_of(r[4])) for r in rows if r[0] > CLICK]
-        waited = [KnownAction(*row) for row in self.files.join_waiting(fresh, start - self.grid.d_max, start)]
+        waited = self.files.take_waiting(fresh)
         self._join(actions + waited)
-        # Those whose click has not come in d_max are given up.
-        self.counts["orphans"] += self.files.still_waiting(start - self.grid.d_max, end - self.grid.d_max)
+        self.counts["orphans"] += self.files.give_up(end - self.grid.d_max)  # their clicks have not come in d_max
         self.done += 1
         self._drop(end - self.memory)
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
         now = self.grid.bounds(self.done)[0]
-        if self.files.still_waiting(now - self.grid.d_max, NEVER):  # their time runs out with each interval
+        if self.files.count_waiting():  # their time runs out with each interval
             return
         known = self.log.next_known(now)
         until = closed if known is None else min(closed, self.grid.number(known))
@@ -130,8 +123,8 @@ class Ledger(TableSource):
 
     def commit(self) -> None:
         """Let the files be this ledger, whatever happens from now on."""
-        facts = {"first_row": self.first_row, "base_rows": self._base_rows, "whole_since": self.whole_since}
-        self.files.commit(facts | {"done": self.done, "erasures": self.erasures, "identity": self._identity()})
+        facts = {"first_row": self.first_row, "base_rows": self._base_rows, "identity": self._identity()}
+        self.files.commit(facts | {"done": self.done, "erasures": self.erasures})
 
     def close(self) -> None:
         """What was not committed is gone."""
@@ -159,17 +152,10 @@ class Ledger(TableSource):
     def _open(self, done: int) -> bool:
         """Become the ledger of so many intervals, if the database has what that takes."""
         content = self.files.read()
-        if content is None or content["identity"] != self._identity():
+        if content is None or content["identity"] != self._identity() or content["done"] > done:
             return False
         self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
-        self.erasures, self.whole_since = content["erasures"], content["whole_since"]
-        self._look()
-        if self.done > done:
-            time = self.grid.bounds(done)[0]
-            if self.whole_since > time - self.memory:
-                return False
-            self.files.truncate(time)
-            self.done = done
+        self.erasures = content["erasures"]
         while self.done < done:
             self.advance()
         return True
@@ -244,13 +230,11 @@ class Ledger(TableSource):
         end = self._in_base.end
         begin = end if first else self._in_base.first
         self.files.clear()
-        self.whole_since = self.grid.bounds(first)[0] + self.grid.d_max if first else _ALWAYS
         self.erasures = self.log.facts().get("erasures", 0)
         self.first_row, self.done, self._base_rows = begin, first, end - begin
         for start in range(begin, end, ROWS):
             self._take_over(slice(start, min(start + ROWS, end)))
             self.files.flush()
-        self._look()
 
     def _take_over(self, part: slice) -> None:
         """Append clicks of the base."""
@@ -274,12 +258,11 @@ class Ledger(TableSource):
             turned = zip(number[row].tolist(), at.tolist(), which.tolist(), strict=True)
             self.files.pay((r, Payment(s, s, w % 2 == 0, UNKNOWN)) for r, s, w in turned)
 
-    def _look(self) -> None:
-        """The columns, which tell what they hold now."""
+    def _view(self) -> ClickTable:
+        """The database as a table. Its columns tell what they hold now."""
         names = (*self.files.layout, "action_ts", "known_ts", "refund_ts")
         columns: dict[str, Any] = {name: self.files.column(name) for name in names}
-        self._erased = cast("npt.NDArray[np.bool_]", columns["erased"])
-        self.table = ClickTable(
+        return ClickTable(
             x=columns["x"],
             click_ts=columns["click_ts"],
             click_id=columns["click_id"],
@@ -388,11 +371,9 @@ class Ledger(TableSource):
         return number
 
     def _drop(self, before: int) -> None:
-        """Forget clicks that became known before a time, and actions that nobody asks about any more."""
-        spare = SPARE * self.grid.interval if self.files.folder is not None else 0
+        """Forget clicks that became known before a time."""
         first = self.files.first
-        self.whole_since = max(self.whole_since, before - spare)
-        self.files.drop(before - spare, self.grid.bounds(self.done)[0] - self.grid.d_max - spare)
+        self.files.drop(before)
         self.first_row += self.files.first - first
 
 

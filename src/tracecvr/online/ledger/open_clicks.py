@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tracecvr.data.table import NEVER, TURNS, Ints
 from tracecvr.online.ledger.database import Block, DamagedLedgerError, LedgerDatabase
-from tracecvr.online.ledger.payments import Payment
+from tracecvr.online.ledger.payments import KnownAction, Payment
 from tracecvr.online.log.page_checksums import digest
 
 Array = npt.NDArray[Any]
@@ -174,20 +174,8 @@ class OpenClicks(LedgerDatabase):
                 number[asked] = np.maximum(number[asked], rows[place])
         return number
 
-    def truncate(self, time: int) -> None:
-        """Take back what became known since a time, with which an interval starts."""
-        end = self.search(time)
-        with self._errors():
-            self._delete([block for block in self.blocks if block.first >= end])
-            for table in ("actions", "payments", "waiting"):
-                self._run(f"DELETE FROM {table} WHERE seen >= ?", (time,))
-            self._run("DELETE FROM late WHERE row >= ?", (end,))
-            self._run("UPDATE waiting SET joined = NULL WHERE joined >= ?", (time,))
-        self._asked = None
-
-    def drop(self, before: int, waiting: int) -> None:
-        """Forget clicks that became known before a time, and actions that waited since before another. The last block
-        stays: numbers go on from it."""
+    def drop(self, before: int) -> None:
+        """Forget clicks that became known before a time. The last block stays: numbers go on from it."""
         over = [block for block in self.blocks[:-1] if block.until < before]
         with self._errors():
             self._delete(over)
@@ -195,7 +183,6 @@ class OpenClicks(LedgerDatabase):
                 end = over[-1].first + over[-1].size
                 for table in ("actions", "payments", "late"):
                     self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
-            self._run("DELETE FROM waiting WHERE seen < ?", (waiting,))
 
     def _delete(self, blocks: list[Block]) -> None:
         for block in blocks:
@@ -283,30 +270,28 @@ class OpenClicks(LedgerDatabase):
 
     # Actions that wait for their click.
 
-    def wait(self, actions: Iterable[tuple[int, int, int, int, float]]) -> None:
-        """Keep actions, as (seen, ts, kind, click, amount), until their click comes."""
+    def wait(self, actions: Iterable[KnownAction]) -> None:
+        """Keep actions until their click comes."""
         with self._errors():
-            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, ?, NULL)", list(actions))
+            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", list(actions))
 
-    def join_waiting(self, clicks: Ints, since: int, start: int) -> list[tuple[int, int, int, int, float]]:
-        """Actions that have waited since a time, or less long, for clicks that came in an interval."""
-        condition = "joined IS NULL AND seen >= ? AND click IN (SELECT value FROM json_each(?))"
-        values = since, json.dumps(clicks.tolist())
-        if not self.still_waiting(since, NEVER):
+    def take_waiting(self, clicks: Ints) -> list[KnownAction]:
+        """Actions that have waited for clicks which have come."""
+        if not self.count_waiting():
             return []
+        query = """DELETE FROM waiting WHERE click IN (SELECT value FROM json_each(?))
+          RETURNING seen, ts, kind, click, amount"""
         with self._errors():
-            waited = self._run(
-                f"SELECT seen, ts, kind, click, amount FROM waiting WHERE {condition} ORDER BY rowid", values
-            )
-            rows: list[tuple[int, int, int, int, float]] = waited.fetchall()
-            self._run(f"UPDATE waiting SET joined = ? WHERE {condition}", (start, *values))
-        return rows
+            return [KnownAction(*row) for row in self._run(query, (json.dumps(clicks.tolist()),))]
 
-    def still_waiting(self, since: int, until: int) -> int:
-        """How many became known in a range of time and have no click yet."""
-        query = "SELECT count(*) FROM waiting WHERE seen >= ? AND seen < ? AND joined IS NULL"
+    def give_up(self, before: int) -> int:
+        """Forget those that became known before a time; how many there were."""
         with self._errors():
-            return int(self._run(query, (since, until)).get)
+            return len(self._run("DELETE FROM waiting WHERE seen < ? RETURNING 1", (before,)).fetchall())
+
+    def count_waiting(self) -> int:
+        with self._errors():
+            return int(self._run("SELECT count(*) FROM waiting").get)
 
 
 class Column:
