@@ -29,7 +29,7 @@ from tracecvr.online.learner.archive import compact, erase
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Challenger, Parts, challengers, create, drop, find_challenger
+from tracecvr.online.store.challenge import Challenger, challengers, choose_parts, create, drop, find_challenger
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.status import status_of
@@ -46,8 +46,8 @@ def finish(store: Store) -> None:
     store.log().close_until(5 * DAY)
 
 
-def small(method: str = "vanilla", **options: Any) -> Parts:
-    return Parts(registry.get("method", method)(**SMALL | options), (), StreamLearning())
+def small(method: str = "vanilla", **options: Any) -> tuple[Any, ...]:
+    return (registry.get("method", method)(**SMALL | options), (), StreamLearning())
 
 
 def learn_all(store: Store) -> list[ModelTick]:
@@ -114,8 +114,8 @@ def test_it_goes_on_from_the_stores_own_model(made: Made) -> None:
     send(store, EVENTS[:QUARTER])
     learn_all(store)
     start = newest(store)
-    twin = create(store, "twin", Parts.of(store, None, (), {}), "champion")
-    faster = create(store, "faster", Parts.of(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
+    twin = create(store, "twin", choose_parts(store, None, (), {}), "champion")
+    faster = create(store, "faster", choose_parts(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
     send(store, EVENTS[QUARTER:])
     finish(store)
     learn_all(store)
@@ -130,7 +130,7 @@ def test_it_goes_on_from_the_stores_own_model(made: Made) -> None:
     learn_all(store)
     assert newest(faster)["sha256"] == before, "from the state that it started from"
     with pytest.raises(UserError, match="its nets or its optimiser differ; start it with --warm history"):
-        create(store, "large", Parts.of(store, None, (), {"hidden": "9,9"}), "champion")
+        create(store, "large", choose_parts(store, None, (), {"hidden": "9,9"}), "champion")
 
 
 # What is compared.
@@ -168,7 +168,7 @@ def test_a_challenger_that_is_worse_by_a_hundredth_is_told_apart_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = small_store(tmp_path / "store", intervals=66, hourly=200, method=Vanilla)
-    create(store, "worse", Parts.of(store, None, (), {}))
+    create(store, "worse", choose_parts(store, None, (), {}))
     monkeypatch.setattr(Challenger, "engine", off)
     log = store.log()
     log.append([store.reader.read(event) for event in small_events(66, hourly=200)])
@@ -225,7 +225,7 @@ def test_ended_at_any_moment_it_goes_on_to_the_same_bytes(made: Made, tmp_path: 
     send(store, EVENTS[:HALF])
     learn_all(store)
     create(store, "other", small("fnw"), seed=3)
-    create(store, "warm", Parts.of(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
+    create(store, "warm", choose_parts(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
     calm = Store.open(shutil.copytree(store.folder, tmp_path / "calm"))
     for one in (store, calm):
         send(one, EVENTS[HALF:])

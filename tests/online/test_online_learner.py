@@ -26,7 +26,6 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import probability
 from tracecvr.data import prepared
-from tracecvr.data.table import NEVER
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.dataset_events import events_of
@@ -171,7 +170,7 @@ def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
         done = learner.ledger.done - 1  # of the older version that is kept
         oldest = min(row.seen for row in store.log().since(0, 10**6))
         assert oldest >= store.grid.bounds(done - 1)[0] - learner.ledger.memory - store.grid.interval
-        assert learner.ledger.files.still_waiting(0, NEVER) > 2
+        assert learner.ledger.files.count_waiting() > 2
     shutil.rmtree(store.folder / "ledger")
     send(store, events[half:])
     finish(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,13 +68,17 @@ def store_at(folder: Path, check: bool = True) -> LiveStore:
     return Store.open(folder, check)
 
 
-def flatten(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and values of nested facts, lists left out."""
+def print_facts(content: dict[str, Any], as_json: bool) -> None:
+    """Print nested facts: as JSON, or a line for each, lists left out."""
+    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(_flatten(content)))
+
+
+def _flatten(content: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in content.items():
         if isinstance(value, dict):
-            yield from flatten(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         elif not isinstance(value, list):
-            yield f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else value
+            yield f"{prefix}{name}: {value:.4g}" if isinstance(value, float) else f"{prefix}{name}: {value}"
 
 
 def time_of(store: LiveStore, text: str, option: str) -> int:

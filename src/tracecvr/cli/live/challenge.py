@@ -10,7 +10,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import AsJson, Store, store_at
-from tracecvr.cli.live.create import refuse_file
+from tracecvr.cli.live.create import refuse_files
 
 app = typer.Typer(help="Challengers of a live model: list them, give them a share, drop them.", no_args_is_help=True)
 
@@ -54,14 +54,13 @@ def challenge(
     from tracecvr.online.challengers.learners import ChallengerLearner
     from tracecvr.online.learner.learner import open_learner
     from tracecvr.online.store import traffic
-    from tracecvr.online.store.challenge import WARM, Parts, create
+    from tracecvr.online.store.challenge import WARM, choose_parts, create
 
     opened_store = store_at(store)
-    for kind, given in (("method", method), *(("plugin", given) for given in plugin or ())):
-        refuse_file(kind, given or "")
+    refuse_files(method or "", plugin or [])
     _check_column(opened_store, by)
     traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
-    chosen = Parts.of(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
+    chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
     made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed, keep)
     if promote_if_better:
         traffic.set_rule(opened_store.folder, name, True)

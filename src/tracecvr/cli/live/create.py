@@ -92,19 +92,19 @@ def init(
         make_of_run(store, model, source, chosen, times)
         return
     data = dataset_named(data, source, schema)
-    for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
-        refuse_file(kind, name)
+    refuse_files(method, plugin or [])
     options = config.pairs(settings or [], "--set")
     log = (data, source, with_schema(data_set, schema))
     _say_made(Store.from_log(store, *log, method, plugin or (), options, chosen, times))
 
 
-def refuse_file(kind: str, name: str) -> None:
+def refuse_files(method: str, plugins: list[str]) -> None:
     """A store must not name a file with code: opening it would execute the file."""
     from tracecvr.base.registry import as_entry_point
 
-    if name.endswith(".py"):
-        raise UserError(f"--{kind} {name}: a live model cannot be made of a file; {as_entry_point(kind)}")
+    for kind, name in (("method", method), *(("plugin", name) for name in plugins)):
+        if name.endswith(".py"):
+            raise UserError(f"--{kind} {name}: a live model cannot be made of a file; {as_entry_point(kind)}")
 
 
 def _refuse_beside_model(context: typer.Context) -> None:

@@ -23,10 +23,10 @@ from tracecvr.cli.live.arguments import (
     SchemaFile,
     Source,
     Store,
-    flatten,
+    dataset_named,
+    print_facts,
     store_at,
     time_of,
-    unnamed_log,
     with_schema,
 )
 from tracecvr.cli.live.aside import say_future
@@ -161,8 +161,7 @@ def status(store: Store, as_json: AsJson = False) -> None:
     """What was accepted, how far the learner is, and how well it predicts."""
     from tracecvr.online.upkeep.status import status_of
 
-    content = status_of(store_at(store))
-    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flatten(content)))
+    print_facts(status_of(store_at(store)), as_json)
 
 
 def table(
@@ -234,19 +233,17 @@ def events(
     """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
     text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
-    from tracecvr.base.registry import Given
-    from tracecvr.data.prepared import dataset_name
-    from tracecvr.online.dataset_events import events_of, log_of
+    from tracecvr.online.dataset_events import events_of, find_log, find_log_of_run
     from tracecvr.online.log.times import Times
 
     settings = with_schema(data_set, schema)
-    if data is None and schema is not None:
-        data = "logs"
-    if model is not None and (data or source or settings):
+    if model is None:
+        dataset, source = find_log(dataset_named(data, source, schema), source, settings)
+        first = dataset.split
+    elif data or source or settings:
         raise UserError("--model names a run, which knows its log: leave out --data, --source and the like")
-    if model is None and data is None and dataset_name(source) is None:
-        raise UserError(unnamed_log(source))
-    dataset, source, first = log_of(None if data is None else Given(data), source, settings, model)
+    else:
+        dataset, source, first = find_log_of_run(model)
     if start is not None:
         first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)

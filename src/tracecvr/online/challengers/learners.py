@@ -136,33 +136,31 @@ class Learners:
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
         self.store, self._progress = store, progress
-        self._all = ExitStack()
+        self._own = ExitStack()
         self._running: dict[str, _Running] = {}
         self._tried: dict[str, float] = {}
 
     def __enter__(self) -> Learners:
-        self.own = self._all.enter_context(open_learner(self.store, self._progress))
+        self.own = self._own.enter_context(open_learner(self.store, self._progress))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        for running in self._running.values():
-            running.holds.close()
-        self._all.close()
+        for name in list(self._running):
+            self._stop(name)
+        self._own.close()
 
     def follow(self, poll: float = 1.0) -> Iterator[ModelTick]:
         """Tick after tick, for ever."""
         while True:
-            ticks = list(self.round())
-            yield from ticks
-            if not ticks:
-                time.sleep(poll)
+            yield from self.all()
+            time.sleep(poll)
 
     def all(self) -> Iterator[ModelTick]:
         """Everything that is closed, by all of them."""
-        while ticks := list(self.round()):
+        while ticks := list(self._round()):
             yield from ticks
 
-    def round(self) -> Iterator[ModelTick]:
+    def _round(self) -> Iterator[ModelTick]:
         """What the store's own learner has to learn; else one interval for each challenger."""
         if (tick := self.own.tick()) is not None:
             yield ModelTick(None, tick)
@@ -180,7 +178,7 @@ class Learners:
             except UserError as error:
                 self._note(name, error)
         for name in set(self._running) - {challenger.name for challenger in known}:
-            self._running.pop(name).holds.close()
+            self._stop(name)
         return known
 
     def _tick(self, challenger: Challenger) -> Tick | None:
@@ -205,17 +203,19 @@ class Learners:
         made = facts.st_ino, facts.st_mtime_ns
         running = self._running.get(challenger.name)
         if running is None or running.made != made:
-            if running is not None:
-                self._running.pop(challenger.name).holds.close()
+            self._stop(challenger.name)
             holds = ExitStack()
             learner = holds.enter_context(open_learner(challenger, self._progress, ChallengerLearner))
             running = self._running[challenger.name] = _Running(made, learner, holds)
         return running.learner
 
+    def _stop(self, name: str) -> None:
+        if (running := self._running.pop(name, None)) is not None:
+            running.holds.close()
+
     def _report_failure(self, challenger: Challenger, error: Exception) -> None:
         """Try again later, from the newest whole version."""
-        if (running := self._running.pop(challenger.name, None)) is not None:
-            running.holds.close()
+        self._stop(challenger.name)
         if challenger.home.exists():  # else it was dropped
             with suppress(OSError, UserError):
                 challenger.note_problem(self._note(challenger.name, error))

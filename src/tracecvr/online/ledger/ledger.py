@@ -12,7 +12,7 @@ or if something was erased, the ledger is built anew from the log, and is the sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -26,7 +26,7 @@ from tracecvr.online.ledger.base_clicks import BaseClicks
 from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
-from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK, Reader, amount_of
 from tracecvr.online.log.grid import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
@@ -89,8 +89,8 @@ class Ledger(TableSource):
         """Take in the next interval."""
         start, end = self.grid.bounds(self.done)
         rows = self.log.between(start, end)
-        fresh = self._add(self._select_fresh([row for row in rows if row[0] == CLICK]), self.log.answers(start, end))
-        actions = [KnownAction(r[3], r[2], r[0], r[1], amount_of(r[4])) for r in rows if r[0] > CLICK]
+        fresh = self._add(self._select_fresh([row for row in rows if row.kind == CLICK]))
+        actions = [KnownAction(r.seen, r.ts, r.kind, r.click, amount_of(r.body)) for r in rows if r.kind > CLICK]
         waited = self.files.take_waiting(fresh)
         self._join(actions + waited)
         self.counts["orphans"] += self.files.give_up(end - self.grid.d_max)  # their clicks have not come in d_max
@@ -273,36 +273,34 @@ class Ledger(TableSource):
             late_arrival_ts=columns["arrival_ts"],
         )
 
-    def _select_fresh(self, clicks: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def _select_fresh(self, clicks: Sequence[Accepted]) -> list[Accepted]:
         """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base
         has get none. The log has each click once."""
-        inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]
+        inside = [row for row in clicks if row.seen - row.ts <= self.grid.d_max]
         end = self.grid.bounds(self.done)[1]
-        known = self._in_base.rows_of(np.array([click for _, click, *_ in inside], np.int64), end)
-        fresh = [row for row, old in zip(inside, known.tolist(), strict=True) if old < 0 or row[4] is None]
+        known = self._in_base.rows_of(np.array([row.click for row in inside], np.int64), end)
+        fresh = [row for row, old in zip(inside, known.tolist(), strict=True) if old < 0 or row.body is None]
         self.counts["repeated_clicks"] += len(inside) - len(fresh)
         return fresh
 
-    def _add(self, fresh: Sequence[tuple[Any, ...]], answers: Iterable[tuple[int, float, int]]) -> Ints:
+    def _add(self, fresh: Sequence[Accepted]) -> Ints:
         """Append clicks, sorted as they are; returns the ids of those that are not erased."""
         if not fresh:
             return np.empty(0, np.int64)
-        _, click, ts, seen, bodies = zip(*fresh, strict=True)
-        erased = np.array([body is None for body in bodies])
+        erased = np.array([row.body is None for row in fresh])
         x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
-        x[~erased], unreadable = self.reader.encode_and_count([body for body in bodies if body is not None])
+        x[~erased], unreadable = self.reader.encode_and_count([row.body for row in fresh if row.body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
-        answered = {click: (score, version) for click, score, version in answers}
-        ids, times, came = np.array((click, ts, seen), np.int64)
-        served = [answered.get(number, (np.nan, -1)) for number in click]
+        ids, times, came = np.array([(row.click, row.ts, row.seen) for row in fresh], np.int64).T
+        score, version = zip(*(row.answer_for(self.log.model) for row in fresh), strict=True)
         block = {
             "x": x,
             "click_ts": times,
             "click_id": ids,
             "arrival_ts": came,
             "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
-            "score": np.array([score for score, _ in served], np.float32),
-            "version": np.array([version for _, version in served], np.int64),
+            "score": np.array(score, np.float32),
+            "version": np.array(version, np.int64),
         }
         number = self.files.append(block)
         self.files.note_late(times[times != came], number[times != came])

@@ -62,11 +62,6 @@ class Times:
             return self.iso(seconds) or seconds
         return (self.origin + seconds) * (1000 if self.unit == "unix-ms" else 1)
 
-    @property
-    def readable(self) -> int | str:
-        """Some time that `read` takes."""
-        return self.show(0 if self.origin is None else max(0, FIRST - self.origin))
-
     def facts(self, seconds: int) -> dict[str, Any]:
         """What a client has to know: the unit, the origin, and one moment as an example."""
         return {
