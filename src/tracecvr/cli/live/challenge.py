@@ -44,7 +44,6 @@ def challenge(
         bool, typer.Option("--promote-if-better", help="Promote it automatically once it is significantly better.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
-    keep: Annotated[int | None, typer.Option(min=2, help="Versions to keep; by default as many as the store.")] = None,
 ) -> None:
     """Let another model learn from the same log, and compare it with the store's own. What serves stays as it is."""
     from rich.console import Console
@@ -61,7 +60,7 @@ def challenge(
     _check_column(opened_store, by)
     traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
     chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
-    made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed, keep)
+    made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed)
     if promote_if_better:
         traffic.set_rule(opened_store.folder, name, True)
     with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
@@ -84,10 +83,10 @@ def list_challengers(store: Store, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     for name, facts in rows.items():
-        typer.echo(f"{name}: {_in_words(facts)}")
+        typer.echo(f"{name}: {_describe(facts)}")
 
 
-def _in_words(facts: dict[str, Any]) -> str:
+def _describe(facts: dict[str, Any]) -> str:
     if facts.get("problem"):
         return f"PROBLEM: {facts['problem']}"
     words = [facts["method"], f"{facts['learnt']:,} intervals learnt"]

@@ -208,7 +208,7 @@ class Learner:
         self.log.record(number, content, self.store.model)
 
     def _restore(self, manifest: dict[str, Any]) -> None:
-        self.versions.load(self.engine, manifest)
+        self.versions.restore(self.engine, manifest)
         self.ledger.restore(manifest["intervals"], manifest["rows"], manifest["counts"])
         end = self.store.grid.bounds(manifest["intervals"])[0]
         self._apply_erasures()

@@ -40,8 +40,10 @@ class ScoreSums:
     happened: Floats = field(default_factory=lambda: np.zeros(_RELIABILITY))
     nll: float = 0.0
 
-    def add(self, log_odds: Scores, label: Labels) -> None:
-        s = np.asarray(log_odds, np.float64)
+    def add(self, log_odds: Scores, label: Labels) -> ScoreSums:
+        """Add clicks; those that were not scored have NaN, and do not count."""
+        scored = ~np.isnan(log_odds)
+        s, label = np.asarray(log_odds, np.float64)[scored], label[scored]
         p, where = probability(s), np.searchsorted(_EDGES, s)
         self.positive += np.bincount(where[label], minlength=len(self.positive))
         self.negative += np.bincount(where[~label], minlength=len(self.negative))
@@ -49,11 +51,7 @@ class ScoreSums:
         self.predicted += predicted
         self.happened += happened
         self.nll += float(nll(s, label).sum())
-
-    def add_scored(self, log_odds: Scores, label: Labels) -> None:
-        """Add those that were scored; others have NaN."""
-        scored = ~np.isnan(log_odds)
-        self.add(log_odds[scored], label[scored])
+        return self
 
     def summary(self) -> dict[str, float | None]:
         """AUC, NLL, ECE, PCOC and the rate; None where there is nothing to tell them from."""
@@ -100,14 +98,16 @@ class LiveMetrics:
 
     def add(self, prequential: Scores, as_served: Scores, label: Labels, delay: npt.NDArray[np.int64]) -> None:
         """Clicks whose labels have become final; those that were not scored have NaN as their score."""
-        for sums, log_odds in ((self.prequential, prequential), (self.as_served, as_served)):
-            sums.add_scored(log_odds, label)
+        self.prequential.add(prequential, label)
+        self.as_served.add(as_served, label)
         self.delays += np.searchsorted(np.sort(delay[label]), ages(self.d_max), side="right")
 
     def curve(self) -> dict[str, list[float]]:
         """The delay curve: age in seconds, share of labels known."""
-        shares = self._curve().tolist() if self.delays[-1] else []
-        return {"age_s": [0.0, *ages(self.d_max).tolist()] if shares else [], "share": shares}
+        if not self.delays[-1]:
+            return {"age_s": [], "share": []}
+        shares = self.delays / self.delays[-1]
+        return {"age_s": [0.0, *ages(self.d_max).tolist()], "share": [0.0, *shares.tolist()]}
 
     def state(self) -> dict[str, Any]:
         return {
@@ -127,27 +127,20 @@ class LiveMetrics:
         """Both figures of mature clicks."""
         return {"as_served": self.as_served.summary(), "prequential": self.prequential.summary()}
 
-    def _curve(self) -> Floats:
-        return np.concatenate([[0.0], self.delays / self.delays[-1]])
-
 
 def sum_up_window(prequential: Scores, as_served: Scores, label: Labels) -> dict[str, Any]:
     """Both figures of the clicks whose labels became final in the last intervals alone: these show drift, which sums
     over all of the past hide."""
-    sums = {"as_served": ScoreSums(), "prequential": ScoreSums()}
-    sums["as_served"].add_scored(as_served, label)
-    sums["prequential"].add_scored(prequential, label)
-    return {name: one.summary() for name, one in sums.items()}
+    scores = {"as_served": as_served, "prequential": prequential}
+    return {name: ScoreSums().add(log_odds, label).summary() for name, log_odds in scores.items()}
 
 
 def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) -> dict[str, dict[str, float | None]]:
     """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
-    summaries = {}
-    for number in np.unique(version[version >= 0]).tolist():
-        sums, ours = ScoreSums(), version == number
-        sums.add(log_odds[ours], label[ours])
-        summaries[str(number)] = sums.summary()
-    return summaries
+    return {
+        str(number): ScoreSums().add(log_odds[version == number], label[version == number]).summary()
+        for number in np.unique(version[version >= 0]).tolist()
+    }
 
 
 def recent_rates(

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracecvr.data.table import NEVER, TURNS, Ints
-from tracecvr.online.ledger.database import Block, DamagedLedgerError, LedgerDatabase
+from tracecvr.online.ledger.database import DamagedLedgerError, LedgerDatabase
 from tracecvr.online.ledger.payments import KnownAction, Payment
 from tracecvr.online.log.page_checksums import digest
 
@@ -33,6 +33,15 @@ _CACHED = 16 << 20
 _DENSE = 8
 """If so many rows of a range are asked for, one in so many at least, actions of the whole range are read."""
 _MOST_COLUMNS = 16
+
+
+class Block(NamedTuple):
+    """Clicks `first` to `first + size`, and when the first and the last of them became known."""
+
+    first: int
+    size: int
+    since: int
+    until: int
 
 
 class Known(NamedTuple):
@@ -58,17 +67,30 @@ class OpenClicks(LedgerDatabase):
             "erased": ("?", 0),
         }
         super().__init__(folder)
+        self._forget()
+
+    def close(self) -> None:
+        super().close()
+        self._forget()
+
+    def _read(self) -> dict[str, Any] | None:
+        content = super()._read()
+        if content is not None:
+            self._set_blocks([Block(*row) for row in self._run("SELECT * FROM blocks ORDER BY first")])
+        return content
+
+    def _forget(self) -> None:
+        self._cache: OrderedDict[int, Array] = OrderedDict()
+        self._cached = 0
+        self._asked: tuple[Ints, Known] | None = None
+        self._set_blocks([])
 
     def _set_blocks(self, blocks: Sequence[Block]) -> None:
-        super()._set_blocks(blocks)
+        self.blocks = blocks
         self.first = blocks[0].first if blocks else 0
         self.end = blocks[-1].first + blocks[-1].size if blocks else 0
         self._firsts = np.array([block.first for block in blocks], np.int64)
         self._untils = np.array([block.until for block in blocks], np.int64)
-        if not blocks:
-            self._cache: OrderedDict[int, Array] = OrderedDict()
-            self._cached = 0
-            self._asked: tuple[Ints, Known] | None = None
 
     def wrong(self) -> list[str]:
         """What is not as it was written. Reads everything."""

@@ -117,9 +117,7 @@ def find_challenger(store: Store, name: str) -> Challenger:
     return Challenger(store.folder, store.content | {"code": {}} | recorded | {"settings": settings}, name)
 
 
-def create(
-    store: Store, name: str, chosen: Parts, warm: str = "history", seed: int | None = None, keep: int | None = None
-) -> Challenger:
+def create(store: Store, name: str, chosen: Parts, warm: str = "history", seed: int | None = None) -> Challenger:
     """A new challenger. It starts from the store's warm-up and then learns the whole log (`history`), or goes on from
     the newest version of the store's own model (`champion`)."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
@@ -127,10 +125,9 @@ def create(
     home = store.folder / FOLDER / name
     if home.exists():
         raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr challengers drop`")
-    own = store.settings
-    settings = {"seed": own.seed if seed is None else seed, "keep": own.keep if keep is None else keep}
+    seed = store.settings.seed if seed is None else seed
     method, plugins, stream = chosen
-    engine = Engine(method, store.schema, settings["seed"], plugins, stream=stream)
+    engine = Engine(method, store.schema, seed, plugins, stream=stream)
     state, taken = _take_over(store, name, engine) if warm == "champion" else (None, None)
     with atomic_directory(home) as made:
         made.chmod(0o700)
@@ -142,7 +139,7 @@ def create(
         content = {
             "format": _FORMAT,
             **parts_record(*chosen),
-            "settings": settings,
+            "settings": {"seed": seed},
             "since": _next_interval(store),
             "taken_over": None if taken is None else asdict(taken),
             "tracecvr": version("tracecvr"),
@@ -158,14 +155,14 @@ def _take_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver
     if newest is None:
         raise UserError("the store has no version yet: `tracecvr tick` makes one; or start with --warm history")
     try:
-        store.versions.load(engine, newest)
+        store.versions.restore(engine, newest)
     except (KeyError, RuntimeError, UserError):
         raise UserError(
             f"{name!r} cannot continue the store's model: its nets or its optimiser differ; start it with "
             "--warm history"
         ) from None
     taken = TakenOver(newest["intervals"], newest["rows"], newest["counts"], newest["sha256"])
-    return store.versions.checkpoints.state(newest), taken
+    return store.versions.state(newest), taken
 
 
 def _next_interval(store: Store) -> int:

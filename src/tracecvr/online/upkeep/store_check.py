@@ -85,7 +85,7 @@ def _versions(store: Store) -> Finding:
     names = {f"{m['intervals']:09d}" for m in listed}
     unreadable = sorted(path.stem for path in (store.home / "models").glob("*.json") if path.stem not in names)
     wrong = [f"version {int(name)} has no whole manifest or no state" for name in unreadable if name.isdecimal()]
-    wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.checkpoints.whole(m)]
+    wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.whole(m)]
     wrong += _elsewhere(store, listed)
     if listed and versions.serving() is None:
         wrong.append("none of them can serve")
