@@ -23,9 +23,10 @@ from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
-from tracecvr.online.challengers.learners import ChallengerLearner, Learners, ModelTick
+from tracecvr.online.challengers.learners import ChallengerLearner, Learners
 from tracecvr.online.challengers.promotion import promote_challenger, promote_own, rollback
 from tracecvr.online.learner.archive import compact, erase
+from tracecvr.online.learner.learner import Tick
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
@@ -50,7 +51,7 @@ def small(method: str = "vanilla", **options: Any) -> tuple[Any, ...]:
     return (registry.get("method", method)(**SMALL | options), (), StreamLearning())
 
 
-def learn_all(store: Store) -> list[ModelTick]:
+def learn_all(store: Store) -> list[Tick]:
     with Learners(store) as learners:
         return list(learners.all())
 

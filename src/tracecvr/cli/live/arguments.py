@@ -35,7 +35,7 @@ def with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
     return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
 
 
-def dataset_named(data: str | None, source: Path | None, schema: Path | None = None) -> str:
+def name_dataset(data: str | None, source: Path | None, schema: Path | None = None) -> str:
     """The dataset: as given, or that of a prepared log or a schema. Only a given name may be a file."""
     from tracecvr.base.registry import Given
     from tracecvr.data.prepared import dataset_name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, dataset_named, with_schema
+from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, name_dataset, with_schema
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def init(
         _refuse_beside_model(context)
         make_of_run(store, model, source, chosen, times)
         return
-    data = dataset_named(data, source, schema)
+    data = name_dataset(data, source, schema)
     refuse_files(method, plugin or [])
     options = config.pairs(settings or [], "--set")
     log = (data, source, with_schema(data_set, schema))

@@ -23,7 +23,7 @@ from tracecvr.cli.live.arguments import (
     SchemaFile,
     Source,
     Store,
-    dataset_named,
+    name_dataset,
     print_facts,
     store_at,
     time_of,
@@ -101,8 +101,8 @@ def tick(
     if to is not None:
         opened_store.log().close_until(time_of(opened_store, to, "--to"))
     with Learners(opened_store) as learners:
-        for model, done in learners.all():
-            _say(done, model)
+        for done in learners.all():
+            _say(done)
 
 
 def learn(
@@ -116,17 +116,17 @@ def learn(
     from tracecvr.online.challengers.learners import Learners
 
     with _report() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
-        for model, done in learners.follow(poll):
-            _say(done, model)
+        for done in learners.follow(poll):
+            _say(done)
 
 
-def _say(done: Tick, model: str | None) -> None:
+def _say(done: Tick) -> None:
     word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
     which = f"interval {done.number}"
     if done.intervals > 1:
         which = f"intervals {done.number - done.intervals + 1} to {done.number}"
-    if model is not None:
-        which = f"{model}: {which}"
+    if done.model is not None:
+        which = f"{done.model}: {which}"
     typer.echo(f"{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
 
 
@@ -238,7 +238,7 @@ def events(
 
     settings = with_schema(data_set, schema)
     if model is None:
-        dataset, source = find_log(dataset_named(data, source, schema), source, settings)
+        dataset, source = find_log(name_dataset(data, source, schema), source, settings)
         first = dataset.split
     elif data or source or settings:
         raise UserError("--model names a run, which knows its log: leave out --data, --source and the like")

@@ -120,13 +120,6 @@ class ChallengerLearner(Learner):
         super()._restore(manifest)
 
 
-class ModelTick(NamedTuple):
-    """An interval learnt, and by which challenger; None is the store's own model."""
-
-    model: str | None
-    tick: Tick
-
-
 class Learners:
     """The store's own learner, and those of its challengers as they come and go. Use it as a context.
 
@@ -149,25 +142,25 @@ class Learners:
             self._stop(name)
         self._own.close()
 
-    def follow(self, poll: float = 1.0) -> Iterator[ModelTick]:
+    def follow(self, poll: float = 1.0) -> Iterator[Tick]:
         """Tick after tick, for ever."""
         while True:
             yield from self.all()
             time.sleep(poll)
 
-    def all(self) -> Iterator[ModelTick]:
+    def all(self) -> Iterator[Tick]:
         """Everything that is closed, by all of them."""
         while ticks := list(self._round()):
             yield from ticks
 
-    def _round(self) -> Iterator[ModelTick]:
+    def _round(self) -> Iterator[Tick]:
         """What the store's own learner has to learn; else one interval for each challenger."""
         if (tick := self.own.tick()) is not None:
-            yield ModelTick(None, tick)
+            yield tick
             return
         for challenger in self._challengers():
             if (done := self._tick(challenger)) is not None:
-                yield ModelTick(challenger.name, done)
+                yield done
 
     def _challengers(self) -> list[Challenger]:
         """Those that there are now; one whose files are damaged is left out, and `verify` says what is wrong."""

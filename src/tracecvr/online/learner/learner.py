@@ -56,6 +56,8 @@ class Tick:
     """Why it was undone; empty if it was not."""
     intervals: int = 1
     """How many intervals were learnt: those before the last had nothing to learn from."""
+    model: str | None = None
+    """The challenger that has learnt it; None is the store's own model."""
 
 
 class Learner:
@@ -106,7 +108,7 @@ class Learner:
             if not skip(self.ledger, closed):
                 clicks, events, undone = self._learn_one()
         number = self.ledger.done
-        tick = Tick(number - 1, clicks, events, time.monotonic() - since, undone, number - first)
+        tick = Tick(number - 1, clicks, events, time.monotonic() - since, undone, number - first, self.store.model)
         self._save(number, tick, {"recent": self._recent(self.store.grid.bounds(number)[0])})
         return tick
 
