@@ -167,7 +167,7 @@ def _of_a_click(room: Path, clicks: int) -> OfAClick:
     before = len(ledger.table)
     ledger.advance()
     assert len(ledger.table) > before
-    click = sum(np.dtype(kind).itemsize * max(1, width) for kind, width in ledger.files.layout.values())
+    click = sum(np.dtype(kind).itemsize * max(1, width) for kind, width in ledger.database.layout.values())
     action = 2 * 4 * 8  # click, kind and times, and the index by when they became known; half of a page is full
     return OfAClick(float(click), float(action), size / len(lines), seconds / len(lines))
 

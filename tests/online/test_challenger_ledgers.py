@@ -58,7 +58,7 @@ def same_as_from_the_log(store: Store) -> None:
         for name in ("click_id", "click_ts", "arrival_ts", "action_ts", "known_ts", "refund_ts", "x"):
             one, other = (getattr(ledger.table, name)[at] for ledger, at in zip((ours, log), places, strict=True))
             assert np.array_equal(one, other), name
-        assert not ours.files.wrong()
+        assert not ours.database.wrong()
 
 
 @pytest.mark.parametrize("warm", ["history", "champion"])

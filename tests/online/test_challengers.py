@@ -318,9 +318,9 @@ def test_what_a_challenger_needs_of_the_log_is_not_archived_before_it_has_learnt
     challenger = create(store, "late", small("fnw"))
     with Learners(store) as learners:
         next(iter(learners.all()))
-        assert compact(store, store.engine().memory) == 0
+        assert compact(store) == 0
         list(learners.all())
-    assert compact(store, store.engine().memory) > 0
+    assert compact(store) > 0
     assert verify_log(challenger).same
     before = newest(challenger)
     for path in (challenger.home / "models").glob("0*"):

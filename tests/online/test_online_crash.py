@@ -117,7 +117,7 @@ def test_if_every_snapshot_is_lost_all_is_learnt_again_from_log_and_archive(tmp_
     store = small_store(tmp_path / "store", intervals=70, hourly=3, method=Vanilla, keep=2)
     send(store.log(), store, small_events(70, hourly=3))
     weights = learn_all(store)
-    assert compact(store, store.engine().memory) > 0, "or there is nothing to be shown"
+    assert compact(store) > 0, "or there is nothing to be shown"
     shutil.rmtree(store.folder / "models")
     (store.folder / "models").mkdir()
     assert learn_all(store) == weights

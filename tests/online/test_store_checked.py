@@ -306,7 +306,7 @@ def test_a_damaged_archive_is_found(
     send(store, the_events())
     finish(store)
     learnt(store)
-    assert compact(store, store.engine().memory) > 0
+    assert compact(store) > 0
     (archived,) = (store.folder / "archive").glob("*.parquet")
     assert call("verify", store.folder) == 0
     alter(archived)

@@ -74,7 +74,7 @@ def init(
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
     from tracecvr.data.outages import pair
-    from tracecvr.online.store.store import Settings, Store
+    from tracecvr.online.store.store import Settings, Store, read_parts
 
     chosen = Settings(
         lateness=config.parse_duration(lateness, "--lateness"),
@@ -93,9 +93,8 @@ def init(
         return
     data = name_dataset(data, source, schema)
     refuse_files(method, plugin or [])
-    options = config.pairs(settings or [], "--set")
-    log = (data, source, with_schema(data_set, schema))
-    _say_made(Store.from_log(store, *log, method, plugin or (), options, chosen, times))
+    parts = read_parts(method, plugin or (), config.pairs(settings or [], "--set"))
+    _say_made(Store.from_log(store, data, source, with_schema(data_set, schema), parts, chosen, times))
 
 
 def refuse_files(method: str, plugins: list[str]) -> None:

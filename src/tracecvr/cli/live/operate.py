@@ -205,8 +205,7 @@ def compact(store: Store) -> None:
     """Move events that no horizon needs any more from the database to Parquet."""
     from tracecvr.online.learner.archive import compact
 
-    opened_store = store_at(store)
-    typer.echo(f"archived: {compact(opened_store, opened_store.engine().memory):,} events")
+    typer.echo(f"archived: {compact(store_at(store)):,} events")
 
 
 def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events name the user.")]) -> None:

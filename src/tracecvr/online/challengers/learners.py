@@ -15,6 +15,7 @@ import numpy as np
 
 from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked
+from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Labels, nll
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
@@ -33,7 +34,7 @@ _AGAIN_S = 30.0
 
 
 @dataclass
-class Comparison:
+class Comparison(JsonState):
     """Two models on the same clicks with final labels: by scores that each gave them before it learnt them."""
 
     differences: PairedDifferences = field(default_factory=PairedDifferences)
@@ -60,14 +61,6 @@ class Comparison:
             "challenger": self.challenger.summary(),
             "champion": self.champion.summary(),
         }
-
-    def state(self) -> dict[str, Any]:
-        return {name: getattr(self, name).state() for name in ("differences", "challenger", "champion")}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> Comparison:
-        sums = (ScoreSums.of(state[name]) for name in ("challenger", "champion"))
-        return cls(PairedDifferences.of(state["differences"]), *sums)
 
 
 class ChallengerLearner(Learner):
@@ -131,7 +124,7 @@ class Learners:
         self.store, self._progress = store, progress
         self._own = ExitStack()
         self._running: dict[str, _Running] = {}
-        self._tried: dict[str, float] = {}
+        self._paused_until: dict[str, float] = {}
 
     def __enter__(self) -> Learners:
         self.own = self._own.enter_context(open_learner(self.store, self._progress))
@@ -158,36 +151,35 @@ class Learners:
         if (tick := self.own.tick()) is not None:
             yield tick
             return
-        for challenger in self._challengers():
-            if (done := self._tick(challenger)) is not None:
+        names = list_names(self.store)
+        for name in set(self._running) - set(names):
+            self._stop(name)
+        for name in names:
+            if (done := self._tick(name)) is not None:
                 yield done
 
-    def _challengers(self) -> list[Challenger]:
-        """Those that there are now; one whose files are damaged is left out, and `verify` says what is wrong."""
-        known = []
-        for name in list_names(self.store):
-            try:
-                known.append(find_challenger(self.store, name))
-            except UserError as error:
-                self._note(name, error)
-        for name in set(self._running) - {challenger.name for challenger in known}:
-            self._stop(name)
-        return known
-
-    def _tick(self, challenger: Challenger) -> Tick | None:
-        name = challenger.name
-        if time.monotonic() < self._tried.get(name, 0.0):
+    def _tick(self, name: str) -> Tick | None:
+        """Learn an interval for a challenger. If that fails, it is tried again later, from the newest whole version."""
+        if time.monotonic() < self._paused_until.get(name, 0.0):
             return None
+        challenger = None
         try:
+            challenger = find_challenger(self.store, name)
             with locked(challenger.home, "another process learns it", TICK_LOCK):
                 tick = self._learner(challenger).tick()
-            self._tried.pop(name, None)
             challenger.note_problem(None)
             return tick
         except HeldError:  # it is being made, or dropped, or learnt elsewhere
             return None
         except Exception as error:
-            self._report_failure(challenger, error)
+            self._stop(name)
+            self._paused_until[name] = time.monotonic() + _AGAIN_S
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            problem = " ".join(text.split())
+            _log.error("challenger %s cannot learn: %s", name, problem)
+            if challenger is not None and challenger.home.exists():  # else it is damaged, or was dropped
+                with suppress(OSError, UserError):
+                    challenger.note_problem(problem)
             return None
 
     def _learner(self, challenger: Challenger) -> Learner:
@@ -205,22 +197,6 @@ class Learners:
     def _stop(self, name: str) -> None:
         if (running := self._running.pop(name, None)) is not None:
             running.holds.close()
-
-    def _report_failure(self, challenger: Challenger, error: Exception) -> None:
-        """Try again later, from the newest whole version."""
-        self._stop(challenger.name)
-        if challenger.home.exists():  # else it was dropped
-            with suppress(OSError, UserError):
-                challenger.note_problem(self._note(challenger.name, error))
-
-    def _note(self, name: str, error: Exception) -> str:
-        """Log why a challenger cannot learn, now and then."""
-        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        reason = " ".join(text.split())
-        if time.monotonic() >= self._tried.get(name, 0.0):
-            self._tried[name] = time.monotonic() + _AGAIN_S
-            _log.error("challenger %s cannot learn: %s", name, reason)
-        return reason
 
 
 class _Running(NamedTuple):

@@ -183,14 +183,14 @@ def hold_log(store: Store) -> AbstractContextManager[None]:
     return locked(store.folder, "it is compacted or erased from: try again later", ".upkeep.lock", _PATIENCE)
 
 
-def compact(store: Store, memory: int) -> int:
-    """Archive what neither the learner, whose engine has that memory, nor a version that it could fall back to needs;
-    returns how many events. Killed, it is repeated. Each file has as many intervals as fit in memory."""
+def compact(store: Store) -> int:
+    """Archive what neither a learner nor a version that it could fall back to needs; returns how many events. Killed,
+    it is repeated. Each file has as many intervals as fit in memory."""
     with hold_log(store):
         log = WholeLog(store)
         log.remove_unlisted()
-        others = [_first_needed(other, other.engine().memory) for other in challengers(store)]
-        end, count, until = store.grid.bounds(min([_first_needed(store, memory), *others]))[0], 0, -1
+        needed = min(_first_needed(model) for model in (store, *challengers(store)))
+        end, count, until = store.grid.bounds(needed)[0], 0, -1
         while until < end:
             until = log.portion(end, _BLOCK)
             count += log.move(until)
@@ -198,11 +198,11 @@ def compact(store: Store, memory: int) -> int:
         return count
 
 
-def _first_needed(store: Store, memory: int) -> int:
+def _first_needed(store: Store) -> int:
     """The interval from which on a model, or a version that it could fall back to, has open clicks. A ledger that is
     built anew also asks for actions that came before their clicks: it reads the archive, too."""
     oldest = min((manifest["intervals"] for manifest in store.versions.manifests()), default=0)
-    return first_held(store.grid, memory_of(store.grid, memory), oldest)
+    return first_held(store.grid, memory_of(store.grid, store.engine().memory), oldest)
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:

@@ -94,7 +94,7 @@ class Learner:
             return self._tick()
         except DamagedLedgerError as error:
             _log.error("%s: it is built anew from the log", error)
-            self.ledger.files.clear()
+            self.ledger.database.clear()
             self._restore(self.versions.latest() or {})
             return self._tick()
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Floats, Labels, nll, probability, reliability
 
 Scores = npt.NDArray[np.floating[Any]]
 _EDGES = np.linspace(-15.0, 15.0, 1201)
 """Bins of log-odds, 0.025 wide: two scores of one bin count as a tie."""
 _RELIABILITY = 15
-_ARRAYS = ("positive", "negative", "predicted", "happened")
 
 
 def ages(d_max: int) -> Floats:
@@ -31,7 +31,7 @@ def ages(d_max: int) -> Floats:
 
 
 @dataclass
-class ScoreSums:
+class ScoreSums(JsonState):
     """Sums over scored clicks with final labels."""
 
     positive: Floats = field(default_factory=lambda: np.zeros(len(_EDGES) + 1))
@@ -71,19 +71,9 @@ class ScoreSums:
             "pcoc": float(self.predicted.sum() / conversions) if conversions else None,
         }
 
-    def state(self) -> dict[str, Any]:
-        """As JSON has it."""
-        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        return arrays | {"nll": self.nll}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> ScoreSums:
-        p, n, predicted, happened = (np.array(state[name], np.float64) for name in _ARRAYS)
-        return cls(p, n, predicted, happened, float(state["nll"]))
-
 
 @dataclass
-class LiveMetrics:
+class LiveMetrics(JsonState):
     """All that is kept of the past: what was predicted and what became of it, and how long it took."""
 
     d_max: int
@@ -108,20 +98,6 @@ class LiveMetrics:
             return {"age_s": [], "share": []}
         shares = self.delays / self.delays[-1]
         return {"age_s": [0.0, *ages(self.d_max).tolist()], "share": [0.0, *shares.tolist()]}
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "d_max": self.d_max,
-            "prequential": self.prequential.state(),
-            "as_served": self.as_served.state(),
-            "delays": self.delays.tolist(),
-        }
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> LiveMetrics:
-        """From its state."""
-        prequential, as_served = (ScoreSums.of(state[name]) for name in ("prequential", "as_served"))
-        return cls(state["d_max"], prequential, as_served, np.array(state["delays"], np.float64))
 
     def summary(self) -> dict[str, Any]:
         """Both figures of mature clicks."""

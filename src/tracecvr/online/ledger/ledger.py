@@ -64,8 +64,8 @@ class Ledger(TableSource):
         """How many intervals of the stream are in it, what its first row is called, and erasures that it knows of."""
         self._base, self._base_rows, self._in_base = base, 0, BaseClicks(base, grid.split, memory)
         schema = base.schema
-        self.files = OpenClicks(folder, len(schema.features), len(schema.actions))
-        self._erased = cast("npt.NDArray[np.bool_]", self.files.column("erased"))
+        self.database = OpenClicks(folder, len(schema.features), len(schema.actions))
+        self._erased = cast("npt.NDArray[np.bool_]", self.database.column("erased"))
         self.table = self._view()
         if folder is None:
             self.begin()
@@ -81,7 +81,7 @@ class Ledger(TableSource):
         self._start(first_held(self.grid, self.memory + self.grid.d_max, done))
         while self.done < done:
             self.advance()
-            self.files.flush()
+            self.database.flush()
         self.counts = Counter(counts)
         self.first_row = rows - len(self.table)
 
@@ -91,16 +91,16 @@ class Ledger(TableSource):
         rows = self.log.between(start, end)
         fresh = self._add(self._select_fresh([row for row in rows if row.kind == CLICK]))
         actions = [KnownAction(r.seen, r.ts, r.kind, r.click, amount_of(r.body)) for r in rows if r.kind > CLICK]
-        waited = self.files.take_waiting(fresh)
+        waited = self.database.take_waiting(fresh)
         self._join(actions + waited)
-        self.counts["orphans"] += self.files.give_up(end - self.grid.d_max)  # their clicks have not come in d_max
+        self.counts["orphans"] += self.database.give_up(end - self.grid.d_max)  # their clicks have not come in d_max
         self.done += 1
         self._drop(end - self.memory)
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
         now = self.grid.bounds(self.done)[0]
-        if self.files.count_waiting():  # their time runs out with each interval
+        if self.database.has_waiting():  # their time runs out with each interval
             return
         known = self.log.next_known(now)
         until = closed if known is None else min(closed, self.grid.number(known))
@@ -124,11 +124,11 @@ class Ledger(TableSource):
     def commit(self) -> None:
         """Let the files be this ledger, whatever happens from now on."""
         facts = {"first_row": self.first_row, "base_rows": self._base_rows, "identity": self._identity()}
-        self.files.commit(facts | {"done": self.done, "erasures": self.erasures})
+        self.database.commit(facts | {"done": self.done, "erasures": self.erasures})
 
     def close(self) -> None:
         """What was not committed is gone."""
-        self.files.close()
+        self.database.close()
 
     def restore(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become the ledger that had `done` intervals: from files and what came since, or else from the log."""
@@ -151,7 +151,7 @@ class Ledger(TableSource):
 
     def _open(self, done: int) -> bool:
         """Become the ledger of so many intervals, if the database has what that takes."""
-        content = self.files.read()
+        content = self.database.read()
         if content is None or content["identity"] != self._identity() or content["done"] > done:
             return False
         self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
@@ -205,12 +205,12 @@ class Ledger(TableSource):
     def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
         """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
         not: clicks of the base, and those that came by `ingest` or from a broker."""
-        score, version = (self.files.column(name)[position] for name in ("score", "version"))
+        score, version = (self.database.column(name)[position] for name in ("score", "version"))
         return score, version
 
     def _late_between(self, seconds: int, start: int, end: int) -> Ints:
         """Late clicks that happened in, or came in, [start, end) less so many seconds, or came in it."""
-        happened = self.files.late_between(start - seconds, end - seconds) - self.files.first
+        happened = self.database.late_between(start - seconds, end - seconds) - self.database.first
         parts = [happened[happened >= 0]]
         for since, until in ((start, end), (start - seconds, end - seconds)):
             first, last = self.table.rows_between(since, until)
@@ -218,8 +218,8 @@ class Ledger(TableSource):
         return np.unique(np.concatenate(parts))
 
     def _seen_between(self, action: int, start: int, end: int) -> Ints:
-        rows = self.files.seen_between(action + 1, start, end)
-        position: Ints = rows[rows >= self.files.first] - self.files.first
+        rows = self.database.seen_between(action + 1, start, end)
+        position: Ints = rows[rows >= self.database.first] - self.database.first
         return position
 
     # Taking in.
@@ -229,12 +229,12 @@ class Ledger(TableSource):
         later one, whatever is needed has become known since, and so has all that is known of it."""
         end = self._in_base.end
         begin = end if first else self._in_base.first
-        self.files.clear()
+        self.database.clear()
         self.erasures = self.log.facts().get("erasures", 0)
         self.first_row, self.done, self._base_rows = begin, first, end - begin
         for start in range(begin, end, ROWS):
             self._take_over(slice(start, min(start + ROWS, end)))
-            self.files.flush()
+            self.database.flush()
 
     def _take_over(self, part: slice) -> None:
         """Append clicks of the base."""
@@ -242,26 +242,26 @@ class Ledger(TableSource):
         size = part.stop - part.start
         blank = {"erased": np.zeros(size, np.bool_), "score": np.full(size, np.nan), "version": np.full(size, -1)}
         block = blank | {name: getattr(t, name)[part] for name in ("x", "click_ts", "click_id", "arrival_ts")}
-        number = self.files.append(block)
+        number = self.database.append(block)
         late = block["arrival_ts"] != block["click_ts"]
-        self.files.note_late(block["click_ts"][late], number[late])
+        self.database.note_late(block["click_ts"][late], number[late])
         row, column = np.nonzero(t.known_ts[part] < split)
         ts, seen = t.action_ts[part][row, column], t.known_ts[part][row, column]
-        self.files.note(number[row], column + 1, ts, seen)
+        self.database.note(number[row], column + 1, ts, seen)
         bought = zip(number[row].tolist(), seen.tolist(), ts.tolist(), column.tolist(), strict=True)
-        self.files.pay((r, Payment(s, at, False, UNKNOWN)) for r, s, at, kind in bought if kind == 0)
+        self.database.pay((r, Payment(s, at, False, UNKNOWN)) for r, s, at, kind in bought if kind == 0)
         if t.refund_ts is not None:
             turns = turns_of(t.refund_ts[part])
             row, which = np.nonzero(turns < split)
             at = turns[row, which]
-            self.files.note(number[row], len(t.schema.actions) + 1 + which, at, at)
+            self.database.note(number[row], len(t.schema.actions) + 1 + which, at, at)
             turned = zip(number[row].tolist(), at.tolist(), which.tolist(), strict=True)
-            self.files.pay((r, Payment(s, s, w % 2 == 0, UNKNOWN)) for r, s, w in turned)
+            self.database.pay((r, Payment(s, s, w % 2 == 0, UNKNOWN)) for r, s, w in turned)
 
     def _view(self) -> ClickTable:
         """The database as a table. Its columns tell what they hold now."""
-        names = (*self.files.layout, "action_ts", "known_ts", "refund_ts")
-        columns: dict[str, Any] = {name: self.files.column(name) for name in names}
+        names = (*self.database.layout, "action_ts", "known_ts", "refund_ts")
+        columns: dict[str, Any] = {name: self.database.column(name) for name in names}
         return ClickTable(
             x=columns["x"],
             click_ts=columns["click_ts"],
@@ -302,8 +302,8 @@ class Ledger(TableSource):
             "score": np.array(score, np.float32),
             "version": np.array(version, np.int64),
         }
-        number = self.files.append(block)
-        self.files.note_late(times[times != came], number[times != came])
+        number = self.database.append(block)
+        self.database.note_late(times[times != came], number[times != came])
         kept: Ints = ids[~erased]
         return kept
 
@@ -312,10 +312,10 @@ class Ledger(TableSource):
         if not actions:
             return
         number = self._rows_of([action.click for action in actions], self.grid.bounds(self.done)[1])
-        self.files.wait(sorted(action for action, row in zip(actions, number.tolist(), strict=True) if row < 0))
+        self.database.wait(sorted(action for action, row in zip(actions, number.tolist(), strict=True) if row < 0))
         rows = np.unique(number[number >= 0])
-        known = self.files.known(rows)
-        arrival, click = (self.files.gather(name, rows) for name in ("arrival_ts", "click_ts"))
+        known = self.database.known(rows)
+        arrival, click = (self.database.gather(name, rows) for name in ("arrival_ts", "click_ts"))
         clicks = _Open(arrival, click, known.action_ts.copy(), known.refund_ts.copy())
         place = np.searchsorted(rows, number).tolist()
         ours = [  # one that came before its click becomes known with it
@@ -337,7 +337,7 @@ class Ledger(TableSource):
                 self.counts["refunds" if refund else "repeated_actions"] += 1
         turns = self._find_turns(paid, dict(zip(rows.tolist(), clicks.refund, strict=True)))
         if noted or turns:
-            self.files.note(*np.array([*noted, *turns]).T)
+            self.database.note(*np.array([*noted, *turns]).T)
 
     def _is_in_window(self, delay: int) -> bool:
         self.counts["before_click"] += delay < 0
@@ -347,9 +347,9 @@ class Ledger(TableSource):
     def _find_turns(self, paid: list[tuple[int, Payment]], known: dict[int, Ints]) -> list[tuple[int, int, int, int]]:
         """Keep conversions and refunds of clicks. What they take back, or buy again, are turns of the click, each with
         a kind of its own."""
-        self.files.pay(paid)
+        self.database.pay(paid)
         turns = []
-        for row, payments in self.files.payments({row for row, _ in paid}).items():
+        for row, payments in self.database.payments({row for row, _ in paid}).items():
             for which, seen in enumerate(find_turns(payments)):
                 if known[row][which] == NEVER:
                     self.counts["conversions_after_refund"] += which % 2
@@ -365,14 +365,14 @@ class Ledger(TableSource):
         number = np.where(held, in_base - (self._in_base.end - self._base_rows), -1)
         came = self.log.arrivals(np.unique(ids[in_base < 0]).tolist(), end - self.memory, end)
         asked = np.flatnonzero((in_base < 0) & np.isin(ids, np.array(list(came), np.int64)))
-        number[asked] = self.files.find(ids[asked], np.array([came[key] for key in ids[asked].tolist()], np.int64))
+        number[asked] = self.database.find(ids[asked], np.array([came[key] for key in ids[asked].tolist()], np.int64))
         return number
 
     def _drop(self, before: int) -> None:
         """Forget clicks that became known before a time."""
-        first = self.files.first
-        self.files.drop(before)
-        self.first_row += self.files.first - first
+        first = self.database.first
+        self.database.drop(before)
+        self.first_row += self.database.first - first
 
 
 class _Open(NamedTuple):

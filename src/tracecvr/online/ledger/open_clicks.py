@@ -299,7 +299,7 @@ class OpenClicks(LedgerDatabase):
 
     def take_waiting(self, clicks: Ints) -> list[KnownAction]:
         """Actions that have waited for clicks which have come."""
-        if not self.count_waiting():
+        if not self.has_waiting():
             return []
         query = """DELETE FROM waiting WHERE click IN (SELECT value FROM json_each(?))
           RETURNING seen, ts, kind, click, amount"""
@@ -311,9 +311,10 @@ class OpenClicks(LedgerDatabase):
         with self._errors():
             return len(self._run("DELETE FROM waiting WHERE seen < ? RETURNING 1", (before,)).fetchall())
 
-    def count_waiting(self) -> int:
+    def has_waiting(self) -> bool:
+        """Whether any action waits."""
         with self._errors():
-            return int(self._run("SELECT count(*) FROM waiting").get)
+            return bool(self._run("SELECT EXISTS(SELECT 1 FROM waiting)").get)
 
 
 class Column:

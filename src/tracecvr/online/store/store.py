@@ -137,19 +137,17 @@ class Store:
         data: str,
         source: Path | None,
         data_settings: Sequence[str],
-        method: str,
-        plugins: Sequence[str],
-        options: Mapping[str, str],
+        parts: Parts,
         settings: Settings,
         times: AskedTimes | None = None,
     ) -> Store:
-        """A new store from names and options, and from a log that is prepared first if it is not yet."""
-        chosen, others, stream = read_parts(method, plugins, options)
+        """A new store from a log that is prepared first if it is not yet."""
+        method, plugins, stream = parts
         dataset = dataset_of(data, data_settings)
         if source is not None and ClickTable.exists(source):
             prepared.options_of(source, dataset, bool(data_settings))
         with _prepare(folder, dataset, source) as base:
-            return cls.create(folder, base, chosen, others, settings, stream=stream, times=times)
+            return cls.create(folder, base, method, plugins, settings, stream=stream, times=times)
 
     @classmethod
     def from_run(

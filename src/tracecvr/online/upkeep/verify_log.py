@@ -71,8 +71,7 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
     last = max(versions, default=log.closed())
     begin(engine, ledger, store, progress)
     watch = Watch(store)
-    if watch.holds:
-        watch.start()
+    watch.start()
     facts = log.facts()
     verification = LogVerification(
         erased_clicks=facts.get("erased_clicks", 0), erased_actions=facts.get("erased_actions", 0)
@@ -86,11 +85,8 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
         if not skip(ledger, min(n for n in (*versions, last) if n > number)):
             ledger.advance()
             start, end = store.grid.bounds(number)
-            if watch.holds:
-                clicks = ledger.clicks(start, end)
-                watch.observe(ledger, start, clicks, engine.score(clicks.x))
-            else:
-                watch.hide(ledger, end)
+            clicks = ledger.clicks(start, end)
+            watch.observe(ledger, start, clicks, engine.score(clicks.x))
             _, undone = learn(engine, ledger, start, end)
             verification.undone += [number] if undone else []
             ledger.commit()
