@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import islice
@@ -47,7 +48,7 @@ def ingest(
 ) -> None:
     """Accept events into the log of a live model. To send some twice does no harm."""
     opened_store = store_at(store)
-    log, totals = opened_store.log(), {"accepted": 0, "duplicates": 0}
+    log, totals = opened_store.log(), Counter(accepted=0, duplicates=0)
     lines, acted = _lines(file), dict[int, object]()
     while chunk := list(islice(lines, batch)):
         rows = []
@@ -61,11 +62,10 @@ def ingest(
                 accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
                 raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
         receipt = log.append(rows)
-        for name, n in {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts}.items():
-            totals[name] = totals.get(name, 0) + n
+        totals.update({"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts})
     typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
-    if totals.get("future"):
-        typer.echo(say_future(opened_store.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
+    if totals["future"]:
+        typer.echo(say_future(opened_store.times, totals["future"], totals["not_kept"], receipt.limit), err=True)
     _say_orphans(opened_store, acted)
 
 

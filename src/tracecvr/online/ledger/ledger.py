@@ -70,15 +70,10 @@ class Ledger(TableSource):
         if folder is None:
             self.begin()
 
-    def begin(self) -> None:
-        """Be the ledger of a stream that starts."""
-        self.counts.clear()
-        self._start(0)
-
     def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become, from the log alone, the ledger that had `done` intervals and, counting those dropped, `rows` rows."""
         # An action may have been waiting for d_max when the oldest click came.
-        self._start(first_held(self.grid, self.memory + self.grid.d_max, done))
+        self.begin(first_held(self.grid, self.memory + self.grid.d_max, done))
         while self.done < done:
             self.advance()
             self.database.flush()
@@ -224,7 +219,7 @@ class Ledger(TableSource):
 
     # Taking in.
 
-    def _start(self, first: int) -> None:
+    def begin(self, first: int = 0) -> None:
         """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
         later one, whatever is needed has become known since, and so has all that is known of it."""
         end = self._in_base.end
