@@ -88,9 +88,9 @@ def _fill_interval(ledger: Ledger, log: EventLog, first: int, size: int, hourly:
         "score": np.full(size, np.nan, np.float32),
         "version": np.full(size, -1),
     }
-    row = ledger.files.append(block)[known]
-    ledger.files.note(row, np.ones_like(row), bought[known], bought[known])
-    ledger.files.flush()
+    row = ledger.database.append(block)[known]
+    ledger.database.note(row, np.ones_like(row), bought[known], bought[known])
+    ledger.database.flush()
     body = body_of([1] * len(features))
     facts = zip(range(first + 1, first + size + 1), block["click_id"].tolist(), ts.tolist(), strict=True)
     rows = [(pos, f"c{key}", key, at, at, body) for pos, key, at in facts]

@@ -33,7 +33,7 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.methods.trace import Trace
-from tracecvr.online.ledger.ledger import MATURE, SPARE, Ledger
+from tracecvr.online.ledger.ledger import MATURE, Ledger
 from tracecvr.online.log.grid import Grid
 from tracecvr.online.store.store import Settings, Store
 
@@ -167,7 +167,7 @@ def _of_a_click(room: Path, clicks: int) -> OfAClick:
     before = len(ledger.table)
     ledger.advance()
     assert len(ledger.table) > before
-    click = sum(np.dtype(kind).itemsize * max(1, width) for kind, width in ledger.files.layout.values())
+    click = sum(np.dtype(kind).itemsize * max(1, width) for kind, width in ledger.database.layout.values())
     action = 2 * 4 * 8  # click, kind and times, and the index by when they became known; half of a page is full
     return OfAClick(float(click), float(action), size / len(lines), seconds / len(lines))
 
@@ -227,7 +227,7 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     kept = t.d_max + (MATURE + 1) * t.interval
     open_clicks = t.clicks_per_s * kept
     of_a_click = costs.ledger_bytes + t.conversions_per_click * costs.action_bytes
-    ledger = t.clicks_per_s * (kept + SPARE * t.interval) * of_a_click
+    ledger = open_clicks * of_a_click
     answers = open_clicks * costs.answer_bytes
     events = t.clicks_per_s * (1 + t.conversions_per_click)
     log = events * (kept + (Settings.keep + COMPACTED) * t.interval) * costs.log_bytes

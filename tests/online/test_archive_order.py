@@ -52,7 +52,7 @@ def test_an_erasure_next_to_a_compaction_leaves_nothing(
 ) -> None:
     store = ready(made, hourly)
     result = meanwhile(monkeypatch, lambda: erase(store, "u3"))
-    assert compact(store, store.engine().memory) > 100
+    assert compact(store) > 100
     result()
     assert len(archived(store)) > 100
     assert not len(archived(store).filter(pl.col("user") == "u3"))
@@ -63,8 +63,8 @@ def test_two_compactions_move_each_event_once(made: Made, hourly: Path, monkeypa
     store = ready(made, hourly)
     monkeypatch.setattr(archive, "_BLOCK", 200)
     before = len(store.log().since(0, 10**6))
-    result = meanwhile(monkeypatch, lambda: compact(store, store.engine().memory))
-    count = compact(store, store.engine().memory) + result()
+    result = meanwhile(monkeypatch, lambda: compact(store))
+    count = compact(store) + result()
     moved = archived(store)["event_id"].to_list()
     left = [row.event for row in store.log().since(0, 10**6)]
     assert len(moved) == count > 200
@@ -74,7 +74,7 @@ def test_two_compactions_move_each_event_once(made: Made, hourly: Path, monkeypa
 
 def test_an_erasure_that_was_killed_is_repeated(made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ready(made, hourly)
-    compact(store, store.engine().memory)
+    compact(store)
     for moment in ("_write", "remove_unlisted"):
         with monkeypatch.context() as patch:
             patch.setattr(WholeLog, moment, lambda *_: 1 / 0)
@@ -95,7 +95,7 @@ def test_who_reads_while_events_move_misses_none(made: Made, hourly: Path, monke
 
     def list_later(ours: WholeLog) -> Any:
         if ours is log:
-            compact(store, store.engine().memory)
+            compact(store)
         return plain(ours)
 
     monkeypatch.setattr(WholeLog, "files", list_later)
@@ -106,7 +106,7 @@ def test_who_reads_while_events_move_misses_none(made: Made, hourly: Path, monke
 
 def test_who_reads_a_file_that_an_erasure_has_written_anew_gets_the_new_one(made: Made, hourly: Path) -> None:
     store = ready(made, hourly)
-    compact(store, store.engine().memory)
+    compact(store)
     log = WholeLog(store)
     (file, *_) = log.files()
     erase(store, "u3")
@@ -115,7 +115,7 @@ def test_who_reads_a_file_that_an_erasure_has_written_anew_gets_the_new_one(made
 
 def test_damage_of_the_archive_is_not_hashed_anew(made: Made, hourly: Path) -> None:
     store = ready(made, hourly)
-    compact(store, store.engine().memory)
+    compact(store)
     path = next((store.folder / "archive").glob("*"))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -113,7 +113,7 @@ def test_figures_are_the_same_however_often_the_learner_is_started(made: Made, h
     finish(store)
     archived = 0
     while not stopped(store):
-        archived += compact(store, store.engine().memory)
+        archived += compact(store)
     assert archived
     told = told_of(store)
     for path in (store.folder / "models").glob("0*"):

@@ -19,7 +19,7 @@ from tracecvr.online.learner.archive import erase
 from tracecvr.online.learner.learner import Learner, ledger_of, open_learner
 from tracecvr.online.ledger.database import DATABASE
 from tracecvr.online.ledger.ledger import Ledger
-from tracecvr.online.store.challenge import FOLDER, Challenger, Parts, create, drop
+from tracecvr.online.store.challenge import FOLDER, Challenger, choose_parts, create, drop
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -38,9 +38,9 @@ def compared(made: Made, warm: str = "history") -> tuple[Store, Challenger]:
     send(store, EVENTS[: HALF // 2])
     learnt(store)
     if warm == "champion":
-        parts = Parts.of(store, None, (), {})
+        parts = choose_parts(store, None, (), {})
     else:
-        parts = Parts(registry.get("method", "trace")(**SMALL), (), StreamLearning())
+        parts = (registry.get("method", "trace")(**SMALL), (), StreamLearning())
     challenger = create(store, "other", parts, warm)
     send(store, EVENTS[HALF // 2 : HALF])
     learn_all(store)
@@ -58,7 +58,7 @@ def same_as_from_the_log(store: Store) -> None:
         for name in ("click_id", "click_ts", "arrival_ts", "action_ts", "known_ts", "refund_ts", "x"):
             one, other = (getattr(ledger.table, name)[at] for ledger, at in zip((ours, log), places, strict=True))
             assert np.array_equal(one, other), name
-        assert not ours.files.wrong()
+        assert not ours.database.wrong()
 
 
 @pytest.mark.parametrize("warm", ["history", "champion"])
@@ -90,7 +90,7 @@ def test_it_goes_on_from_files_of_its_own(
 @pytest.mark.parametrize("running", [True, False], ids=["a learner runs", "at rest"])
 def test_an_erased_user_is_in_no_ledger(running: bool, made: Made) -> None:
     dice, store = random.Random(7), made("trace")
-    other = create(store, "other", Parts(registry.get("method", "trace")(**SMALL), (), StreamLearning()))
+    other = create(store, "other", (registry.get("method", "trace")(**SMALL), (), StreamLearning()))
     number = {e["click_id"]: dice.getrandbits(62) for e in EVENTS}
     events = [e | {"click_id": number[e["click_id"]], "user": f"u{number[e['click_id']] % 5}"} for e in EVENTS]
     theirs = {e["click_id"] for e in events if e["user"] == "u3"}

@@ -23,13 +23,14 @@ from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
-from tracecvr.online.challengers.learners import ChallengerLearner, Learners, ModelTick
+from tracecvr.online.challengers.learners import ChallengerLearner, Learners
 from tracecvr.online.challengers.promotion import promote_challenger, promote_own, rollback
 from tracecvr.online.learner.archive import compact, erase
+from tracecvr.online.learner.learner import Tick
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Challenger, Parts, challengers, create, drop, find_challenger
+from tracecvr.online.store.challenge import Challenger, challengers, choose_parts, create, drop, find_challenger
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.status import status_of
@@ -46,11 +47,11 @@ def finish(store: Store) -> None:
     store.log().close_until(5 * DAY)
 
 
-def small(method: str = "vanilla", **options: Any) -> Parts:
-    return Parts(registry.get("method", method)(**SMALL | options), (), StreamLearning())
+def small(method: str = "vanilla", **options: Any) -> tuple[Any, ...]:
+    return (registry.get("method", method)(**SMALL | options), (), StreamLearning())
 
 
-def learn_all(store: Store) -> list[ModelTick]:
+def learn_all(store: Store) -> list[Tick]:
     with Learners(store) as learners:
         return list(learners.all())
 
@@ -114,8 +115,8 @@ def test_it_goes_on_from_the_stores_own_model(made: Made) -> None:
     send(store, EVENTS[:QUARTER])
     learn_all(store)
     start = newest(store)
-    twin = create(store, "twin", Parts.of(store, None, (), {}), "champion")
-    faster = create(store, "faster", Parts.of(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
+    twin = create(store, "twin", choose_parts(store, None, (), {}), "champion")
+    faster = create(store, "faster", choose_parts(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
     send(store, EVENTS[QUARTER:])
     finish(store)
     learn_all(store)
@@ -130,7 +131,7 @@ def test_it_goes_on_from_the_stores_own_model(made: Made) -> None:
     learn_all(store)
     assert newest(faster)["sha256"] == before, "from the state that it started from"
     with pytest.raises(UserError, match="its nets or its optimiser differ; start it with --warm history"):
-        create(store, "large", Parts.of(store, None, (), {"hidden": "9,9"}), "champion")
+        create(store, "large", choose_parts(store, None, (), {"hidden": "9,9"}), "champion")
 
 
 # What is compared.
@@ -168,7 +169,7 @@ def test_a_challenger_that_is_worse_by_a_hundredth_is_told_apart_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = small_store(tmp_path / "store", intervals=66, hourly=200, method=Vanilla)
-    create(store, "worse", Parts.of(store, None, (), {}))
+    create(store, "worse", choose_parts(store, None, (), {}))
     monkeypatch.setattr(Challenger, "engine", off)
     log = store.log()
     log.append([store.reader.read(event) for event in small_events(66, hourly=200)])
@@ -225,7 +226,7 @@ def test_ended_at_any_moment_it_goes_on_to_the_same_bytes(made: Made, tmp_path: 
     send(store, EVENTS[:HALF])
     learn_all(store)
     create(store, "other", small("fnw"), seed=3)
-    create(store, "warm", Parts.of(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
+    create(store, "warm", choose_parts(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
     calm = Store.open(shutil.copytree(store.folder, tmp_path / "calm"))
     for one in (store, calm):
         send(one, EVENTS[HALF:])
@@ -317,9 +318,9 @@ def test_what_a_challenger_needs_of_the_log_is_not_archived_before_it_has_learnt
     challenger = create(store, "late", small("fnw"))
     with Learners(store) as learners:
         next(iter(learners.all()))
-        assert compact(store, store.engine().memory) == 0
+        assert compact(store) == 0
         list(learners.all())
-    assert compact(store, store.engine().memory) > 0
+    assert compact(store) > 0
     assert verify_log(challenger).same
     before = newest(challenger)
     for path in (challenger.home / "models").glob("0*"):

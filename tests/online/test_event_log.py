@@ -80,7 +80,7 @@ def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
     db = page_checksums.connect(tmp_path / "events.db")
     for number in (0, 99):
         db.execute(f"PRAGMA user_version = {number}")
-        with pytest.raises(UserError, match=f"format {number}, expected 2: another version of tracecvr wrote it"):
+        with pytest.raises(UserError, match=f"format {number}, expected 3: another version of tracecvr wrote it"):
             EventLog(tmp_path / "events.db", GRID)
     db.close()
 
@@ -475,7 +475,7 @@ class Interleavings(RuleBasedStateMachine):
             theirs = getattr(fresh.table, name)[len(fresh.table) - len(ours) :]
             assert ours.tolist() == theirs.tolist(), name
         assert fresh.rows == self.ledger.rows
-        assert not self.ledger.files.wrong()
+        assert not self.ledger.database.wrong()
 
     @rule(back=st.integers(0, 6))
     def restart(self, back: int) -> None:
@@ -485,7 +485,7 @@ class Interleavings(RuleBasedStateMachine):
         self.ledger.close()
         self.ledger = Ledger(base(), GRID, READER, self.log, MEMORY, Path(self.room.name) / "ledger")
         self.ledger.restore(version, *self.past[version])
-        assert not self.ledger.files.wrong()
+        assert not self.ledger.database.wrong()
         while self.ledger.done < done:
             self.ledger.advance()
             assert (self.ledger.rows, dict(+self.ledger.counts)) == (

@@ -157,7 +157,7 @@ def test_a_log_that_holds_mixed_values_is_learnt_and_they_are_counted_the_same_i
     again = ledger_of(store, store.engine())
     while again.done < store.log().closed():
         again.advance()
-    assert archive.compact(store, store.engine().memory) > 100
+    assert archive.compact(store) > 100
     assert verify_log(store).same
     archived = ledger_of(store, store.engine())
     while archived.done < again.done:

@@ -385,7 +385,7 @@ class TwoClients(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        compact(self.ours.store, self.ours.store.engine().memory)
+        compact(self.ours.store)
 
     def killed(self) -> Path:
         """What a kill leaves: a copy of the files while the server has them open. It is another folder."""

@@ -98,7 +98,7 @@ def same_as_from_the_log(store: Store) -> None:
         for name in ("click_id", "click_ts", "arrival_ts", "action_ts", "known_ts", "refund_ts", "x"):
             one, other = (getattr(ledger.table, name)[at] for ledger, at in zip((ours, log), places, strict=True))
             assert np.array_equal(one, other), name
-        assert not ours.files.wrong()
+        assert not ours.database.wrong()
 
 
 def test_a_replay_has_what_it_needs_in_files_and_leaves_none(
@@ -230,7 +230,7 @@ def test_an_array_of_other_content_is_noticed(made: Made) -> None:
     send(store, the_events()[:1000])
     learnt(store)
     with open_learner(store) as learner:
-        files = learner.ledger.files
+        files = learner.ledger.database
         files._run("UPDATE arrays SET data = zeroblob(length(data)) WHERE id % 16 = 4")
         files._cache.clear()
         with pytest.raises(DamagedLedgerError, match="x of clicks"):
@@ -298,7 +298,7 @@ def test_an_erased_user_is_in_no_file_of_the_ledger(running: bool, made: Made, h
     half = len(events) * 3 // 4
     send(store, events[:half])
     learnt(store)
-    archive.compact(store, store.engine().memory)
+    archive.compact(store)
     assert ids_in(store, theirs)
     if running:
         with open_learner(store) as learner:

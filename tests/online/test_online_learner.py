@@ -26,7 +26,6 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import probability
 from tracecvr.data import prepared
-from tracecvr.data.table import NEVER
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.dataset_events import events_of
@@ -131,8 +130,8 @@ def test_compaction_changes_nothing_and_the_archive_is_replayed_too(made: Made, 
     half = len(the_events()) * 19 // 20
     send(store, the_events()[:half])
     learnt(store)
-    assert archive.compact(store, store.engine().memory) > 100
-    assert archive.compact(store, store.engine().memory) == 0
+    assert archive.compact(store) > 100
+    assert archive.compact(store) == 0
     frame = pl.concat([pl.read_parquet(path) for path in (store.folder / "archive").iterdir()])
     events = {(e["type"], e["click_id"], e["ts"]) for e in the_events()}
     assert set(frame.select("type", "click_id", "ts").rows()) < events
@@ -158,7 +157,7 @@ def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
     learnt(store)
     everything = len(store.log().since(0, 10**6))
     monkeypatch.setattr(archive, "_BLOCK", 40)
-    assert archive.compact(store, store.engine().memory) > 100
+    assert archive.compact(store) > 100
     frames = [pl.read_parquet(path) for path in (store.folder / "archive").glob("*")]
     sizes = [len(frame) for frame in frames]
     assert sum(sizes) + len(store.log().since(0, 10**6)) == everything
@@ -171,7 +170,7 @@ def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
         done = learner.ledger.done - 1  # of the older version that is kept
         oldest = min(row.seen for row in store.log().since(0, 10**6))
         assert oldest >= store.grid.bounds(done - 1)[0] - learner.ledger.memory - store.grid.interval
-        assert learner.ledger.files.still_waiting(0, NEVER) > 2
+        assert learner.ledger.database._run("SELECT count(*) FROM waiting").get > 2
     shutil.rmtree(store.folder / "ledger")
     send(store, events[half:])
     finish(store)
@@ -190,10 +189,10 @@ def test_a_compaction_that_was_killed_before_it_deleted_is_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(archive.WholeLog, "_transaction", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            archive.compact(store, store.engine().memory)
+            archive.compact(store)
     assert len(list((store.folder / "archive").iterdir())) == 1
     assert verify_log.verify_log(store).same
-    archive.compact(store, store.engine().memory)
+    archive.compact(store)
     kept = sum(len(pl.read_parquet(path)) for path in (store.folder / "archive").iterdir())
     assert kept + len(store.log().since(0, 10**6)) == everything
     assert verify_log.verify_log(store).same
@@ -206,7 +205,7 @@ def test_a_user_who_is_erased_is_in_no_file_and_is_never_shown_again(made: Made,
     half = len(named) * 3 // 4
     send(store, named[:half])
     learnt(store)
-    archive.compact(store, store.engine().memory)
+    archive.compact(store)
     with open_learner(store) as learner:  # one that runs while it happens
         rows = learner.ledger.rows
         clicks, actions = archive.erase(store, "user-3-end")

@@ -71,7 +71,6 @@ def test_all_units_mean_the_same_moment(unix: int, offset: int, micro: int) -> N
         times = Times(unit, origin)
         assert times.read(local.isoformat()) == seconds, "text means one moment, whatever numbers mean"
         assert times.read(times.show(seconds)) == seconds
-        assert times.read(times.readable) >= 0
 
 
 ANYTHING = st.one_of(
@@ -126,7 +125,8 @@ FLOOD = st.lists(st.tuples(st.integers(0, 60), st.integers(1061, 1 << 40)), max_
 def contents(log: EventLog) -> dict[str, Any]:
     """All that a learner reads of a log, and what is counted of it."""
     counted = ("watermark", "clicks", "actions", "late", "out_of_window")
-    rows = [log.between(*log.grid.bounds(number)) for number in range(100)]
+    known = [row for number in range(100) for row in log.between(*log.grid.bounds(number))]
+    rows = [(row.kind, row.click, row.ts, row.seen, row.body) for row in known]
     return {"closed": log.closed(), "rows": rows} | {name: log.facts().get(name, 0) for name in counted}
 
 

@@ -17,7 +17,7 @@ from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
-from tracecvr.online.store.challenge import Parts, create
+from tracecvr.online.store.challenge import create
 
 pytestmark = pytest.mark.browser
 
@@ -187,7 +187,7 @@ def test_the_difference_of_a_challenger_is_drawn_with_its_interval(
     made: Made, browser: Any, width: int, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = made("vanilla")
-    create(store, "other", Parts(registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
+    create(store, "other", (registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
     with Learners(store) as learners:
         list(learners.all())
     monkeypatch.setattr("tracecvr.online.service.app.comparisons", made_up_history)
@@ -209,7 +209,7 @@ def test_the_difference_of_a_challenger_is_drawn_with_its_interval(
 
 def test_challengers_are_compared_and_promoted_after_a_question(made: Made, browser: Any) -> None:
     store = made("vanilla")
-    create(store, "other", Parts(registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
+    create(store, "other", (registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
     send(store, the_events()[:1600])
     with Learners(store) as learners:
         list(learners.all())

@@ -71,7 +71,7 @@ def test_a_part_that_is_taken_back_changes_nothing_that_is_learnt(amount: float,
     send(store, events[half:])
     finish(store)
     weights, _ = learnt(store)
-    assert compact(store, store.engine().memory) > 0
+    assert compact(store) > 0
     assert verify_log(store).same
     assert len(bought) > 10
     assert (weights == replayed(store)) is (amount < 1)

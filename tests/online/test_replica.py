@@ -24,7 +24,7 @@ from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.replica import Mirror, opened, replica
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Parts, create
+from tracecvr.online.store.challenge import create
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -101,7 +101,7 @@ def test_two_replicas_follow_the_writer_and_go_on_when_it_is_killed(made: Made, 
 def test_a_replica_follows_promotions_and_shares(made: Made, tmp_path: Path) -> None:
     store = made("vanilla")
     method = registry.get("method", "fnw")(**SMALL | {"hidden": (8,)})
-    create(store, "other", Parts(method, (), StreamLearning()))
+    create(store, "other", (method, (), StreamLearning()))
     learn_all(store)
     with served(store) as url, replica_of(url, tmp_path / "copy") as follower, Client(url) as client:
         before = scores(follower)

@@ -129,7 +129,7 @@ def run_until_killed(folder: Path, operation: str, lines: int) -> None:
 
 OPERATIONS: dict[str, Callable[[Store], object]] = {
     "learn": learnt,
-    "compact": lambda store: compact(store, store.engine().memory),
+    "compact": compact,
     "erase": lambda store: erase(store, USER),
 }
 

@@ -12,7 +12,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli import forecasting, live
-from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, dataset_named, with_schema
+from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
     from tracecvr.bench.suite import Suite
@@ -154,7 +154,7 @@ def run(
     from tracecvr.base import config
     from tracecvr.cli import tables
 
-    data = dataset_named(data, source, schema)
+    data = name_dataset(data, source, schema)
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
     result = replay(
         describe_log(data, source, with_schema(data_set, schema)),

@@ -51,8 +51,8 @@ def _of_store(folder: Path, version: int | None) -> Model:
     known = {manifest["intervals"]: manifest for manifest in versions.manifests() if manifest["published"]}
     if number not in known:
         raise UserError(f"{folder} has no version {number}: choose one of {', '.join(map(str, known)) or 'none'}")
-    if not versions.checkpoints.whole(known[number]):
+    if not versions.whole(known[number]):
         raise UserError(f"{folder}: version {number} is damaged; choose another --version")
     engine = store.engine()
-    versions.load(engine, known[number])
+    versions.restore(engine, known[number])
     return Model(engine, store.reader.encoder, {"kind": "store", "version": number})

@@ -18,31 +18,25 @@ from tracecvr.online.store.starting_run import StartingRun
 from tracecvr.runs.spec import dataset_of
 
 
-def log_of(
-    data: str | None, source: Path | None, settings: Sequence[str], run: Path | None
-) -> tuple[Dataset, Path | None, int]:
-    """A log as a command names it, by its dataset and raw file, by a prepared table or by a run over it: the dataset,
-    the raw log, and where its stream starts or the run has ended."""
-    if run is not None:
-        origin = StartingRun.of(run)
-        log = origin.log()
-        dataset, raw = (origin.dataset, log) if prepared.dataset_name(log) is None else _of_table(log)
-        return dataset, raw, origin.start.time
-    if (known := prepared.dataset_name(source)) is not None:
-        if settings or data not in (None, known):
-            raise UserError(
-                f"{source} was prepared from {known!r} and knows its options: leave out --data, --schema and --data-set"
-            )
-        dataset, raw = _of_table(source)
-        return dataset, raw, dataset.split
-    assert data is not None
-    dataset = dataset_of(data, settings)
-    return dataset, source, dataset.split
+def find_log(data: str, source: Path | None, settings: Sequence[str]) -> tuple[Dataset, Path | None]:
+    """A log as a command names it, by its dataset and raw file or by a prepared table: the dataset and the raw log."""
+    known = prepared.dataset_name(source)
+    if source is None or known is None:
+        return dataset_of(data, settings), source
+    if settings or data != known:
+        raise UserError(
+            f"{source} was prepared from {known!r} and knows its options: leave out --data, --schema and --data-set"
+        )
+    return raw_log.reopened(source)
 
 
-def _of_table(table: Path | None) -> tuple[Dataset, Path | None]:
-    assert table is not None
-    return raw_log.reopened(table)
+def find_log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
+    """The dataset and the raw log that a run was made over, and where it has ended."""
+    origin = StartingRun.of(run)
+    log = origin.log()
+    if log is None or prepared.dataset_name(log) is None:
+        return origin.dataset, log, origin.start.time
+    return *raw_log.reopened(log), origin.start.time
 
 
 def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> Iterator[dict[str, Any]]:
@@ -60,10 +54,10 @@ def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> It
             frames.append(frame.select("click_id", "click_ts", *actions, *turns, *features))
     log = pl.concat(frames).filter(~(pl.col(actions[0]) < pl.col("click_ts")).fill_null(False))
     log = log.with_columns(prepared.ids_in_log(log["click_id"], dataset.given_ids(source)))
-    yield from _in_order(log, actions, features, start, end)
+    yield from _sort_events(log, actions, features, start, end)
 
 
-def _in_order(
+def _sort_events(
     log: pl.DataFrame, actions: tuple[str, ...], features: list[str], start: int, end: int
 ) -> Iterator[dict[str, Any]]:
     times = [log.select(ts="click_ts", row=pl.int_range(pl.len()), kind=pl.lit(0))]

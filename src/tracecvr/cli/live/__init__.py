@@ -12,10 +12,9 @@ from tracecvr.cli.live.serving import pull, serve, token
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line the commands of this room."""
-    for command in (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify):
+    commands = (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify)
+    for command in (*commands, challenge.challenge, events):
         app.command()(command)
-    app.command("challenge")(challenge.challenge)
-    app.command("events")(events)
     app.add_typer(models.app, name="models")
     app.add_typer(challenge.app, name="challengers")
     app.add_typer(aside.app, name="aside")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,11 @@ DataSettings = Annotated[
     list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
 ]
 
+Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")]
+Options = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+]
+
 Data = Annotated[
     str | None, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; a prepared log tells its own.")
 ]
@@ -34,7 +40,7 @@ def with_schema(data_set: list[str] | None, schema: Path | None) -> list[str]:
     return [*(data_set or []), *([] if schema is None else [f"schema={schema}"])]
 
 
-def dataset_named(data: str | None, source: Path | None, schema: Path | None = None) -> str:
+def name_dataset(data: str | None, source: Path | None, schema: Path | None = None) -> str:
     """The dataset: as given, or that of a prepared log or a schema. Only a given name may be a file."""
     from tracecvr.base.registry import Given
     from tracecvr.data.prepared import dataset_name
@@ -67,13 +73,17 @@ def store_at(folder: Path, check: bool = True) -> LiveStore:
     return Store.open(folder, check)
 
 
-def flatten(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Names and values of nested facts, lists left out."""
+def print_facts(content: dict[str, Any], as_json: bool) -> None:
+    """Print nested facts: as JSON, or a line for each, lists left out."""
+    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(_flatten(content)))
+
+
+def _flatten(content: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in content.items():
         if isinstance(value, dict):
-            yield from flatten(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         elif not isinstance(value, list):
-            yield f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else value
+            yield f"{prefix}{name}: {value:.4g}" if isinstance(value, float) else f"{prefix}{name}: {value}"
 
 
 def time_of(store: LiveStore, text: str, option: str) -> int:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import AsJson, Store, store_at
-from tracecvr.cli.live.create import refuse_file
+from tracecvr.cli.live.arguments import AsJson, Options, Plugins, Store, store_at
+from tracecvr.cli.live.create import refuse_files
 
 app = typer.Typer(help="Challengers of a live model: list them, give them a share, drop them.", no_args_is_help=True)
 
@@ -25,10 +25,8 @@ def challenge(
     store: Store,
     name: Name,
     method: Annotated[str | None, typer.Option("--method", help="By default the store's, with its options.")] = None,
-    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
-    ] = None,
+    plugin: Plugins = None,
+    settings: Options = None,
     warm: Annotated[
         str,
         typer.Option(
@@ -44,7 +42,6 @@ def challenge(
         bool, typer.Option("--promote-if-better", help="Promote it automatically once it is significantly better.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
-    keep: Annotated[int | None, typer.Option(min=2, help="Versions to keep; by default as many as the store.")] = None,
 ) -> None:
     """Let another model learn from the same log, and compare it with the store's own. What serves stays as it is."""
     from rich.console import Console
@@ -54,15 +51,14 @@ def challenge(
     from tracecvr.online.challengers.learners import ChallengerLearner
     from tracecvr.online.learner.learner import open_learner
     from tracecvr.online.store import traffic
-    from tracecvr.online.store.challenge import WARM, Parts, create
+    from tracecvr.online.store.challenge import WARM, choose_parts, create
 
     opened_store = store_at(store)
-    for kind, given in (("method", method), *(("plugin", given) for given in plugin or ())):
-        refuse_file(kind, given or "")
+    refuse_files(method or "", plugin or [])
     _check_column(opened_store, by)
     traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
-    chosen = Parts.of(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
-    made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed, keep)
+    chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
+    made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed)
     if promote_if_better:
         traffic.set_rule(opened_store.folder, name, True)
     with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
@@ -85,10 +81,10 @@ def list_challengers(store: Store, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     for name, facts in rows.items():
-        typer.echo(f"{name}: {_in_words(facts)}")
+        typer.echo(f"{name}: {_describe(facts)}")
 
 
-def _in_words(facts: dict[str, Any]) -> str:
+def _describe(facts: dict[str, Any]) -> str:
     if facts.get("problem"):
         return f"PROBLEM: {facts['problem']}"
     words = [facts["method"], f"{facts['learnt']:,} intervals learnt"]

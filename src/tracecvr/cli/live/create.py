@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, dataset_named, with_schema
+from tracecvr.cli.live.arguments import (
+    Data,
+    DataSettings,
+    Options,
+    Plugins,
+    SchemaFile,
+    Source,
+    Store,
+    name_dataset,
+    with_schema,
+)
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
@@ -27,10 +37,8 @@ def init(
         Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
     ] = None,
     method: Annotated[str, typer.Option("--method")] = "trace",
-    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
-    ] = None,
+    plugin: Plugins = None,
+    settings: Options = None,
     schema: SchemaFile = None,
     data_set: DataSettings = None,
     lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
@@ -74,7 +82,7 @@ def init(
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
     from tracecvr.data.outages import pair
-    from tracecvr.online.store.store import Settings, Store
+    from tracecvr.online.store.store import Settings, Store, read_parts
 
     chosen = Settings(
         lateness=config.parse_duration(lateness, "--lateness"),
@@ -91,20 +99,19 @@ def init(
         _refuse_beside_model(context)
         make_of_run(store, model, source, chosen, times)
         return
-    data = dataset_named(data, source, schema)
-    for kind, name in (("method", method), *(("plugin", name) for name in plugin or ())):
-        refuse_file(kind, name)
-    options = config.pairs(settings or [], "--set")
-    log = (data, source, with_schema(data_set, schema))
-    _say_made(Store.from_log(store, *log, method, plugin or (), options, chosen, times))
+    data = name_dataset(data, source, schema)
+    refuse_files(method, plugin or [])
+    parts = read_parts(method, plugin or (), config.pairs(settings or [], "--set"))
+    _say_made(Store.from_log(store, data, source, with_schema(data_set, schema), parts, chosen, times))
 
 
-def refuse_file(kind: str, name: str) -> None:
+def refuse_files(method: str, plugins: list[str]) -> None:
     """A store must not name a file with code: opening it would execute the file."""
     from tracecvr.base.registry import as_entry_point
 
-    if name.endswith(".py"):
-        raise UserError(f"--{kind} {name}: a live model cannot be made of a file; {as_entry_point(kind)}")
+    for kind, name in (("method", method), *(("plugin", name) for name in plugins)):
+        if name.endswith(".py"):
+            raise UserError(f"--{kind} {name}: a live model cannot be made of a file; {as_entry_point(kind)}")
 
 
 def _refuse_beside_model(context: typer.Context) -> None:

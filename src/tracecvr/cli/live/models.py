@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import AsJson, Store, store_at
-
-if TYPE_CHECKING:
-    from tracecvr.online.store.versions import Versions
 
 app = typer.Typer(help="Versions of a live model: list them, choose which serves.", no_args_is_help=True)
 
@@ -20,7 +16,7 @@ app = typer.Typer(help="Versions of a live model: list them, choose which serves
 @app.command("list")
 def list_models(store: Store, as_json: AsJson = False) -> None:
     """The versions, and which of them serves."""
-    versions = _versions(store)
+    versions = store_at(store).versions
     serving = versions.serving()
     rows = [
         {
@@ -72,10 +68,3 @@ def rollback(store: Store) -> None:
     from tracecvr.online.challengers.promotion import rollback
 
     typer.echo(f"serving: {rollback(store_at(store))}")
-
-
-def _versions(store: Path) -> Versions:
-    from tracecvr.online.store.versions import Versions
-
-    opened_store = store_at(store)
-    return Versions(opened_store.folder, opened_store.settings.keep)

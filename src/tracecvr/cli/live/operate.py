@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import islice
@@ -23,10 +24,10 @@ from tracecvr.cli.live.arguments import (
     SchemaFile,
     Source,
     Store,
-    flatten,
+    name_dataset,
+    print_facts,
     store_at,
     time_of,
-    unnamed_log,
     with_schema,
 )
 from tracecvr.cli.live.aside import say_future
@@ -47,7 +48,7 @@ def ingest(
 ) -> None:
     """Accept events into the log of a live model. To send some twice does no harm."""
     opened_store = store_at(store)
-    log, totals = opened_store.log(), {"accepted": 0, "duplicates": 0}
+    log, totals = opened_store.log(), Counter(accepted=0, duplicates=0)
     lines, acted = _lines(file), dict[int, object]()
     while chunk := list(islice(lines, batch)):
         rows = []
@@ -61,11 +62,10 @@ def ingest(
                 accepted = f"lines before {chunk[0][0]} are accepted; mend it and send the file again"
                 raise UserError(f"{file}: line {number}: {error}; {accepted}") from None
         receipt = log.append(rows)
-        for name, n in {"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts}.items():
-            totals[name] = totals.get(name, 0) + n
+        totals.update({"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts})
     typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
-    if totals.get("future"):
-        typer.echo(say_future(opened_store.times, totals["future"], totals.get("not_kept", 0), receipt.limit), err=True)
+    if totals["future"]:
+        typer.echo(say_future(opened_store.times, totals["future"], totals["not_kept"], receipt.limit), err=True)
     _say_orphans(opened_store, acted)
 
 
@@ -101,8 +101,8 @@ def tick(
     if to is not None:
         opened_store.log().close_until(time_of(opened_store, to, "--to"))
     with Learners(opened_store) as learners:
-        for model, done in learners.all():
-            _say(done, model)
+        for done in learners.all():
+            _say(done)
 
 
 def learn(
@@ -116,17 +116,17 @@ def learn(
     from tracecvr.online.challengers.learners import Learners
 
     with _report() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
-        for model, done in learners.follow(poll):
-            _say(done, model)
+        for done in learners.follow(poll):
+            _say(done)
 
 
-def _say(done: Tick, model: str | None) -> None:
+def _say(done: Tick) -> None:
     word = f"undone: {done.undone}" if done.undone else f"version {done.number + 1}"
     which = f"interval {done.number}"
     if done.intervals > 1:
         which = f"intervals {done.number - done.intervals + 1} to {done.number}"
-    if model is not None:
-        which = f"{model}: {which}"
+    if done.model is not None:
+        which = f"{done.model}: {which}"
     typer.echo(f"{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
 
 
@@ -161,8 +161,7 @@ def status(store: Store, as_json: AsJson = False) -> None:
     """What was accepted, how far the learner is, and how well it predicts."""
     from tracecvr.online.upkeep.status import status_of
 
-    content = status_of(store_at(store))
-    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flatten(content)))
+    print_facts(status_of(store_at(store)), as_json)
 
 
 def table(
@@ -206,8 +205,7 @@ def compact(store: Store) -> None:
     """Move events that no horizon needs any more from the database to Parquet."""
     from tracecvr.online.learner.archive import compact
 
-    opened_store = store_at(store)
-    typer.echo(f"archived: {compact(opened_store, opened_store.engine().memory):,} events")
+    typer.echo(f"archived: {compact(store_at(store)):,} events")
 
 
 def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events name the user.")]) -> None:
@@ -234,19 +232,17 @@ def events(
     """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
     text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
-    from tracecvr.base.registry import Given
-    from tracecvr.data.prepared import dataset_name
-    from tracecvr.online.dataset_events import events_of, log_of
+    from tracecvr.online.dataset_events import events_of, find_log, find_log_of_run
     from tracecvr.online.log.times import Times
 
     settings = with_schema(data_set, schema)
-    if data is None and schema is not None:
-        data = "logs"
-    if model is not None and (data or source or settings):
+    if model is None:
+        dataset, source = find_log(name_dataset(data, source, schema), source, settings)
+        first = dataset.split
+    elif data or source or settings:
         raise UserError("--model names a run, which knows its log: leave out --data, --source and the like")
-    if model is None and data is None and dataset_name(source) is None:
-        raise UserError(unnamed_log(source))
-    dataset, source, first = log_of(None if data is None else Given(data), source, settings, model)
+    else:
+        dataset, source, first = find_log_of_run(model)
     if start is not None:
         first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)

@@ -91,13 +91,22 @@ def serve(
         _serve_replica(chosen, address)
         return
     opened_store = _open_or_make(chosen.path("store"), chosen.path("model"))
-    tokens_file, source_of_events = chosen.path("tokens"), _pull(chosen)
+    tokens_file = chosen.path("tokens")
+    pulled = None if chosen.source is None else _source(chosen.source, chosen.start, chosen.path("source_config"))
     with ExitStack() as beside:
         if chosen.workers:
             port = chosen.scoring_port if chosen.scoring_port is not None else chosen.port and chosen.port + 1
             where = scoring_workers(opened_store, chosen.workers, tokens_file, replace(address, port=port), chosen)
             typer.echo(f"scoring: {beside.enter_context(where).url}, {chosen.workers} processes", err=True)
-        answer(opened_store, tokens_file, address, chosen, chosen.learn, source_of_events, _say_where)
+        answer(
+            opened_store,
+            tokens_file,
+            address,
+            chosen,
+            chosen.learn,
+            pulled,
+            lambda url: _say(f"listening: {url}\ndashboard: {url}/"),
+        )
 
 
 def _serve_replica(options: Options, address: Address) -> None:
@@ -113,23 +122,8 @@ def _serve_replica(options: Options, address: Address) -> None:
     assert options.replica is not None
     with TemporaryDirectory(prefix="tracecvr_replica_") as room:
         folder = options.path("store") or Path(room)
-        store, mirror = opened(
-            options.replica, folder, options.path("replica_token"), lambda s: typer.echo(s, err=True)
-        )
-        serve_replica(
-            store,
-            mirror,
-            options.path("tokens"),
-            address,
-            options,
-            lambda url: typer.echo(f"listening: {url}", err=True),
-        )
-
-
-def _pull(options: Options) -> PulledFrom | None:
-    if options.source is None:
-        return None
-    return _source(options.source, options.start, options.path("source_config"))
+        store, mirror = opened(options.replica, folder, options.path("replica_token"), _say)
+        serve_replica(store, mirror, options.path("tokens"), address, options, lambda url: _say(f"listening: {url}"))
 
 
 def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
@@ -149,8 +143,8 @@ def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
     return opened_store
 
 
-def _say_where(url: str) -> None:
-    typer.echo(f"listening: {url}\ndashboard: {url}/", err=True)
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def pull(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from tracecvr.cli.live.arguments import AsJson, Store, flatten, store_at
+from tracecvr.cli.live.arguments import AsJson, Store, print_facts, store_at
 
 app = typer.Typer(help="Brokers that events are pulled from: how far they were read.", no_args_is_help=True)
 
@@ -15,8 +14,7 @@ app = typer.Typer(help="Brokers that events are pulled from: how far they were r
 @app.command("list")
 def list_sources(store: Store, as_json: AsJson = False) -> None:
     """How far each source was read, and what became of its messages."""
-    content = store_at(store).inbox().sources()
-    typer.echo(json.dumps(content, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in flatten(content)))
+    print_facts(store_at(store).inbox().sources(), as_json)
 
 
 @app.command()

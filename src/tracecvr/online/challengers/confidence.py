@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Floats
 
 CLIP = 5.0
@@ -64,7 +64,7 @@ class Difference:
 
 
 @dataclass
-class PairedDifferences:
+class PairedDifferences(JsonState):
     """Sums of differences by unit: all that the interval needs, of a size that does not grow."""
 
     units: int = 0
@@ -119,12 +119,3 @@ class PairedDifferences:
         variance = float(max(covariance[0], covariance[0] + 2 * weights @ covariance[1 : lags + 1]))
         freedom = 1.5 * self.units / lags  # of the estimate: with few units it may well be too small
         return variance * freedom / (freedom - 2)
-
-    def state(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return vars(self) | {"products": self.products.tolist()}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> PairedDifferences:
-        newest = [(d, n) for d, n in state["newest"]]
-        return cls(**state | {"products": np.array(state["products"], np.float64), "newest": newest})

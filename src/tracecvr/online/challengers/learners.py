@@ -15,6 +15,7 @@ import numpy as np
 
 from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked
+from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Labels, nll
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
@@ -33,7 +34,7 @@ _AGAIN_S = 30.0
 
 
 @dataclass
-class Comparison:
+class Comparison(JsonState):
     """Two models on the same clicks with final labels: by scores that each gave them before it learnt them."""
 
     differences: PairedDifferences = field(default_factory=PairedDifferences)
@@ -60,14 +61,6 @@ class Comparison:
             "challenger": self.challenger.summary(),
             "champion": self.champion.summary(),
         }
-
-    def state(self) -> dict[str, Any]:
-        return {name: getattr(self, name).state() for name in ("differences", "challenger", "champion")}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> Comparison:
-        sums = (ScoreSums.of(state[name]) for name in ("challenger", "champion"))
-        return cls(PairedDifferences.of(state["differences"]), *sums)
 
 
 class ChallengerLearner(Learner):
@@ -120,13 +113,6 @@ class ChallengerLearner(Learner):
         super()._restore(manifest)
 
 
-class ModelTick(NamedTuple):
-    """An interval learnt, and by which challenger; None is the store's own model."""
-
-    model: str | None
-    tick: Tick
-
-
 class Learners:
     """The store's own learner, and those of its challengers as they come and go. Use it as a context.
 
@@ -136,67 +122,64 @@ class Learners:
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
         self.store, self._progress = store, progress
-        self._all = ExitStack()
+        self._own = ExitStack()
         self._running: dict[str, _Running] = {}
-        self._tried: dict[str, float] = {}
+        self._paused_until: dict[str, float] = {}
 
     def __enter__(self) -> Learners:
-        self.own = self._all.enter_context(open_learner(self.store, self._progress))
+        self.own = self._own.enter_context(open_learner(self.store, self._progress))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        for running in self._running.values():
-            running.holds.close()
-        self._all.close()
+        for name in list(self._running):
+            self._stop(name)
+        self._own.close()
 
-    def follow(self, poll: float = 1.0) -> Iterator[ModelTick]:
+    def follow(self, poll: float = 1.0) -> Iterator[Tick]:
         """Tick after tick, for ever."""
         while True:
-            ticks = list(self.round())
-            yield from ticks
-            if not ticks:
-                time.sleep(poll)
+            yield from self.all()
+            time.sleep(poll)
 
-    def all(self) -> Iterator[ModelTick]:
+    def all(self) -> Iterator[Tick]:
         """Everything that is closed, by all of them."""
-        while ticks := list(self.round()):
+        while ticks := list(self._round()):
             yield from ticks
 
-    def round(self) -> Iterator[ModelTick]:
+    def _round(self) -> Iterator[Tick]:
         """What the store's own learner has to learn; else one interval for each challenger."""
         if (tick := self.own.tick()) is not None:
-            yield ModelTick(None, tick)
+            yield tick
             return
-        for challenger in self._challengers():
-            if (done := self._tick(challenger)) is not None:
-                yield ModelTick(challenger.name, done)
+        names = list_names(self.store)
+        for name in set(self._running) - set(names):
+            self._stop(name)
+        for name in names:
+            if (done := self._tick(name)) is not None:
+                yield done
 
-    def _challengers(self) -> list[Challenger]:
-        """Those that there are now; one whose files are damaged is left out, and `verify` says what is wrong."""
-        known = []
-        for name in list_names(self.store):
-            try:
-                known.append(find_challenger(self.store, name))
-            except UserError as error:
-                self._note(name, error)
-        for name in set(self._running) - {challenger.name for challenger in known}:
-            self._running.pop(name).holds.close()
-        return known
-
-    def _tick(self, challenger: Challenger) -> Tick | None:
-        name = challenger.name
-        if time.monotonic() < self._tried.get(name, 0.0):
+    def _tick(self, name: str) -> Tick | None:
+        """Learn an interval for a challenger. If that fails, it is tried again later, from the newest whole version."""
+        if time.monotonic() < self._paused_until.get(name, 0.0):
             return None
+        challenger = None
         try:
+            challenger = find_challenger(self.store, name)
             with locked(challenger.home, "another process learns it", TICK_LOCK):
                 tick = self._learner(challenger).tick()
-            self._tried.pop(name, None)
             challenger.note_problem(None)
             return tick
         except HeldError:  # it is being made, or dropped, or learnt elsewhere
             return None
         except Exception as error:
-            self._report_failure(challenger, error)
+            self._stop(name)
+            self._paused_until[name] = time.monotonic() + _AGAIN_S
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            problem = " ".join(text.split())
+            _log.error("challenger %s cannot learn: %s", name, problem)
+            if challenger is not None and challenger.home.exists():  # else it is damaged, or was dropped
+                with suppress(OSError, UserError):
+                    challenger.note_problem(problem)
             return None
 
     def _learner(self, challenger: Challenger) -> Learner:
@@ -205,29 +188,15 @@ class Learners:
         made = facts.st_ino, facts.st_mtime_ns
         running = self._running.get(challenger.name)
         if running is None or running.made != made:
-            if running is not None:
-                self._running.pop(challenger.name).holds.close()
+            self._stop(challenger.name)
             holds = ExitStack()
             learner = holds.enter_context(open_learner(challenger, self._progress, ChallengerLearner))
             running = self._running[challenger.name] = _Running(made, learner, holds)
         return running.learner
 
-    def _report_failure(self, challenger: Challenger, error: Exception) -> None:
-        """Try again later, from the newest whole version."""
-        if (running := self._running.pop(challenger.name, None)) is not None:
+    def _stop(self, name: str) -> None:
+        if (running := self._running.pop(name, None)) is not None:
             running.holds.close()
-        if challenger.home.exists():  # else it was dropped
-            with suppress(OSError, UserError):
-                challenger.note_problem(self._note(challenger.name, error))
-
-    def _note(self, name: str, error: Exception) -> str:
-        """Log why a challenger cannot learn, now and then."""
-        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        reason = " ".join(text.split())
-        if time.monotonic() >= self._tried.get(name, 0.0):
-            self._tried[name] = time.monotonic() + _AGAIN_S
-            _log.error("challenger %s cannot learn: %s", name, reason)
-        return reason
 
 
 class _Running(NamedTuple):

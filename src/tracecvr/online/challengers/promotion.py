@@ -11,14 +11,13 @@ from tracecvr.online.store.versions import Versions
 
 def promote_own(store: Store, version: int | None) -> None:
     """Let a version of the store's own model serve; None for always the newest."""
-    Versions(store.folder, store.settings.keep).promote(version)
+    store.versions.promote(version)
     leave_challenger(store)
 
 
 def promote_challenger(store: Store, name: str) -> None:
     """Let the newest version of a challenger serve."""
-    challenger = _sound(store, name)
-    if Versions(challenger.home, challenger.settings.keep).serving() is None:
+    if _sound(store, name).versions.serving() is None:
         raise UserError(f"challenger {name!r} has no version yet: `tracecvr tick` or `tracecvr learn` makes one")
     traffic.promote(store.folder, name)
 
@@ -42,16 +41,12 @@ def leave_challenger(store: Store) -> None:
 def serving_challenger(store: Store) -> Versions | None:
     """The versions of the challenger that serves; None if the store's own model does."""
     name = traffic.current(store.folder).model
-    if name is None:
-        return None
-    challenger = find_challenger(store, name)
-    return Versions(challenger.home, challenger.settings.keep)
+    return None if name is None else find_challenger(store, name).versions
 
 
 def rollback(store: Store) -> str:
     """Let what served before the last promotion do so; its version or, of a challenger, its name."""
     before = traffic.rollback(store.folder)
-    versions = Versions(store.folder, store.settings.keep)
     if before is None:
-        return str(versions.rollback())
-    return f"{versions.serving()}" if before.model is None else before.model
+        return str(store.versions.rollback())
+    return f"{store.versions.serving()}" if before.model is None else before.model

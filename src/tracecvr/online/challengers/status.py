@@ -9,7 +9,6 @@ from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 
 
 def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
@@ -29,8 +28,7 @@ def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
 
 
 def _facts(challenger: Challenger, log: EventLog) -> dict[str, Any]:
-    newest = Versions(challenger.home, challenger.settings.keep).newest()
-    taken = challenger.taken_over
+    newest, taken = challenger.versions.newest(), challenger.taken_over
     facts: dict[str, Any] = {
         "method": "+".join([challenger.content["method"], *challenger.content["plugins"]]),
         "warm": "history" if taken is None else f"champion, version {taken.intervals}",

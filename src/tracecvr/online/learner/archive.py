@@ -10,7 +10,7 @@ whole before its events leave the database, in the transaction that lists it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,11 +22,10 @@ from tracecvr.base.files import locked, sha256, write_parquet
 from tracecvr.data.table import NEVER
 from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.ledger import first_held, memory_of
-from tracecvr.online.log.event_log import Accepted, EventLog, answers_for
+from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK, body_of
 from tracecvr.online.store.challenge import FOLDER, challengers, list_names, remove_dropped
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 
 ANSWERS = "answers"
 """The folder of a store, or of a challenger, in which the learner keeps what frozen nets say of open clicks."""
@@ -63,7 +62,7 @@ class WholeLog(EventLog):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder / "events.db", store.grid)
-        self.store, self.folder = store, store.folder / "archive"
+        self.store, self.model, self.folder = store, store.model, store.folder / "archive"
         self._checked: set[ArchiveFile] = set()
 
     # Files.
@@ -144,23 +143,20 @@ class WholeLog(EventLog):
 
     # Reading, of both.
 
-    def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
-        kept, kinds = super().between(start, end), self.store.reader.kinds
+    def between(self, start: int, end: int) -> list[Accepted]:
+        kept, number = super().between(start, end), self.grid.number(start)
         rows = [
-            (kinds[kind], click, ts, seen, body_of(features) if kind == "click" else amount)
-            for frame in self._frames(start, end)
-            for kind, click, ts, seen, amount, *features in frame.select(
-                "type", "click_id", "ts", "seen", "amount", *(f"feature.{name}" for name in self.store.reader.features)
-            ).rows()
+            self._row(*row)
+            for file in self.files()
+            if file.first <= number < file.last
+            for row in self.read(file, start, end).select(*_FACTS, "^feature[.].*$").rows()
         ]
-        return sorted(rows, key=_order) if rows else kept
+        return sorted(rows, key=lambda row: (row.kind > CLICK, row.seen, row.ts, row.click)) if rows else kept
 
-    def _frames(self, start: int, end: int) -> Iterator[pl.DataFrame]:
-        """Archived events that became known in an interval."""
-        number = self.grid.number(start)
-        for file in self.files():
-            if file.first <= number < file.last:
-                yield self.read(file, start, end)
+    def _row(self, pos: int, event: str, kind: str, *facts: Any) -> Accepted:
+        click, ts, seen, user, score, version, model, amount, *features = facts
+        body = body_of(features) if kind == "click" else amount
+        return Accepted(pos, event, self.store.reader.kinds[kind], click, ts, seen, user, body, score, version, model)
 
     def next_known(self, time: int) -> int | None:
         kept = super().next_known(time)
@@ -169,15 +165,6 @@ class WholeLog(EventLog):
             if not over and (first := self.read(file, time)["seen"].min()) is not None:
                 return int(cast("int", first))
         return kept
-
-    def answers(self, start: int, end: int, model: str | None = None) -> list[tuple[int, float, int]]:
-        model = model or self.store.model
-        answered = pl.col("score").is_not_null() & pl.col("version").is_not_null() & (pl.col("type") == "click")
-        rows = super().answers(start, end, model)
-        for frame in self._frames(start, end):
-            columns = frame.filter(answered).select("click_id", "score", "version", "model")
-            rows += answers_for(model, columns.rows())
-        return rows
 
     def arrivals(self, clicks: Sequence[int], start: int, end: int) -> dict[int, int]:
         came = super().arrivals(clicks, start, end)
@@ -188,11 +175,6 @@ class WholeLog(EventLog):
         return came
 
 
-def _order(row: tuple[Any, ...]) -> tuple[bool, int, int, int]:
-    kind, click, ts, seen, _ = row
-    return kind > CLICK, seen, ts, click
-
-
 # Commands.
 
 
@@ -201,14 +183,14 @@ def hold_log(store: Store) -> AbstractContextManager[None]:
     return locked(store.folder, "it is compacted or erased from: try again later", ".upkeep.lock", _PATIENCE)
 
 
-def compact(store: Store, memory: int) -> int:
-    """Archive what neither the learner, whose engine has that memory, nor a version that it could fall back to needs;
-    returns how many events. Killed, it is repeated. Each file has as many intervals as fit in memory."""
+def compact(store: Store) -> int:
+    """Archive what neither a learner nor a version that it could fall back to needs; returns how many events. Killed,
+    it is repeated. Each file has as many intervals as fit in memory."""
     with hold_log(store):
         log = WholeLog(store)
         log.remove_unlisted()
-        others = [_first_needed(other, other.engine().memory) for other in challengers(store)]
-        end, count, until = store.grid.bounds(min([_first_needed(store, memory), *others]))[0], 0, -1
+        needed = min(_first_needed(model) for model in (store, *challengers(store)))
+        end, count, until = store.grid.bounds(needed)[0], 0, -1
         while until < end:
             until = log.portion(end, _BLOCK)
             count += log.move(until)
@@ -216,12 +198,11 @@ def compact(store: Store, memory: int) -> int:
         return count
 
 
-def _first_needed(store: Store, memory: int) -> int:
+def _first_needed(store: Store) -> int:
     """The interval from which on a model, or a version that it could fall back to, has open clicks. A ledger that is
     built anew also asks for actions that came before their clicks: it reads the archive, too."""
-    versions = Versions(store.home, store.settings.keep).manifests()
-    oldest = min((manifest["intervals"] for manifest in versions), default=0)
-    return first_held(store.grid, memory_of(store.grid, memory), oldest)
+    oldest = min((manifest["intervals"] for manifest in store.versions.manifests()), default=0)
+    return first_held(store.grid, memory_of(store.grid, store.engine().memory), oldest)
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:

@@ -31,7 +31,6 @@ from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource
 
@@ -39,20 +38,6 @@ _log = logging.getLogger("tracecvr.learner")
 _RECENT = 24
 """Intervals whose clicks are reported as recent."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
-_ONLY_IN_VERSIONS = {
-    "format",
-    "intervals",
-    "sha256",
-    "store",
-    "features",
-    "vitals",
-    "by_version",
-    "pairs",
-    "monitor",
-    "alarms",
-    "forecast",
-}
-"""What a version's manifest has beside what is recorded of its tick."""
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
 _JUDGED = 4096
@@ -71,17 +56,19 @@ class Tick:
     """Why it was undone; empty if it was not."""
     intervals: int = 1
     """How many intervals were learnt: those before the last had nothing to learn from."""
+    model: str | None = None
+    """The challenger that has learnt it; None is the store's own model."""
 
 
 class Learner:
     """An engine that follows an event log. Use `open_learner`, which holds the store."""
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
-        self.store, self.guard = store, guard_of(store)
+        self.store = store
         torch.set_num_threads(store.settings.threads)
         self.log, self.engine = store.log(), store.engine()
         self.engine.keep_answers_in(store.home / ANSWERS)
-        self.versions = Versions(store.home, store.settings.keep)
+        self.versions = store.versions
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
         self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
         self.forecast = LiveForecast(store, self.watch, self.log)
@@ -107,7 +94,7 @@ class Learner:
             return self._tick()
         except DamagedLedgerError as error:
             _log.error("%s: it is built anew from the log", error)
-            self.ledger.files.clear()
+            self.ledger.database.clear()
             self._restore(self.versions.latest() or {})
             return self._tick()
 
@@ -121,7 +108,7 @@ class Learner:
             if not skip(self.ledger, closed):
                 clicks, events, undone = self._learn_one()
         number = self.ledger.done
-        tick = Tick(number - 1, clicks, events, time.monotonic() - since, undone, number - first)
+        tick = Tick(number - 1, clicks, events, time.monotonic() - since, undone, number - first, self.store.model)
         self._save(number, tick, {"recent": self._recent(self.store.grid.bounds(number)[0])})
         return tick
 
@@ -138,7 +125,7 @@ class Learner:
         self.predictions.keep(self.ledger.rows - len(log_odds), log_odds)
         self.watch.observe(self.ledger, start, clicks, log_odds)
         self.forecast.observe(self.ledger, start, end, self.predictions)
-        events, undone = learn(self.engine, self.ledger, self.guard, start, end)
+        events, undone = learn(self.engine, self.ledger, start, end)
         self._observe(start, end)
         return len(clicks), events, undone
 
@@ -188,7 +175,6 @@ class Learner:
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
-        self.ledger.commit()  # first: what it has more than a version is taken back, what it lacks is read again
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -210,9 +196,10 @@ class Learner:
         facts["forecast"] = self.forecast.state()
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
-        self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
-        if number > self.first:
+        if number > self.first:  # first: of a version that is there, it is known what came of its tick
             self._record(number - 1, summary | measured)
+        self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
+        self.ledger.commit()  # last: it can read from the log what it lacks, but not take back what it has too much
 
     def _more_facts(self) -> dict[str, Any]:
         """What else versions keep."""
@@ -223,7 +210,7 @@ class Learner:
         self.log.record(number, content, self.store.model)
 
     def _restore(self, manifest: dict[str, Any]) -> None:
-        self.versions.load(self.engine, manifest)
+        self.versions.restore(self.engine, manifest)
         self.ledger.restore(manifest["intervals"], manifest["rows"], manifest["counts"])
         end = self.store.grid.bounds(manifest["intervals"])[0]
         self._apply_erasures()
@@ -231,9 +218,6 @@ class Learner:
         self.watch.monitor.load(manifest["monitor"])
         self.watch.hide(self.ledger, end)
         self.forecast.load(manifest["forecast"])
-        if manifest["intervals"] > self.first:  # killed when the version was whole and its tick not yet recorded
-            record = {name: value for name, value in manifest.items() if name not in _ONLY_IN_VERSIONS}
-            self._record(manifest["intervals"] - 1, record)
 
 
 @contextmanager
@@ -253,7 +237,7 @@ def open_learner(
             learner.ledger.close()
 
 
-def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) -> tuple[int, str]:
+def learn(engine: Engine, ledger: Ledger, start: int, end: int) -> tuple[int, str]:
     """Train on an interval; if that did harm, take it back. Returns the number of events and what was wrong."""
     if not len(ledger.clicks(start, end)) and engine.is_quiet(ledger, start, end):
         return engine.tick(ledger, start, end), ""  # nothing to judge; it forgets what is over
@@ -267,7 +251,7 @@ def learn(engine: Engine, ledger: Ledger, guard: Guard, start: int, end: int) ->
     try:
         events = engine.tick(ledger, start, end)
         new = [engine.score(x) for x in asked]
-        undone = guard.extreme(old[1], new[1]) or guard.verdict(label, old[0], new[0])
+        undone = Guard().extreme(old[1], new[1]) or Guard().verdict(label, old[0], new[0])
     except DivergedError as error:
         events, undone = 0, str(error)
     if undone:
@@ -282,12 +266,6 @@ def skip(ledger: Ledger, closed: int) -> bool:
     if ledger.idle:
         ledger.pass_over(closed)
     return ledger.done > before
-
-
-def guard_of(store: Store) -> Guard:
-    """The guard that a store was created with: a replay has to undo the same ticks."""
-    settings = store.settings
-    return Guard(settings.guard_nll, settings.guard_pcoc, base=settings.guard_base, log_odds=settings.guard_log_odds)
 
 
 def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:

@@ -129,19 +129,19 @@ class LiveForecast:
         series = []
         for n in range(len(segments.clicks)):
             columns = np.column_stack([start, segments.clicks[n, day], now.so_far[n], now.final[DEFAULT][n]])
-            days = [dict(zip(_NOW, _rounded(row), strict=True)) for row in columns]
+            days = [dict(zip(_NOW, _round(row), strict=True)) for row in columns]
             for place, one in enumerate(days):
                 known = earlier.get(one["start"])
                 if known is None:
-                    one |= dict(zip(_THEN, _rounded(ends[n, place - len(days) + len(new)]), strict=True))
+                    one |= dict(zip(_THEN, _round(ends[n, place - len(days) + len(new)]), strict=True))
                 else:
                     one |= {key: self.summary["series"][n]["days"][known][key] for key in _THEN}
-            last = {metric: _rounded(figures[metric][:, n]) for metric in METRICS}
+            last = {metric: _round(figures[metric][:, n]) for metric in METRICS}
             series.append({"segment": self.watch.monitor.name(n), "figures": last, "days": days})
         return {"at": segments.at, "level": LEVEL, "series": series}
 
 
-def _rounded(values: Floats) -> list[float | None]:
+def _round(values: Floats) -> list[float | None]:
     """As JSON has them, with the digits that mean something; None where nothing is known."""
     digits = [f"{value:.6g}" if abs(value) < 1e5 else f"{value:.0f}" for value in values.tolist()]
     return [float(text) if np.isfinite(value) else None for text, value in zip(digits, values.tolist(), strict=True)]

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Floats, Labels, nll, probability, reliability
 
 Scores = npt.NDArray[np.floating[Any]]
 _EDGES = np.linspace(-15.0, 15.0, 1201)
 """Bins of log-odds, 0.025 wide: two scores of one bin count as a tie."""
 _RELIABILITY = 15
-_ARRAYS = ("positive", "negative", "predicted", "happened")
 
 
 def ages(d_max: int) -> Floats:
@@ -31,7 +31,7 @@ def ages(d_max: int) -> Floats:
 
 
 @dataclass
-class ScoreSums:
+class ScoreSums(JsonState):
     """Sums over scored clicks with final labels."""
 
     positive: Floats = field(default_factory=lambda: np.zeros(len(_EDGES) + 1))
@@ -40,8 +40,10 @@ class ScoreSums:
     happened: Floats = field(default_factory=lambda: np.zeros(_RELIABILITY))
     nll: float = 0.0
 
-    def add(self, log_odds: Scores, label: Labels) -> None:
-        s = np.asarray(log_odds, np.float64)
+    def add(self, log_odds: Scores, label: Labels) -> ScoreSums:
+        """Add clicks; those that were not scored have NaN, and do not count."""
+        scored = ~np.isnan(log_odds)
+        s, label = np.asarray(log_odds, np.float64)[scored], label[scored]
         p, where = probability(s), np.searchsorted(_EDGES, s)
         self.positive += np.bincount(where[label], minlength=len(self.positive))
         self.negative += np.bincount(where[~label], minlength=len(self.negative))
@@ -49,11 +51,7 @@ class ScoreSums:
         self.predicted += predicted
         self.happened += happened
         self.nll += float(nll(s, label).sum())
-
-    def add_scored(self, log_odds: Scores, label: Labels) -> None:
-        """Add those that were scored; others have NaN."""
-        scored = ~np.isnan(log_odds)
-        self.add(log_odds[scored], label[scored])
+        return self
 
     def summary(self) -> dict[str, float | None]:
         """AUC, NLL, ECE, PCOC and the rate; None where there is nothing to tell them from."""
@@ -73,19 +71,9 @@ class ScoreSums:
             "pcoc": float(self.predicted.sum() / conversions) if conversions else None,
         }
 
-    def state(self) -> dict[str, Any]:
-        """As JSON has it."""
-        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        return arrays | {"nll": self.nll}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> ScoreSums:
-        p, n, predicted, happened = (np.array(state[name], np.float64) for name in _ARRAYS)
-        return cls(p, n, predicted, happened, float(state["nll"]))
-
 
 @dataclass
-class LiveMetrics:
+class LiveMetrics(JsonState):
     """All that is kept of the past: what was predicted and what became of it, and how long it took."""
 
     d_max: int
@@ -100,54 +88,35 @@ class LiveMetrics:
 
     def add(self, prequential: Scores, as_served: Scores, label: Labels, delay: npt.NDArray[np.int64]) -> None:
         """Clicks whose labels have become final; those that were not scored have NaN as their score."""
-        for sums, log_odds in ((self.prequential, prequential), (self.as_served, as_served)):
-            sums.add_scored(log_odds, label)
+        self.prequential.add(prequential, label)
+        self.as_served.add(as_served, label)
         self.delays += np.searchsorted(np.sort(delay[label]), ages(self.d_max), side="right")
 
     def curve(self) -> dict[str, list[float]]:
         """The delay curve: age in seconds, share of labels known."""
-        shares = self._curve().tolist() if self.delays[-1] else []
-        return {"age_s": [0.0, *ages(self.d_max).tolist()] if shares else [], "share": shares}
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "d_max": self.d_max,
-            "prequential": self.prequential.state(),
-            "as_served": self.as_served.state(),
-            "delays": self.delays.tolist(),
-        }
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> LiveMetrics:
-        """From its state."""
-        prequential, as_served = (ScoreSums.of(state[name]) for name in ("prequential", "as_served"))
-        return cls(state["d_max"], prequential, as_served, np.array(state["delays"], np.float64))
+        if not self.delays[-1]:
+            return {"age_s": [], "share": []}
+        shares = self.delays / self.delays[-1]
+        return {"age_s": [0.0, *ages(self.d_max).tolist()], "share": [0.0, *shares.tolist()]}
 
     def summary(self) -> dict[str, Any]:
         """Both figures of mature clicks."""
         return {"as_served": self.as_served.summary(), "prequential": self.prequential.summary()}
 
-    def _curve(self) -> Floats:
-        return np.concatenate([[0.0], self.delays / self.delays[-1]])
-
 
 def sum_up_window(prequential: Scores, as_served: Scores, label: Labels) -> dict[str, Any]:
     """Both figures of the clicks whose labels became final in the last intervals alone: these show drift, which sums
     over all of the past hide."""
-    sums = {"as_served": ScoreSums(), "prequential": ScoreSums()}
-    sums["as_served"].add_scored(as_served, label)
-    sums["prequential"].add_scored(prequential, label)
-    return {name: one.summary() for name, one in sums.items()}
+    scores = {"as_served": as_served, "prequential": prequential}
+    return {name: ScoreSums().add(log_odds, label).summary() for name, log_odds in scores.items()}
 
 
 def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) -> dict[str, dict[str, float | None]]:
     """Figures as served of clicks with final labels, by the version that answered them; -1 is none."""
-    summaries = {}
-    for number in np.unique(version[version >= 0]).tolist():
-        sums, ours = ScoreSums(), version == number
-        sums.add(log_odds[ours], label[ours])
-        summaries[str(number)] = sums.summary()
-    return summaries
+    return {
+        str(number): ScoreSums().add(log_odds[version == number], label[version == number]).summary()
+        for number in np.unique(version[version >= 0]).tolist()
+    }
 
 
 def recent_rates(

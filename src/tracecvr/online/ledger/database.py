@@ -7,10 +7,10 @@ is a `DamagedLedgerError`, before anybody learns from it. What is in it: `open_c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import numpy as np
@@ -19,11 +19,10 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import make_private, not_written
 from tracecvr.data.table import Ints
 from tracecvr.online.log import page_checksums
-from tracecvr.online.log.page_checksums import digest
 
 LEDGER, DATABASE = "ledger", "ledger.db"
 """The folder of a store, or of a challenger, with its ledger; and the file in it."""
-_FORMAT = 3
+_FORMAT = 4
 
 _SCHEMA = """
 CREATE TABLE facts(content TEXT NOT NULL);
@@ -34,9 +33,7 @@ CREATE TABLE actions(row INTEGER, kind INTEGER, ts INTEGER NOT NULL, seen INTEGE
 CREATE INDEX actions_seen ON actions(seen);
 CREATE TABLE late(ts INTEGER, row INTEGER, PRIMARY KEY(ts, row)) WITHOUT ROWID;
 CREATE TABLE waiting(  -- actions that came without their click
-  seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL,
-  amount REAL NOT NULL,
-  joined INTEGER         -- the start of the interval in which it came
+  seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL, amount REAL NOT NULL
 );
 CREATE TABLE payments(  -- conversions and refunds of clicks
   row INTEGER, seen INTEGER, ts INTEGER, refund INTEGER, amount REAL, PRIMARY KEY(row, seen, ts, refund, amount)
@@ -46,20 +43,11 @@ CREATE INDEX waiting_seen ON waiting(seen);
 """
 
 
-_UNHASHED = ("actions", "payments", "late", "waiting")
+_UNHASHED = ("blocks", "actions", "payments", "late", "waiting")
 
 
 class DamagedLedgerError(UserError):
     """The ledger is not as it was written. It can be built anew from the log."""
-
-
-class Block(NamedTuple):
-    """Clicks `first` to `first + size`, and when the first and the last of them became known."""
-
-    first: int
-    size: int
-    since: int
-    until: int
 
 
 class LedgerDatabase:
@@ -71,11 +59,6 @@ class LedgerDatabase:
             folder.mkdir(mode=0o700, exist_ok=True)
             make_private(folder)
         self._db: apsw.Connection | None = None
-        self._set_blocks([])
-
-    def _set_blocks(self, blocks: Sequence[Block]) -> None:
-        """Note which clicks there are."""
-        self.blocks = blocks
 
     @property
     def path(self) -> Path | None:
@@ -121,19 +104,14 @@ class LedgerDatabase:
         content: dict[str, Any] = json.loads(self._db.execute("SELECT content FROM facts").get or "{}")
         if content.pop("format", None) != _FORMAT:
             return None
-        blocks = [Block(*row) for row in self._db.execute("SELECT * FROM blocks ORDER BY first")]
-        if content.pop("blocks") != digest(json.dumps(blocks).encode()):
-            return None
-        self._set_blocks(blocks)
         self._db.execute("BEGIN")
         return content
 
     def commit(self, facts: Mapping[str, Any]) -> None:
         """Let this be the ledger that is opened next."""
         with self._errors():
-            content = {**facts, "format": _FORMAT, "blocks": digest(json.dumps(self.blocks).encode())}
             self._run("DELETE FROM facts")
-            self._run("INSERT INTO facts VALUES(?)", (json.dumps(content),))
+            self._run("INSERT INTO facts VALUES(?)", (json.dumps({**facts, "format": _FORMAT}),))
             self.flush()
 
     def flush(self) -> None:
@@ -150,7 +128,6 @@ class LedgerDatabase:
             with suppress(apsw.Error):  # of one that is damaged
                 self._db.close(force=True)
         self._db = None
-        self._set_blocks([])
 
     def _connect(self) -> apsw.Connection:
         if self.path is None:

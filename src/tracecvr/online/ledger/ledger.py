@@ -4,15 +4,15 @@ It is a table that grows by an interval at a time and forgets, at its other end,
 keep their numbers. How much is open does not matter to memory or to the time of a tick: clicks are in blocks that never
 change, actions in a table (`open_clicks`), and an action finds its click by the event log, which has an index of ids.
 
-`commit` lets the database be whole as of an interval, and `restore` goes on from there: it takes back what is newer
-than the version that learning goes on from, and reads from the log what is missing. If the database is missing, damaged
-or another store's, or if something was erased, the ledger is built anew from the log, and is the same ledger.
+`commit` lets the database be whole as of an interval, and `restore` goes on from there: it reads from the log what has
+come since. If the database is missing, damaged, newer than the version that learning goes on from or another store's,
+or if something was erased, the ledger is built anew from the log, and is the same ledger.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -26,7 +26,7 @@ from tracecvr.online.ledger.base_clicks import BaseClicks
 from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
-from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK, Reader, amount_of
 from tracecvr.online.log.grid import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
@@ -37,10 +37,6 @@ BAD_VALUES = "bad_values."
 
 MATURE = 24
 """Intervals for which clicks are kept after their labels have become final: by them a tick is judged."""
-
-_ALWAYS = -(1 << 62)
-SPARE = 48
-"""Intervals for which rows stay in the files after they are over, so that as many can be taken back."""
 
 
 def memory_of(grid: Grid, events: int) -> int:
@@ -66,28 +62,21 @@ class Ledger(TableSource):
         self.counts: Counter[str] = Counter()
         self.done = self.first_row = self.erasures = 0
         """How many intervals of the stream are in it, what its first row is called, and erasures that it knows of."""
-        self.whole_since = _ALWAYS
-        """Of clicks that became known since then, everything is here."""
         self._base, self._base_rows, self._in_base = base, 0, BaseClicks(base, grid.split, memory)
         schema = base.schema
-        self.files = OpenClicks(folder, len(schema.features), len(schema.actions))
+        self.database = OpenClicks(folder, len(schema.features), len(schema.actions))
+        self._erased = cast("npt.NDArray[np.bool_]", self.database.column("erased"))
+        self.table = self._view()
         if folder is None:
             self.begin()
-        else:
-            self._look()
-
-    def begin(self) -> None:
-        """Be the ledger of a stream that starts."""
-        self.counts.clear()
-        self._start(0)
 
     def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become, from the log alone, the ledger that had `done` intervals and, counting those dropped, `rows` rows."""
         # An action may have been waiting for d_max when the oldest click came.
-        self._start(first_held(self.grid, self.memory + self.grid.d_max, done))
+        self.begin(first_held(self.grid, self.memory + self.grid.d_max, done))
         while self.done < done:
             self.advance()
-            self.files.flush()
+            self.database.flush()
         self.counts = Counter(counts)
         self.first_row = rows - len(self.table)
 
@@ -95,19 +84,18 @@ class Ledger(TableSource):
         """Take in the next interval."""
         start, end = self.grid.bounds(self.done)
         rows = self.log.between(start, end)
-        fresh = self._add(self._select_fresh([row for row in rows if row[0] == CLICK]), self.log.answers(start, end))
-        actions = [KnownAction(r[3], r[2], r[0], r[1], amount_of(r[4])) for r in rows if r[0] > CLICK]
-        waited = [KnownAction(*row) for row in self.files.join_waiting(fresh, start - self.grid.d_max, start)]
+        fresh = self._add(self._select_fresh([row for row in rows if row.kind == CLICK]))
+        actions = [KnownAction(r.seen, r.ts, r.kind, r.click, amount_of(r.body)) for r in rows if r.kind > CLICK]
+        waited = self.database.take_waiting(fresh)
         self._join(actions + waited)
-        # Those whose click has not come in d_max are given up.
-        self.counts["orphans"] += self.files.still_waiting(start - self.grid.d_max, end - self.grid.d_max)
+        self.counts["orphans"] += self.database.give_up(end - self.grid.d_max)  # their clicks have not come in d_max
         self.done += 1
         self._drop(end - self.memory)
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
         now = self.grid.bounds(self.done)[0]
-        if self.files.still_waiting(now - self.grid.d_max, NEVER):  # their time runs out with each interval
+        if self.database.has_waiting():  # their time runs out with each interval
             return
         known = self.log.next_known(now)
         until = closed if known is None else min(closed, self.grid.number(known))
@@ -130,12 +118,12 @@ class Ledger(TableSource):
 
     def commit(self) -> None:
         """Let the files be this ledger, whatever happens from now on."""
-        facts = {"first_row": self.first_row, "base_rows": self._base_rows, "whole_since": self.whole_since}
-        self.files.commit(facts | {"done": self.done, "erasures": self.erasures, "identity": self._identity()})
+        facts = {"first_row": self.first_row, "base_rows": self._base_rows, "identity": self._identity()}
+        self.database.commit(facts | {"done": self.done, "erasures": self.erasures})
 
     def close(self) -> None:
         """What was not committed is gone."""
-        self.files.close()
+        self.database.close()
 
     def restore(self, done: int, rows: int, counts: dict[str, int]) -> None:
         """Become the ledger that had `done` intervals: from files and what came since, or else from the log."""
@@ -158,18 +146,11 @@ class Ledger(TableSource):
 
     def _open(self, done: int) -> bool:
         """Become the ledger of so many intervals, if the database has what that takes."""
-        content = self.files.read()
-        if content is None or content["identity"] != self._identity():
+        content = self.database.read()
+        if content is None or content["identity"] != self._identity() or content["done"] > done:
             return False
         self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
-        self.erasures, self.whole_since = content["erasures"], content["whole_since"]
-        self._look()
-        if self.done > done:
-            time = self.grid.bounds(done)[0]
-            if self.whole_since > time - self.memory:
-                return False
-            self.files.truncate(time)
-            self.done = done
+        self.erasures = content["erasures"]
         while self.done < done:
             self.advance()
         return True
@@ -219,12 +200,12 @@ class Ledger(TableSource):
     def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
         """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
         not: clicks of the base, and those that came by `ingest` or from a broker."""
-        score, version = (self.files.column(name)[position] for name in ("score", "version"))
+        score, version = (self.database.column(name)[position] for name in ("score", "version"))
         return score, version
 
     def _late_between(self, seconds: int, start: int, end: int) -> Ints:
         """Late clicks that happened in, or came in, [start, end) less so many seconds, or came in it."""
-        happened = self.files.late_between(start - seconds, end - seconds) - self.files.first
+        happened = self.database.late_between(start - seconds, end - seconds) - self.database.first
         parts = [happened[happened >= 0]]
         for since, until in ((start, end), (start - seconds, end - seconds)):
             first, last = self.table.rows_between(since, until)
@@ -232,25 +213,23 @@ class Ledger(TableSource):
         return np.unique(np.concatenate(parts))
 
     def _seen_between(self, action: int, start: int, end: int) -> Ints:
-        rows = self.files.seen_between(action + 1, start, end)
-        position: Ints = rows[rows >= self.files.first] - self.files.first
+        rows = self.database.seen_between(action + 1, start, end)
+        position: Ints = rows[rows >= self.database.first] - self.database.first
         return position
 
     # Taking in.
 
-    def _start(self, first: int) -> None:
+    def begin(self, first: int = 0) -> None:
         """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
         later one, whatever is needed has become known since, and so has all that is known of it."""
         end = self._in_base.end
         begin = end if first else self._in_base.first
-        self.files.clear()
-        self.whole_since = self.grid.bounds(first)[0] + self.grid.d_max if first else _ALWAYS
+        self.database.clear()
         self.erasures = self.log.facts().get("erasures", 0)
         self.first_row, self.done, self._base_rows = begin, first, end - begin
         for start in range(begin, end, ROWS):
             self._take_over(slice(start, min(start + ROWS, end)))
-            self.files.flush()
-        self._look()
+            self.database.flush()
 
     def _take_over(self, part: slice) -> None:
         """Append clicks of the base."""
@@ -258,28 +237,27 @@ class Ledger(TableSource):
         size = part.stop - part.start
         blank = {"erased": np.zeros(size, np.bool_), "score": np.full(size, np.nan), "version": np.full(size, -1)}
         block = blank | {name: getattr(t, name)[part] for name in ("x", "click_ts", "click_id", "arrival_ts")}
-        number = self.files.append(block)
+        number = self.database.append(block)
         late = block["arrival_ts"] != block["click_ts"]
-        self.files.note_late(block["click_ts"][late], number[late])
+        self.database.note_late(block["click_ts"][late], number[late])
         row, column = np.nonzero(t.known_ts[part] < split)
         ts, seen = t.action_ts[part][row, column], t.known_ts[part][row, column]
-        self.files.note(number[row], column + 1, ts, seen)
+        self.database.note(number[row], column + 1, ts, seen)
         bought = zip(number[row].tolist(), seen.tolist(), ts.tolist(), column.tolist(), strict=True)
-        self.files.pay((r, Payment(s, at, False, UNKNOWN)) for r, s, at, kind in bought if kind == 0)
+        self.database.pay((r, Payment(s, at, False, UNKNOWN)) for r, s, at, kind in bought if kind == 0)
         if t.refund_ts is not None:
             turns = turns_of(t.refund_ts[part])
             row, which = np.nonzero(turns < split)
             at = turns[row, which]
-            self.files.note(number[row], len(t.schema.actions) + 1 + which, at, at)
+            self.database.note(number[row], len(t.schema.actions) + 1 + which, at, at)
             turned = zip(number[row].tolist(), at.tolist(), which.tolist(), strict=True)
-            self.files.pay((r, Payment(s, s, w % 2 == 0, UNKNOWN)) for r, s, w in turned)
+            self.database.pay((r, Payment(s, s, w % 2 == 0, UNKNOWN)) for r, s, w in turned)
 
-    def _look(self) -> None:
-        """The columns, which tell what they hold now."""
-        names = (*self.files.layout, "action_ts", "known_ts", "refund_ts")
-        columns: dict[str, Any] = {name: self.files.column(name) for name in names}
-        self._erased = cast("npt.NDArray[np.bool_]", columns["erased"])
-        self.table = ClickTable(
+    def _view(self) -> ClickTable:
+        """The database as a table. Its columns tell what they hold now."""
+        names = (*self.database.layout, "action_ts", "known_ts", "refund_ts")
+        columns: dict[str, Any] = {name: self.database.column(name) for name in names}
+        return ClickTable(
             x=columns["x"],
             click_ts=columns["click_ts"],
             click_id=columns["click_id"],
@@ -290,39 +268,37 @@ class Ledger(TableSource):
             late_arrival_ts=columns["arrival_ts"],
         )
 
-    def _select_fresh(self, clicks: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def _select_fresh(self, clicks: Sequence[Accepted]) -> list[Accepted]:
         """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base
         has get none. The log has each click once."""
-        inside = [row for row in clicks if row[3] - row[2] <= self.grid.d_max]
+        inside = [row for row in clicks if row.seen - row.ts <= self.grid.d_max]
         end = self.grid.bounds(self.done)[1]
-        known = self._in_base.rows_of(np.array([click for _, click, *_ in inside], np.int64), end)
-        fresh = [row for row, old in zip(inside, known.tolist(), strict=True) if old < 0 or row[4] is None]
+        known = self._in_base.rows_of(np.array([row.click for row in inside], np.int64), end)
+        fresh = [row for row, old in zip(inside, known.tolist(), strict=True) if old < 0 or row.body is None]
         self.counts["repeated_clicks"] += len(inside) - len(fresh)
         return fresh
 
-    def _add(self, fresh: Sequence[tuple[Any, ...]], answers: Iterable[tuple[int, float, int]]) -> Ints:
+    def _add(self, fresh: Sequence[Accepted]) -> Ints:
         """Append clicks, sorted as they are; returns the ids of those that are not erased."""
         if not fresh:
             return np.empty(0, np.int64)
-        _, click, ts, seen, bodies = zip(*fresh, strict=True)
-        erased = np.array([body is None for body in bodies])
+        erased = np.array([row.body is None for row in fresh])
         x = np.zeros((len(fresh), len(self.schema.features)), np.int32)
-        x[~erased], unreadable = self.reader.encode_and_count([body for body in bodies if body is not None])
+        x[~erased], unreadable = self.reader.encode_and_count([row.body for row in fresh if row.body is not None])
         self.counts.update({f"{BAD_VALUES}{column}": count for column, count in unreadable.items()})
-        answered = {click: (score, version) for click, score, version in answers}
-        ids, times, came = np.array((click, ts, seen), np.int64)
-        served = [answered.get(number, (np.nan, -1)) for number in click]
+        ids, times, came = np.array([(row.click, row.ts, row.seen) for row in fresh], np.int64).T
+        score, version = zip(*(row.answer_for(self.log.model) for row in fresh), strict=True)
         block = {
             "x": x,
             "click_ts": times,
             "click_id": ids,
             "arrival_ts": came,
             "erased": erased,  # their rows stay, since others are known by theirs; they are never shown
-            "score": np.array([score for score, _ in served], np.float32),
-            "version": np.array([version for _, version in served], np.int64),
+            "score": np.array(score, np.float32),
+            "version": np.array(version, np.int64),
         }
-        number = self.files.append(block)
-        self.files.note_late(times[times != came], number[times != came])
+        number = self.database.append(block)
+        self.database.note_late(times[times != came], number[times != came])
         kept: Ints = ids[~erased]
         return kept
 
@@ -331,10 +307,10 @@ class Ledger(TableSource):
         if not actions:
             return
         number = self._rows_of([action.click for action in actions], self.grid.bounds(self.done)[1])
-        self.files.wait(sorted(action for action, row in zip(actions, number.tolist(), strict=True) if row < 0))
+        self.database.wait(sorted(action for action, row in zip(actions, number.tolist(), strict=True) if row < 0))
         rows = np.unique(number[number >= 0])
-        known = self.files.known(rows)
-        arrival, click = (self.files.gather(name, rows) for name in ("arrival_ts", "click_ts"))
+        known = self.database.known(rows)
+        arrival, click = (self.database.gather(name, rows) for name in ("arrival_ts", "click_ts"))
         clicks = _Open(arrival, click, known.action_ts.copy(), known.refund_ts.copy())
         place = np.searchsorted(rows, number).tolist()
         ours = [  # one that came before its click becomes known with it
@@ -356,7 +332,7 @@ class Ledger(TableSource):
                 self.counts["refunds" if refund else "repeated_actions"] += 1
         turns = self._find_turns(paid, dict(zip(rows.tolist(), clicks.refund, strict=True)))
         if noted or turns:
-            self.files.note(*np.array([*noted, *turns]).T)
+            self.database.note(*np.array([*noted, *turns]).T)
 
     def _is_in_window(self, delay: int) -> bool:
         self.counts["before_click"] += delay < 0
@@ -366,9 +342,9 @@ class Ledger(TableSource):
     def _find_turns(self, paid: list[tuple[int, Payment]], known: dict[int, Ints]) -> list[tuple[int, int, int, int]]:
         """Keep conversions and refunds of clicks. What they take back, or buy again, are turns of the click, each with
         a kind of its own."""
-        self.files.pay(paid)
+        self.database.pay(paid)
         turns = []
-        for row, payments in self.files.payments({row for row, _ in paid}).items():
+        for row, payments in self.database.payments({row for row, _ in paid}).items():
             for which, seen in enumerate(find_turns(payments)):
                 if known[row][which] == NEVER:
                     self.counts["conversions_after_refund"] += which % 2
@@ -384,16 +360,14 @@ class Ledger(TableSource):
         number = np.where(held, in_base - (self._in_base.end - self._base_rows), -1)
         came = self.log.arrivals(np.unique(ids[in_base < 0]).tolist(), end - self.memory, end)
         asked = np.flatnonzero((in_base < 0) & np.isin(ids, np.array(list(came), np.int64)))
-        number[asked] = self.files.find(ids[asked], np.array([came[key] for key in ids[asked].tolist()], np.int64))
+        number[asked] = self.database.find(ids[asked], np.array([came[key] for key in ids[asked].tolist()], np.int64))
         return number
 
     def _drop(self, before: int) -> None:
-        """Forget clicks that became known before a time, and actions that nobody asks about any more."""
-        spare = SPARE * self.grid.interval if self.files.folder is not None else 0
-        first = self.files.first
-        self.whole_since = max(self.whole_since, before - spare)
-        self.files.drop(before - spare, self.grid.bounds(self.done)[0] - self.grid.d_max - spare)
-        self.first_row += self.files.first - first
+        """Forget clicks that became known before a time."""
+        first = self.database.first
+        self.database.drop(before)
+        self.first_row += self.database.first - first
 
 
 class _Open(NamedTuple):

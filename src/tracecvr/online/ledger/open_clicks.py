@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracecvr.data.table import NEVER, TURNS, Ints
-from tracecvr.online.ledger.database import Block, DamagedLedgerError, LedgerDatabase
-from tracecvr.online.ledger.payments import Payment
+from tracecvr.online.ledger.database import DamagedLedgerError, LedgerDatabase
+from tracecvr.online.ledger.payments import KnownAction, Payment
 from tracecvr.online.log.page_checksums import digest
 
 Array = npt.NDArray[Any]
@@ -33,6 +33,15 @@ _CACHED = 16 << 20
 _DENSE = 8
 """If so many rows of a range are asked for, one in so many at least, actions of the whole range are read."""
 _MOST_COLUMNS = 16
+
+
+class Block(NamedTuple):
+    """Clicks `first` to `first + size`, and when the first and the last of them became known."""
+
+    first: int
+    size: int
+    since: int
+    until: int
 
 
 class Known(NamedTuple):
@@ -58,17 +67,30 @@ class OpenClicks(LedgerDatabase):
             "erased": ("?", 0),
         }
         super().__init__(folder)
+        self._forget()
+
+    def close(self) -> None:
+        super().close()
+        self._forget()
+
+    def _read(self) -> dict[str, Any] | None:
+        content = super()._read()
+        if content is not None:
+            self._set_blocks([Block(*row) for row in self._run("SELECT * FROM blocks ORDER BY first")])
+        return content
+
+    def _forget(self) -> None:
+        self._cache: OrderedDict[int, Array] = OrderedDict()
+        self._cached = 0
+        self._asked: tuple[Ints, Known] | None = None
+        self._set_blocks([])
 
     def _set_blocks(self, blocks: Sequence[Block]) -> None:
-        super()._set_blocks(blocks)
+        self.blocks = blocks
         self.first = blocks[0].first if blocks else 0
         self.end = blocks[-1].first + blocks[-1].size if blocks else 0
         self._firsts = np.array([block.first for block in blocks], np.int64)
         self._untils = np.array([block.until for block in blocks], np.int64)
-        if not blocks:
-            self._cache: OrderedDict[int, Array] = OrderedDict()
-            self._cached = 0
-            self._asked: tuple[Ints, Known] | None = None
 
     def wrong(self) -> list[str]:
         """What is not as it was written. Reads everything."""
@@ -174,20 +196,8 @@ class OpenClicks(LedgerDatabase):
                 number[asked] = np.maximum(number[asked], rows[place])
         return number
 
-    def truncate(self, time: int) -> None:
-        """Take back what became known since a time, with which an interval starts."""
-        end = self.search(time)
-        with self._errors():
-            self._delete([block for block in self.blocks if block.first >= end])
-            for table in ("actions", "payments", "waiting"):
-                self._run(f"DELETE FROM {table} WHERE seen >= ?", (time,))
-            self._run("DELETE FROM late WHERE row >= ?", (end,))
-            self._run("UPDATE waiting SET joined = NULL WHERE joined >= ?", (time,))
-        self._asked = None
-
-    def drop(self, before: int, waiting: int) -> None:
-        """Forget clicks that became known before a time, and actions that waited since before another. The last block
-        stays: numbers go on from it."""
+    def drop(self, before: int) -> None:
+        """Forget clicks that became known before a time. The last block stays: numbers go on from it."""
         over = [block for block in self.blocks[:-1] if block.until < before]
         with self._errors():
             self._delete(over)
@@ -195,7 +205,6 @@ class OpenClicks(LedgerDatabase):
                 end = over[-1].first + over[-1].size
                 for table in ("actions", "payments", "late"):
                     self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
-            self._run("DELETE FROM waiting WHERE seen < ?", (waiting,))
 
     def _delete(self, blocks: list[Block]) -> None:
         for block in blocks:
@@ -283,30 +292,29 @@ class OpenClicks(LedgerDatabase):
 
     # Actions that wait for their click.
 
-    def wait(self, actions: Iterable[tuple[int, int, int, int, float]]) -> None:
-        """Keep actions, as (seen, ts, kind, click, amount), until their click comes."""
+    def wait(self, actions: Iterable[KnownAction]) -> None:
+        """Keep actions until their click comes."""
         with self._errors():
-            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, ?, NULL)", list(actions))
+            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", list(actions))
 
-    def join_waiting(self, clicks: Ints, since: int, start: int) -> list[tuple[int, int, int, int, float]]:
-        """Actions that have waited since a time, or less long, for clicks that came in an interval."""
-        condition = "joined IS NULL AND seen >= ? AND click IN (SELECT value FROM json_each(?))"
-        values = since, json.dumps(clicks.tolist())
-        if not self.still_waiting(since, NEVER):
+    def take_waiting(self, clicks: Ints) -> list[KnownAction]:
+        """Actions that have waited for clicks which have come."""
+        if not self.has_waiting():
             return []
+        query = """DELETE FROM waiting WHERE click IN (SELECT value FROM json_each(?))
+          RETURNING seen, ts, kind, click, amount"""
         with self._errors():
-            waited = self._run(
-                f"SELECT seen, ts, kind, click, amount FROM waiting WHERE {condition} ORDER BY rowid", values
-            )
-            rows: list[tuple[int, int, int, int, float]] = waited.fetchall()
-            self._run(f"UPDATE waiting SET joined = ? WHERE {condition}", (start, *values))
-        return rows
+            return [KnownAction(*row) for row in self._run(query, (json.dumps(clicks.tolist()),))]
 
-    def still_waiting(self, since: int, until: int) -> int:
-        """How many became known in a range of time and have no click yet."""
-        query = "SELECT count(*) FROM waiting WHERE seen >= ? AND seen < ? AND joined IS NULL"
+    def give_up(self, before: int) -> int:
+        """Forget those that became known before a time; how many there were."""
         with self._errors():
-            return int(self._run(query, (since, until)).get)
+            return len(self._run("DELETE FROM waiting WHERE seen < ? RETURNING 1", (before,)).fetchall())
+
+    def has_waiting(self) -> bool:
+        """Whether any action waits."""
+        with self._errors():
+            return bool(self._run("SELECT EXISTS(SELECT 1 FROM waiting)").get)
 
 
 class Column:

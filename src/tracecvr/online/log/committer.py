@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from queue import SimpleQueue
 from types import TracebackType
 
@@ -41,24 +42,20 @@ class Committer:
         return future
 
     def _work(self) -> None:
-        log = self._connect()
-        ended = False
-        while not ended:
-            group, ended = self._waiting()
-            if group:
+        with closing(self._connect()) as log:
+            while group := self._collect():
                 self._commit(log, group)
-        log.close()
 
-    def _waiting(self) -> tuple[list[_Sent], bool]:
-        """What has been sent by now, at least one batch; and whether that was all."""
+    def _collect(self) -> list[_Sent]:
+        """What has been sent by now, at least one batch; none when it ends."""
         group: list[_Sent] = []
-        while not group or (not self._sent.empty() and sum(len(events) for events, _ in group) < _AT_ONCE):
-            sent = self._sent.get()
-            if sent is None:
-                return group, True
+        while (sent := self._sent.get()) is not None:
             if sent[1].set_running_or_notify_cancel():  # else its sender is gone
                 group.append(sent)
-        return group, False
+            if group and (self._sent.empty() or sum(len(events) for events, _ in group) >= _AT_ONCE):
+                return group
+        self._sent.put(None)  # for the next call
+        return group
 
     @staticmethod
     def _commit(log: EventLog, group: list[_Sent]) -> None:

@@ -70,6 +70,7 @@ CREATE TABLE sources(
 ) WITHOUT ROWID;
 CREATE TABLE positions(
   partition TEXT PRIMARY KEY,
+  source TEXT NOT NULL,
   position INTEGER NOT NULL,     -- of its last message that was dealt with
   newest INTEGER,                -- the newest time in it, the future left out
   lag INTEGER NOT NULL DEFAULT 0,
@@ -81,7 +82,7 @@ CREATE TABLE positions(
 ) WITHOUT ROWID;
 """
 
-_FORMAT = 2
+_FORMAT = 3
 _TABLES = "SELECT count(*) FROM sqlite_master"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,10 +19,7 @@ from tracecvr.online.log.grid import UNBOUNDED, Grid
 _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, model, seen)
   VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?10))"""
 _ALL = "SELECT pos, event, kind, click, ts, seen, user, body, score, version, model FROM events"
-_CLICKS_FIRST = "FROM events WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
-_BETWEEN = f"SELECT kind, click, ts, seen, body {_CLICKS_FIRST}"
-_ANSWERS = """SELECT click, score, version, model FROM events
-  WHERE seen >= ? AND seen < ? AND kind = 0 AND score IS NOT NULL AND version IS NOT NULL"""
+_CLICKS_FIRST = "WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click"
 _ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
 _COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
 _RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
@@ -76,13 +74,24 @@ class Accepted(NamedTuple):
     seen: int
     user: str | None
     body: str | None
-    score: float | None
-    version: int | None
-    model: str | None
+    score: float | None = None
+    version: int | None = None
+    model: str | None = None
+
+    def answer_for(self, model: str | None) -> tuple[float, int]:
+        """The log-odds that a click was answered with and the version that answered, as they count for a model; NaN and
+        -1 if there is no answer. For the store's own, all answers count; the versions of challengers are not its own.
+        For a challenger, its own answers do."""
+        if self.score is None or self.version is None or (model is not None and model != self.model):
+            return math.nan, -1
+        return self.score, self.version if model == self.model else OF_ANOTHER_MODEL
 
 
 class EventLog(EventDatabase):
     """One connection to the log of a store. Threads that share it take turns."""
+
+    model: str | None = None
+    """The challenger that reads it; None is the store's own model."""
 
     def __init__(self, path: Path, grid: Grid, clock: Callable[[], float] = time.time) -> None:
         self.grid, self.clock = grid, clock
@@ -275,23 +284,18 @@ class EventLog(EventDatabase):
 
     # Reading.
 
-    def between(self, start: int, end: int) -> list[tuple[Any, ...]]:
-        """(kind, click, ts, seen, body) of what became known in an interval: clicks first, in their order. Of a click
-        that was erased after its interval was closed, its place is left, without a body."""
-        rows = self._rows(_BETWEEN, (start, end))
+    def between(self, start: int, end: int) -> list[Accepted]:
+        """What became known in an interval: clicks first, in their order. Of a click that was erased after its interval
+        was closed, its place is left, without a body."""
+        rows = self._select(_CLICKS_FIRST, (start, end))
         for seen, ts, place in self._rows(f"SELECT * {_ERASED}", (start, end)):
-            rows.insert(place, (CLICK, -1, ts, seen, None))
+            rows.insert(place, Accepted(0, "", CLICK, -1, ts, seen, None, None))
         return rows
 
     def next_known(self, time: int) -> int | None:
         """When something became known for the first time since a time; None if nothing has."""
         times = [self._one(f"SELECT min(seen) FROM {table} WHERE seen >= ?", (time,)) for table in ("events", "erased")]
         return min((seen for seen in times if seen is not None), default=None)
-
-    def answers(self, start: int, end: int, model: str | None = None) -> list[tuple[int, float, int]]:
-        """(click, log-odds, version) as they were answered, of clicks that became known in an interval and were; as
-        they count for a model."""
-        return answers_for(model, self._rows(_ANSWERS, (start, end)))
 
     def since(self, position: int, count: int) -> list[Accepted]:
         """Accepted events after a position, in their order."""
@@ -357,14 +361,7 @@ class EventLog(EventDatabase):
     def _find_place(self, pos: int, seen: int) -> int:
         """Where a click is among those of its interval, places left by others included."""
         bounds = self.grid.bounds(self.grid.number(seen))
-        order = [position for (position,) in self._rows(f"SELECT pos {_CLICKS_FIRST}", bounds)]
+        order = [position for (position,) in self._rows(f"SELECT pos FROM events {_CLICKS_FIRST}", bounds)]
         for (place,) in self._rows(f"SELECT place {_ERASED}", bounds):
             order.insert(place, -1)
         return order.index(pos)
-
-
-def answers_for(model: str | None, rows: Sequence[tuple[int, float, int, str | None]]) -> list[tuple[int, float, int]]:
-    """Answers as they count for a model. For the store's own, all that clicks were answered with; the versions of
-    challengers are not its own. For a challenger, its own answers."""
-    ours = [row for row in rows if model is None or row[3] == model]
-    return [(click, score, version if by == model else OF_ANOTHER_MODEL) for click, score, version, by in ours]

@@ -32,7 +32,7 @@ class Grid:
 
     def closed(self, watermark: int) -> int:
         """How many intervals have ended by then."""
-        return max(0, (watermark - self.split) // self.interval)
+        return max(0, self.number(watermark))
 
     def number(self, time: int) -> int:
         """The interval that a time is in."""

@@ -17,10 +17,12 @@ from tracecvr.online.log import event_log
 from tracecvr.online.log.event_log import UNREAD, EventLog, Receipt
 from tracecvr.online.log.events import Event, Reader
 
-_KNOWN = "INSERT INTO positions(partition, position) VALUES(?, ?) ON CONFLICT DO NOTHING"
-_MOVE = """UPDATE positions SET position = max(position, ?2), newest = max(coalesce(newest, ?3), coalesce(?3, newest)),
-  messages = messages + ?4, repeated = repeated + ?5, set_aside = set_aside + ?6,
-  unknown_columns = unknown_columns + ?7 WHERE partition = ?1"""
+_KNOWN = "INSERT INTO positions(partition, source, position) VALUES(?, ?, ?) ON CONFLICT DO NOTHING"
+_MOVE = """UPDATE positions SET position = ?2, messages = messages + 1, set_aside = set_aside + ?3,
+  unknown_columns = unknown_columns + ?4 WHERE partition = ?1 AND position < ?2 RETURNING 1"""
+_REPEATED = "UPDATE positions SET repeated = repeated + 1 WHERE partition = ?"
+_NEWEST = "UPDATE positions SET newest = max(coalesce(newest, ?2), ?2) WHERE partition = ?1"
+_WAITING = "SELECT count(*) FROM aside WHERE reason = ? AND substr(name, 1, length(source) + 1) = source || '/'"
 _SET_ASIDE = "INSERT OR REPLACE INTO aside(reason, name, text, content) VALUES(?, ?, ?, ?)"
 _BYTES = 1 << 20
 """A message that is larger is set aside: to parse it would keep everything waiting."""
@@ -106,7 +108,7 @@ class Inbox(EventLog):
                         "be read from --from on"
                     )
                 self._db.execute("INSERT OR REPLACE INTO sources VALUES(?, ?, NULL)", (source, identity))
-            self._db.executemany(_KNOWN, [(partition, first - 1) for partition, first in following.items()])
+            self._db.executemany(_KNOWN, [(name, source_of(name), first - 1) for name, first in following.items()])
             gaps = [(n, partition) for partition, n in lost.items()]
             self._db.executemany("UPDATE positions SET lost = lost + ? WHERE partition = ?", gaps)
 
@@ -117,23 +119,10 @@ class Inbox(EventLog):
         messages left, time goes no further than its newest event, or the others would make it late.
         """
         with self._transaction():
-            reached, fresh, repeated = self.positions(), list[Parsed](), list[Parsed]()
-            for p in parsed:
-                is_new = p.message.position > reached[p.message.partition]
-                (fresh if is_new else repeated).append(p)
-                reached[p.message.partition] = max(reached[p.message.partition], p.message.position)
+            fresh = [p for p in parsed if self._is_new(p)]
             *_, (receipt, _) = self._enter([[event for p in fresh for event in p.events]])
-            for partition in {p.message.partition for p in parsed}:
-                ours = [p for p in fresh if p.message.partition == partition]
-                values = (
-                    reached[partition],
-                    max((e.ts for p in ours for e in p.events if e.ts <= receipt.limit), default=None),
-                    len(ours),
-                    sum(p.message.partition == partition for p in repeated),
-                    sum(bool(p.reason) for p in ours),
-                    sum(p.unknown_columns for p in ours),
-                )
-                self._db.execute(_MOVE, (partition, *values))
+            believed = [(p.message.partition, e.ts) for p in fresh for e in p.events if e.ts <= receipt.limit]
+            self._db.executemany(_NEWEST, believed)
             aside = [p for p in fresh if p.reason]
             self._refuse_a_flood(len(aside))
             rows = [(UNREAD, p.message.name, p.reason, p.message.payload) for p in aside]
@@ -142,7 +131,15 @@ class Inbox(EventLog):
             until = self._find_time(lag)
             if until is not None:
                 self._close(until - self.grid.lateness)
-        return Taken(receipt, len(repeated), [p.message for p in aside])
+        return Taken(receipt, len(parsed) - len(fresh), [p.message for p in aside])
+
+    def _is_new(self, parsed: Parsed) -> bool:
+        """Whether a message was not dealt with before. Count it, and move the position of its partition."""
+        partition, position, _ = parsed.message
+        moved = self._db.execute(_MOVE, (partition, position, bool(parsed.reason), parsed.unknown_columns)).get
+        if moved is None:
+            self._db.execute(_REPEATED, (partition,))
+        return moved is not None
 
     def _refuse_a_flood(self, more: int) -> None:
         """Nothing is thrown away: the messages stay at the broker, and reading stops until somebody has looked."""
@@ -192,25 +189,19 @@ class Inbox(EventLog):
 
     def sources(self) -> dict[str, dict[str, Any]]:
         """The status of each source."""
-        by_source: dict[str, dict[str, Any]] = {}
-        waiting = "SELECT count(*) FROM aside WHERE reason = ? AND substr(name, 1, length(?2)) = ?2"
-        for source, problem in self._rows("SELECT source, problem FROM sources"):
-            counts = dict.fromkeys((*_COUNTED, "waiting"), 0)
-            counts["waiting"] = self._one(waiting, (UNREAD, f"{source}/"))
-            by_source[source] = {"problem": problem, **counts, "positions": {}}
-        rows = self._rows(f"SELECT partition, position, {','.join(_COUNTED)} FROM positions")
-        for partition, position, *counts in rows:
-            facts = by_source[source_of(partition)]
-            facts["positions"][partition] = position
-            for name, n in zip(_COUNTED, counts, strict=True):
-                facts[name] += n
-        return by_source
+        counts = ", ".join(f"coalesce(sum({name}), 0)" for name in _COUNTED)
+        tables = "sources LEFT JOIN positions USING(source) GROUP BY source"
+        rows = self._rows(f"SELECT source, problem, {counts}, ({_WAITING}) FROM {tables}", (UNREAD,))
+        names = ("problem", *_COUNTED, "waiting")
+        facts = {source: dict(zip(names, values, strict=True)) | {"positions": {}} for source, *values in rows}
+        for source, partition, position in self._rows("SELECT source, partition, position FROM positions"):
+            facts[source]["positions"][partition] = position
+        return facts
 
     def forget(self, source: str) -> None:
         """Forget how far a source was read. What was read from it stays, and what was set aside, too."""
         with self._transaction():
             if source not in dict(self._rows("SELECT source, 1 FROM sources")):
                 raise UserError(f"{source!r} was never read; see `tracecvr sources list`")
-            ours = [p for p in self.positions() if source_of(p) == source]
-            self._db.executemany("DELETE FROM positions WHERE partition = ?", [(p,) for p in ours])
+            self._db.execute("DELETE FROM positions WHERE source = ?", (source,))
             self._db.execute("UPDATE sources SET identity = '', problem = NULL WHERE source = ?", (source,))

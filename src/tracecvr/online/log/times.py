@@ -62,16 +62,11 @@ class Times:
             return self.iso(seconds) or seconds
         return (self.origin + seconds) * (1000 if self.unit == "unix-ms" else 1)
 
-    @property
-    def readable(self) -> int | str:
-        """Some time that `read` takes."""
-        return self.show(0 if self.origin is None else max(0, FIRST - self.origin))
-
     def facts(self, seconds: int) -> dict[str, Any]:
         """What a client has to know: the unit, the origin, and one moment as an example."""
         return {
             "unit": self.unit,
-            "ts": UNITS[self.unit] + ("" if self.unit == "iso" or self.origin is None else f", or {UNITS['iso']}"),
+            "ts": self._expected,
             "origin": self.iso(0),
             "origin_unix": self.origin,
             "example": {"ts": self.show(seconds), "means": self.iso(seconds)},
@@ -89,9 +84,12 @@ class Times:
         return unix - self.origin
 
     def _wrong(self, ts: object) -> UserError:
-        text = "" if self.origin is None or self.unit == "iso" else f", or {UNITS['iso']}"
         example = "" if self.origin is None else f", such as {_EXAMPLE}"
-        return UserError(f"ts is {quote(ts)}: expected {UNITS[self.unit]}{text}{example}")
+        return UserError(f"ts is {quote(ts)}: expected {self._expected}{example}")
+
+    @property
+    def _expected(self) -> str:
+        return UNITS[self.unit] + ("" if self.origin is None or self.unit == "iso" else f", or {UNITS['iso']}")
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ class Replica(Scoring):
         if scorer.model is None:
             return None
         try:
-            manifest = scorer.versions.checkpoints.state(scorer.model.manifest).with_suffix(".json")
+            manifest = scorer.versions.state(scorer.model.manifest).with_suffix(".json")
             self._written = manifest.stat().st_mtime
         except OSError:  # removed since: what was known of it stays
             pass

@@ -116,7 +116,7 @@ class LiveScorer:
         if manifest is None:
             raise UserError(f"version {number} was removed")
         engine = self.store.engine()
-        self.versions.load(engine, manifest)
+        self.versions.restore(engine, manifest)
         return ServingModel(number, self.store.model, engine, manifest, fast_score(engine))
 
 

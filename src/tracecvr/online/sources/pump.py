@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from tracecvr.base.errors import UserError
@@ -26,11 +26,9 @@ _PARTITIONS_S = 30.0
 """How often it looks for new partitions."""
 
 
-@contextmanager
-def pump_lock(store: Store) -> Iterator[None]:
+def pump_lock(store: Store) -> AbstractContextManager[None]:
     """A store, for one pump alone: of what two pull by turns, neither has the position."""
-    with locked(store.folder, "a store has one reader of brokers; stop the other first", ".pull.lock"):
-        yield
+    return locked(store.folder, "a store has one reader of brokers; stop the other first", ".pull.lock")
 
 
 class Pump:

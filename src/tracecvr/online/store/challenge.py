@@ -16,20 +16,15 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from tracecvr.authoring.method import Method, Plugin
-from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, refuse_other_format, sha256, write_json
 from tracecvr.data.table import atomic_directory
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.store import file_hashes, traffic
-from tracecvr.online.store.store import START, Settings, Store, TakenOver, refuse_privileged
+from tracecvr.online.store.store import START, Parts, Store, TakenOver, give_options, read_parts
 from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
-from tracecvr.runs.spec import owners_of
 
 FOLDER = "challengers"
 WARM = ("history", "champion")
@@ -89,30 +84,15 @@ class Challenger(Store):
             write_json(path, {"problem": problem})
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a challenger learns with."""
-
-    method: Method
-    plugins: tuple[Plugin, ...]
-    stream: StreamLearning
-
-    @classmethod
-    def of(cls, store: Store, method: str | None, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
-        """From names and options; without a method, those of the store with some options changed."""
-        if method is None:
-            if plugins:
-                raise UserError("--plugin needs --method: without it, the challenger has the store's own plugins")
-            own, own_plugins, stream = parts(store.content)
-            owners: dict[str, Any] = {"method": own, "stream": stream}
-            owners |= {plugin.name: plugin for plugin in own_plugins}
-        else:
-            owners = owners_of(method, plugins)
-            del owners["plan"]  # intervals and split are the store's
-        owners = config.distribute(owners, options, "--set")
-        refuse_privileged(owners["method"])
-        others = tuple(part for name, part in owners.items() if name not in ("method", "stream"))
-        return cls(owners["method"], others, owners["stream"])
+def choose_parts(store: Store, method: str | None, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
+    """What a challenger learns with; without a method, that of the store with some options changed."""
+    if method is not None:
+        return read_parts(method, plugins, options)
+    if plugins:
+        raise UserError("--plugin needs --method: without it, the challenger has the store's own plugins")
+    own, own_plugins, stream = parts(store.content)
+    owners = {"method": own, "stream": stream} | {plugin.name: plugin for plugin in own_plugins}
+    return give_options(owners, options)
 
 
 def list_names(store: Store) -> list[str]:
@@ -137,9 +117,7 @@ def find_challenger(store: Store, name: str) -> Challenger:
     return Challenger(store.folder, store.content | {"code": {}} | recorded | {"settings": settings}, name)
 
 
-def create(
-    store: Store, name: str, chosen: Parts, warm: str = "history", seed: int | None = None, keep: int | None = None
-) -> Challenger:
+def create(store: Store, name: str, chosen: Parts, warm: str = "history", seed: int | None = None) -> Challenger:
     """A new challenger. It starts from the store's warm-up and then learns the whole log (`history`), or goes on from
     the newest version of the store's own model (`champion`)."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
@@ -147,9 +125,9 @@ def create(
     home = store.folder / FOLDER / name
     if home.exists():
         raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr challengers drop`")
-    own: Settings = store.settings
-    settings = {"seed": own.seed if seed is None else seed, "keep": own.keep if keep is None else keep}
-    engine = Engine(chosen.method, store.schema, settings["seed"], chosen.plugins, stream=chosen.stream)
+    seed = store.settings.seed if seed is None else seed
+    method, plugins, stream = chosen
+    engine = Engine(method, store.schema, seed, plugins, stream=stream)
     state, taken = _take_over(store, name, engine) if warm == "champion" else (None, None)
     with atomic_directory(home) as made:
         made.chmod(0o700)
@@ -160,8 +138,8 @@ def create(
                 raise UserError(f"{state} was removed meanwhile: try again")
         content = {
             "format": _FORMAT,
-            **parts_record(chosen.method, chosen.plugins, chosen.stream),
-            "settings": settings,
+            **parts_record(*chosen),
+            "settings": {"seed": seed},
             "since": _next_interval(store),
             "taken_over": None if taken is None else asdict(taken),
             "tracecvr": version("tracecvr"),
@@ -173,19 +151,18 @@ def create(
 
 def _take_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
     """The state of the store's newest version, if the challenger's engine can continue it."""
-    versions = Versions(store.folder, store.settings.keep)
-    newest = versions.latest()
+    newest = store.versions.latest()
     if newest is None:
         raise UserError("the store has no version yet: `tracecvr tick` makes one; or start with --warm history")
     try:
-        versions.load(engine, newest)
+        store.versions.restore(engine, newest)
     except (KeyError, RuntimeError, UserError):
         raise UserError(
             f"{name!r} cannot continue the store's model: its nets or its optimiser differ; start it with "
             "--warm history"
         ) from None
     taken = TakenOver(newest["intervals"], newest["rows"], newest["counts"], newest["sha256"])
-    return versions.checkpoints.state(newest), taken
+    return store.versions.state(newest), taken
 
 
 def _next_interval(store: Store) -> int:

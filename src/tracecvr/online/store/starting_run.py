@@ -56,29 +56,16 @@ class StartingRun:
 
     @property
     def dataset(self) -> Dataset:
-        if self._knows_its_log():
+        if (self.folder / raw_log.NAME).is_file():  # else it was run over a table that a live model has written
             return raw_log.reopened(self.folder)[0]
         made: Dataset = config.restore(registry.get("dataset", self.recorded["data"]), self.recorded["config"]["data"])
         return made
 
     def log(self) -> Path | None:
-        """Where its log was; None of a dataset that needs no file."""
-        source = self.recorded["source"]
-        if self._knows_its_log() and not _is_table(source):
+        """Where its log was, raw or prepared; None of a dataset that needs no file."""
+        path = Path((self.recorded["source"] or {}).get("path", ""))
+        if path.name != "table.json":
             return raw_log.reopened(self.folder)[1]
-        if source is None:
-            return None
-        if "path" not in source:
-            raise UserError(f"{self.folder} was run over several files: give their directory as `init --source`")
-        path = Path(source["path"])
         if not path.exists():
             raise UserError(f"{path}, the log of {self.folder}, is gone: give it as `tracecvr init --source`")
-        return path.parent if _is_table(source) else path
-
-    def _knows_its_log(self) -> bool:
-        return (self.folder / raw_log.NAME).is_file()
-
-
-def _is_table(source: dict[str, Any] | None) -> bool:
-    """Whether what a run has read was prepared before."""
-    return source is not None and Path(source.get("path", "")).name == "table.json"
+        return path.parent

@@ -41,7 +41,9 @@ from tracecvr.runs.run import parts, parts_record
 from tracecvr.runs.spec import dataset_of, owners_of
 from tracecvr.stream import WARM_LABELS
 
-_FORMAT = 2
+Parts = tuple[Method, tuple[Plugin, ...], StreamLearning]
+"""What a model learns with."""
+_FORMAT = 3
 START = "start.safetensors"
 
 
@@ -55,11 +57,6 @@ class Settings:
     """Labels of the warm-up part: as known at the split, or final (of a log that is older than d_max)."""
     keep: int = 48
     """How many versions are kept."""
-    guard_nll: float = 1.5
-    guard_pcoc: float = 3.0
-    guard_base: float = 2.0
-    guard_log_odds: float = 20.0
-    """When a tick is undone: see `Guard`."""
     seed: int = 0
     threads: int = 1
     hold_on_outage: bool = True
@@ -100,7 +97,7 @@ class Store:
         times: AskedTimes | None = None,
     ) -> Store:
         """A new store that starts where the prepared log `base` is split, or where a run over it ended."""
-        refuse_privileged(method)
+        _refuse_privileged(method)
         manifest = read_json(base / "table.json") if ClickTable.exists(base) else None
         if manifest is None:
             raise UserError(f"{base}: not a prepared log; make one with `tracecvr prepare`")
@@ -140,23 +137,17 @@ class Store:
         data: str,
         source: Path | None,
         data_settings: Sequence[str],
-        method: str,
-        plugins: Sequence[str],
-        options: Mapping[str, str],
+        parts: Parts,
         settings: Settings,
         times: AskedTimes | None = None,
     ) -> Store:
-        """A new store from names and options, and from a log that is prepared first if it is not yet."""
-        owners = owners_of(method, plugins)
-        del owners["plan"]  # intervals and split are the log's
-        refuse_privileged(owners["method"])  # before a log is prepared for nothing
-        owners = config.distribute(owners, options, "--set")
-        chosen = owners["method"], tuple(owners[name] for name in plugins)
+        """A new store from a log that is prepared first if it is not yet."""
+        method, plugins, stream = parts
         dataset = dataset_of(data, data_settings)
         if source is not None and ClickTable.exists(source):
             prepared.options_of(source, dataset, bool(data_settings))
         with _prepare(folder, dataset, source) as base:
-            return cls.create(folder, base, *chosen, settings, stream=owners["stream"], times=times)
+            return cls.create(folder, base, method, plugins, settings, stream=stream, times=times)
 
     @classmethod
     def from_run(
@@ -187,7 +178,7 @@ class Store:
 
     def refuse_lost_log(self) -> None:
         """Stop if the log ends before what was learnt from it, or before what was acknowledged."""
-        newest, path = Versions(self.folder, self.settings.keep).newest(), self.folder / "events.db"
+        newest, path = self.versions.newest(), self.folder / "events.db"
         acknowledged = read_position(path)
         learnt, position = (newest["intervals"], newest["position"]) if newest else (0, 0)
         if not path.is_file():
@@ -256,6 +247,11 @@ class Store:
         """Where the versions of the model are."""
         return self.folder
 
+    @cached_property
+    def versions(self) -> Versions:
+        """What it has learnt so far. They remember what was read of them."""
+        return Versions(self.home, self.settings.keep)
+
     @property
     def taken_over(self) -> TakenOver | None:
         """The version of another model that this one continues."""
@@ -301,7 +297,22 @@ def _log_advice(path: Path) -> str:
     return f"copy {path.name} and {path.name}-wal from where the store is whole; or, to go on without these events,"
 
 
-def refuse_privileged(method: Method) -> None:
+def read_parts(method: str, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
+    """What a model learns with, from names and options."""
+    owners = owners_of(method, plugins)
+    del owners["plan"]  # intervals and split are the log's
+    return give_options(owners, options)
+
+
+def give_options(owners: Mapping[str, Any], options: Mapping[str, str]) -> Parts:
+    """Method, plugins and learning settings by name, with options changed."""
+    _refuse_privileged(owners["method"])
+    owners = config.distribute(owners, options, "--set")
+    plugins = tuple(part for name, part in owners.items() if name not in ("method", "stream"))
+    return owners["method"], plugins, owners["stream"]
+
+
+def _refuse_privileged(method: Method) -> None:
     if method.privileged:
         raise UserError(f"{method.name!r} learns from labels before they are known, so it cannot run live")
 

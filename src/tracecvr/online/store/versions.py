@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,16 @@ from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 
 
-class Versions:
+class Versions(Checkpoints):
     """The versions of a store: N is the state after N intervals."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        self.checkpoints = Checkpoints(folder / "models", keep)
+        super().__init__(folder / "models", keep)
         self._serving = folder / "serving.json"
 
-    def save(self, engine: Engine, number: int, facts: dict[str, Any]) -> None:
+    def save(self, engine: Engine, number: int, facts: dict[str, Any], pinned: Collection[int] = ()) -> None:
         """Write a version; the oldest beyond those to keep are removed, except those that are needed."""
-        self.checkpoints.save(engine, number, facts, self._find_needed())
+        super().save(engine, number, facts, {*pinned, *self._find_needed()})
 
     def _find_needed(self) -> set[int]:
         """Versions that are kept however old they are, and however many ticks were undone since: the one that was
@@ -28,18 +29,6 @@ class Versions:
         published, pinned = self.published(), self._read_pin()
         chosen = [number for number in published if pinned is not None and number <= pinned]
         return {*published[-2:], *chosen[-2:]}
-
-    def latest(self) -> dict[str, Any] | None:
-        """The manifest of the newest version that is whole."""
-        return self.checkpoints.latest()
-
-    def newest(self) -> dict[str, Any] | None:
-        """The manifest of the newest version, whole or not: where the learner has been."""
-        return self.checkpoints.newest()
-
-    def manifests(self) -> list[dict[str, Any]]:
-        """The manifests of all versions, oldest first."""
-        return self.checkpoints.manifests()
 
     def published(self) -> list[int]:
         """Versions that may serve: those that were not undone."""
@@ -54,7 +43,7 @@ class Versions:
         published = [number for number, manifest in known.items() if manifest["published"]]
         order = [number for number in (self._read_pin(), *reversed(published)) if number in published]
         order += [number for number in reversed(known) if number not in published]
-        return next((number for number in order if self.checkpoints.whole(known[number])), None)
+        return next((number for number in order if self.whole(known[number])), None)
 
     def promote(self, number: int | None) -> None:
         """Let a version serve until another is chosen; None for whichever is the newest."""
@@ -70,10 +59,6 @@ class Versions:
             raise UserError("there is no earlier version to go back to")
         self.promote(earlier[-1])
         return earlier[-1]
-
-    def load(self, engine: Engine, manifest: dict[str, Any]) -> None:
-        """Put an engine where a version was taken."""
-        self.checkpoints.restore(engine, manifest)
 
     def _read_pin(self) -> int | None:
         if not self._serving.exists():

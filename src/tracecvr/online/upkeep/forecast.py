@@ -21,7 +21,6 @@ from tracecvr.online.learner.live_forecast import read_counts
 from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import table_of
 
 
@@ -47,7 +46,7 @@ def midnight(store: Store, version: dict[str, Any]) -> int:
 
 
 def _newest(store: Store) -> dict[str, Any]:
-    newest = Versions(store.home, store.settings.keep).latest()
+    newest = store.versions.latest()
     if newest is None:
         raise UserError(f"{store.folder}: nothing is learnt yet; run `tracecvr tick` or `tracecvr learn`")
     return newest

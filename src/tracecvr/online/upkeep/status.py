@@ -29,7 +29,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     with closing(store.inbox()) as log:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
         challengers = challengers_of(store, log)
-    versions = versions or Versions(store.folder, store.settings.keep)
+    versions = versions or store.versions
     listed = versions.manifests()
     newest = listed[-1] if listed else None
     status: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tracecvr.base.errors import HeldError, UserError
@@ -14,9 +14,8 @@ from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.ledger.database import DATABASE, LEDGER
 from tracecvr.online.ledger.open_clicks import OpenClicks
 from tracecvr.online.store import file_hashes
-from tracecvr.online.store.challenge import FOLDER, challengers, find_challenger, list_names
+from tracecvr.online.store.challenge import challengers, find_challenger, list_names
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import verify_log
 
 _SHOWN = 3
@@ -38,41 +37,37 @@ def verify(store: Store) -> list[Finding]:
     files = _files(store)
     if not files.fine:
         return [files]
-    return [files, _log(store), _versions(store), _ledger(store), _archive(store), *_challengers(store)]
+    others = [finding for name in list_names(store) for finding in _challenger(store, name)]
+    return [files, _log(store), _versions(store), _ledger(store), _archive(store), *others]
 
 
 def replay(store: Store, progress: Progress = no_progress) -> list[Finding]:
     """Learn everything again from the log, and compare with the versions; of challengers, too."""
-    verification = verify_log(store, progress)
-    findings = [Finding("replay", verification.same, verification.summary())]
-    for challenger in challengers(store):
-        verification = verify_log(challenger, progress)
-        findings.append(Finding(f"challenger {challenger.name}, replay", verification.same, verification.summary()))
+    findings = []
+    for model in (store, *challengers(store)):
+        verification = verify_log(model, progress)
+        part = "replay" if model.model is None else f"challenger {model.model}, replay"
+        findings.append(Finding(part, verification.same, verification.summary()))
     return findings
 
 
-def _challengers(store: Store) -> Iterator[Finding]:
-    """Files, versions and ledger of each."""
-    for name in list_names(store):
-        part, home = f"challenger {name}", store.folder / FOLDER / name
-        try:
-            challenger = find_challenger(store, name)
-            files = file_hashes.read(home)
-        except UserError as error:
-            yield Finding(part, False, str(error))
-            continue
-        wrong = [text for file, facts in files.items() if (text := file_hashes.problem(home, file, facts))]
-        versions, ledger = _versions(challenger), _ledger(challenger)
-        yield Finding(part, versions.fine, versions.text) if not wrong else _finding(part, wrong, "")
-        yield Finding(f"{part}, ledger", ledger.fine, ledger.text)
+def _challenger(store: Store, name: str) -> list[Finding]:
+    """Files, versions and ledger of a challenger."""
+    part = f"challenger {name}"
+    try:
+        challenger = find_challenger(store, name)
+    except UserError as error:
+        return [Finding(part, False, str(error))]
+    files, versions = _files(challenger), _versions(challenger)
+    return [replace(versions if files.fine else files, part=part), replace(_ledger(challenger), part=f"{part}, ledger")]
 
 
 def _files(store: Store) -> Finding:
     try:
-        files = file_hashes.read(store.folder)
+        files = file_hashes.read(store.home)
     except UserError as error:
         return Finding("files", False, str(error))
-    wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.folder, name, facts))]
+    wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.home, name, facts))]
     return _finding("files", wrong, f"{len(files)} as they were when the store was created")
 
 
@@ -85,16 +80,12 @@ def _log(store: Store) -> Finding:
         return Finding("log", False, str(error))
 
 
-# Versions and archive.
-
-
 def _versions(store: Store) -> Finding:
-    versions = Versions(store.home, store.settings.keep)
-    listed = versions.manifests()
+    versions, listed = store.versions, store.versions.manifests()
     names = {f"{m['intervals']:09d}" for m in listed}
     unreadable = sorted(path.stem for path in (store.home / "models").glob("*.json") if path.stem not in names)
     wrong = [f"version {int(name)} has no whole manifest or no state" for name in unreadable if name.isdecimal()]
-    wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.checkpoints.whole(m)]
+    wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.whole(m)]
     wrong += _elsewhere(store, listed)
     if listed and versions.serving() is None:
         wrong.append("none of them can serve")

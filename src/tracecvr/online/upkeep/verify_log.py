@@ -13,11 +13,10 @@ from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import ANSWERS, WholeLog
-from tracecvr.online.learner.learner import begin, guard_of, learn, ledger_of, skip
+from tracecvr.online.learner.learner import begin, learn, ledger_of, skip
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 
 _ALWAYS = 1 << 60
 """A memory that nothing is dropped from."""
@@ -67,13 +66,12 @@ def verify_log(store: Store, progress: Progress = no_progress) -> LogVerificatio
 
 
 def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
-    log, guard = WholeLog(store), guard_of(store)
-    versions = {m["intervals"]: m["weights"] for m in Versions(store.home, store.settings.keep).manifests()}
+    log = WholeLog(store)
+    versions = {m["intervals"]: m["weights"] for m in store.versions.manifests()}
     last = max(versions, default=log.closed())
     begin(engine, ledger, store, progress)
     watch = Watch(store)
-    if watch.holds:
-        watch.start()
+    watch.start()
     facts = log.facts()
     verification = LogVerification(
         erased_clicks=facts.get("erased_clicks", 0), erased_actions=facts.get("erased_actions", 0)
@@ -87,12 +85,9 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
         if not skip(ledger, min(n for n in (*versions, last) if n > number)):
             ledger.advance()
             start, end = store.grid.bounds(number)
-            if watch.holds:
-                clicks = ledger.clicks(start, end)
-                watch.observe(ledger, start, clicks, engine.score(clicks.x))
-            else:
-                watch.hide(ledger, end)
-            _, undone = learn(engine, ledger, guard, start, end)
+            clicks = ledger.clicks(start, end)
+            watch.observe(ledger, start, clicks, engine.score(clicks.x))
+            _, undone = learn(engine, ledger, start, end)
             verification.undone += [number] if undone else []
             ledger.commit()
         progress("replay", ledger.done, last)
