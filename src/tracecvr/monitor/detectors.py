@@ -6,16 +6,15 @@ Their product since a moment is an e-process, and the largest over all moments o
 an e-detector (Shin, Ramdas and Rinaldo 2023): if nothing changes, the mean time until it exceeds c is at least c
 starts. With c = starts in a month times tests, there is at most one false alarm a month.
 
-Stops and traffic are weighed by interval. Rates and delays are weighed by day: days differ, and intervals of one day
-miss in the same direction. So counts of a day share a factor, and evidence can start at the beginning of each day.
-Counts are negative binomial: their variance m + t m^2 exceeds Poisson's. t is estimated from past misses, of intervals
-or of days. A model that is persistently off by less than `null` allows is no change.
+Stops and traffic are weighed by interval. Rates and delays are weighed by day, because intervals of one day miss in the
+same direction: evidence can start at the beginning of each day. Counts are negative binomial: their variance m + t m^2
+exceeds Poisson's. t is estimated from past misses, of intervals or of days. A model that is persistently off by less
+than `null` allows is no change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,31 @@ from tracecvr.base.config import DAY
 from tracecvr.base.metrics import Floats
 from tracecvr.monitor.expected import HALF_LIFE
 
+FAMILIES = ("stop", "level", "traffic")
+_COUNTED = (  # which family, which count (all conversions, clicks, young conversions), null, changed
+    ("stop", 0, 0.6, 0.03),
+    ("traffic", 1, 0.35, 0.05),
+    ("traffic", 1, 3.0, 8.0),
+    ("level", 2, 0.9, 0.7),
+    ("level", 2, 0.9, 0.3),
+    ("level", 2, 1.1, 1.35),
+    ("level", 2, 1.1, 2.2),
+)
+PACES = (1 / 1.6, 1.6)
+"""Two more tests of level compare ages of conversions: delays so many times as long, against the usual ones."""
+_FAMILY = np.array([FAMILIES.index(family) for family, *_ in _COUNTED] + [FAMILIES.index("level")] * len(PACES))
+_OF = np.array([of for _, of, _, _ in _COUNTED])
+_NULL, _CHANGED = np.array([factors for _, _, *factors in _COUNTED]).T[:, :, None]
+_DAILY = np.array([[FAMILIES[family] == "level"] for family in _FAMILY])
+
 MONTH = 30 * DAY
-_USUAL, _LEAST = {"interval": 0.02, "day": 0.1}, 0.002
-"""Excess variance before anything is known of it, and at least."""
-_PRIOR = {"interval": 20.0, "day": 3.0}
-"""How many of them the former counts for. What days differ by in a segment is first taken from all segments."""
-_FADE = {"interval": HALF_LIFE, "day": 2 * HALF_LIFE}
-"""In this time the weight of past misses halves."""
+_BY_DAY = 2
+"""Of what is counted, young conversions and then paces are weighed by day, and those before them by interval."""
+_KINDS = (2, 1 + len(PACES))
+_USUAL, _PRIOR = (np.repeat(each, _KINDS)[:, None] for each in ((0.02, 0.1), (20.0, 3.0)))
+"""Excess variance before anything is known of it, and for how many intervals or days that counts. What days differ by
+in a segment is first taken from all segments."""
+_LEAST = 0.002
 _TYPICAL = 0.1
 """Excess variance by which misses are weighed: by the estimated one, small estimates would last."""
 _EXTREME = 9.0
@@ -43,40 +60,6 @@ _LITTLE = 0.25
 """The share of the threshold below which evidence is little."""
 _BEYOND = 2.0
 """Nats above the threshold that are remembered: so an alarm ends soon after its cause."""
-
-
-@dataclass(frozen=True)
-class Test:
-    """What is counted (`of`), and by which factors the null and the alternative differ from what was expected."""
-
-    family: str
-    of: str
-    null: float
-    changed: float
-
-
-TESTS = (
-    Test("stop", "all", 0.6, 0.03),
-    Test("traffic", "clicks", 0.35, 0.05),
-    Test("traffic", "clicks", 3.0, 8.0),
-    Test("level", "young", 0.9, 0.7),
-    Test("level", "young", 0.9, 0.3),
-    Test("level", "young", 1.1, 1.35),
-    Test("level", "young", 1.1, 2.2),
-    Test("level", "ages", 1.0, 1 / 1.6),
-    Test("level", "ages", 1.0, 1.6),
-)
-"""`ages` compares delays: null and alternative say how many times as long they are."""
-FAMILIES = ("stop", "level", "traffic")
-COUNTS = ("all", "clicks", "young")
-_COUNTED = tuple(test for test in TESTS if test.of in COUNTS)
-PACES = tuple(test.changed for test in TESTS if test.of == "ages")
-_OF = np.array([COUNTS.index(test.of) for test in _COUNTED])
-_FAMILY = np.array([FAMILIES.index(test.family) for test in TESTS])
-_NULL, _CHANGED = (np.array([[getattr(test, name)] for test in _COUNTED]) for name in ("null", "changed"))
-_DAILY = np.array([[test.family == "level"] for test in TESTS])
-_BY_DAY = COUNTS.index("young")
-"""The first count that is weighed by day; those before it are weighed by interval."""
 
 
 def log_ratio(count: Floats, mean: Floats, excess: Floats, null: Floats, changed: Floats) -> Floats:
@@ -105,35 +88,28 @@ def log_age_ratio(count: Floats, usual: Floats, changed: Floats) -> Floats:
     return np.stack([(count * ratio).sum(1), number * mean, number * (square - mean**2)])
 
 
-_STATE = ("evidence", "before", "onset", "newest", "today", "variance")
-
-
 class Detectors:
     """All tests of all series, one step per interval. Arrays are (counts, series) or (tests, series)."""
 
     def __init__(self, series: int, interval: int) -> None:
         self.interval, self.day = interval, max(interval, DAY)
-        self.tested = np.ones((len(TESTS), series), bool)
+        self.tested = np.ones((len(_FAMILY), series), bool)
         self.tested[FAMILIES.index("traffic") == _FAMILY, 1:] = False  # of a segment it is often wanted
-        starts = np.where(_DAILY, MONTH / self.day, MONTH / interval)
-        self.threshold = np.log(np.maximum(starts, 1.0) * int(self.tested.sum()))  # (tests, 1)
-        self.evidence = np.zeros((len(TESTS), series))
-        self.before = np.zeros((len(TESTS), series))  # at the start of the day
-        self.onset = np.zeros((len(TESTS), series))  # when the evidence began
-        self.newest = np.zeros((len(TESTS), series))  # the end of the last interval in which it grew
+        starts = np.maximum(MONTH / np.where(_DAILY, self.day, interval), 1.0)
+        self.threshold = np.log(starts * self.tested.sum())  # (tests, 1)
+        # Evidence, now and at the start of the day; when it began, and the end of the last interval in which it grew.
+        self.evidence, self.before, self.onset, self.newest = np.zeros((4, *self.tested.shape))
         self.today = np.zeros((2 + 3 * len(PACES), series))  # young: count, mean; of paces: see `log_age_ratio`
-        kinds = len(COUNTS) + len(PACES)
-        self.variance = np.zeros((3, kinds, series))  # sums: excess squares, squared means, intervals or days
+        self.variance = np.zeros((3, sum(_KINDS), series))  # sums: excess squares, squared means, intervals or days
 
     def excess(self) -> Floats:
         """Of each count and pace, and of each series: t in the variance m + t m^2."""
         squares, means, number = self.variance
-        by_day = np.arange(len(means))[:, None] >= _BY_DAY
-        usual, prior = (np.where(by_day, of["day"], of["interval"]) for of in (_USUAL, _PRIOR))
         one = _TYPICAL**-2  # the most that a day of a segment weighs
-        pooled = (squares[:, 1:].sum(1, keepdims=True) + one * usual) / (means[:, 1:].sum(1, keepdims=True) + one)
-        usual = np.where(by_day & (np.arange(means.shape[1]) > 0), np.maximum(pooled, _LEAST), usual)
-        weight, known = prior * means / np.maximum(number, 1e-9), means > 0
+        pooled = (squares[:, 1:].sum(1, keepdims=True) + one * _USUAL) / (means[:, 1:].sum(1, keepdims=True) + one)
+        usual = np.repeat(_USUAL, means.shape[1], 1)
+        usual[_BY_DAY:, 1:] = np.maximum(pooled, _LEAST)[_BY_DAY:]
+        weight, known = _PRIOR * means / np.maximum(number, 1e-9), means > 0
         t = np.where(known, (squares + weight * usual) / np.where(known, means + weight, 1.0), usual)
         return np.maximum(t, _LEAST)
 
@@ -156,13 +132,13 @@ class Detectors:
         # Ages vary more than chance lets them, and clicks from before a change do not show it. So what is tested is
         # that log L exceeds its mean: by several of the standard deviations that days have.
         variance = expected[1:]
-        off = (came[1:] - variance) / np.sqrt(variance + excess[len(COUNTS) :] * variance**2 + 0.25)
+        off = (came[1:] - variance) / np.sqrt(variance + excess[_BY_DAY + 1 :] * variance**2 + 0.25)
         return np.concatenate([counted, _FAR * np.minimum(off, _FARTHEST) - _FAR**2 / 2])
 
     def _today(self) -> tuple[Floats, Floats]:
         """Of the day so far, young conversions and log L of paces: what came, and the mean if all is as usual, which is
-        also the variance without excess. What is expected of a segment follows what came of all others: that a day is
-        good or bad for everybody is no change of a segment. log L is shifted so that its mean is its variance."""
+        also the variance without excess: log L is shifted for that. What is expected of a segment follows what came of
+        all others: that a day is good or bad for everybody is no change of a segment."""
         count, mean = self.today[:2].copy()
         others = np.maximum(self.today[:2, :1] - self.today[:2, 1:], 0.0) + 1 / self.excess()[_BY_DAY, 0]
         mean[1:] *= others[0] / others[1]
@@ -171,16 +147,15 @@ class Detectors:
 
     def learn(self, start: int, count: Floats, mean: Floats, used: Floats) -> None:
         """Take an interval's misses into the excess variance, and at its end those of a day."""
-        self._learn("interval", slice(0, _BY_DAY), count[:_BY_DAY], mean[:_BY_DAY], used)
+        spans = [(count[:_BY_DAY], mean[:_BY_DAY], slice(0, _BY_DAY), self.interval / HALF_LIFE)]
         if (start + self.interval) % self.day < self.interval:
-            self._learn("day", slice(_BY_DAY, None), *self._today(), used)
-
-    def _learn(self, per: str, which: slice, count: Floats, mean: Floats, used: Floats) -> None:
-        excess, variance = self.excess()[which], self.variance[:, which]
-        weight = used / (1 + _TYPICAL * mean) ** 2
-        square = np.minimum((count - mean) ** 2, _EXTREME * (mean + excess * mean**2))
-        variance *= 0.5 ** ((self.interval if per == "interval" else self.day) / _FADE[per])
-        variance += np.stack([weight * (square - mean), weight * mean**2, np.broadcast_to(used, mean.shape)])
+            spans.append((*self._today(), slice(_BY_DAY, None), self.day / HALF_LIFE / 2))
+        for came, expected, kinds, faded in spans:
+            weight, variance = used / (1 + _TYPICAL * expected) ** 2, self.variance[:, kinds]
+            most = _EXTREME * (expected + self.excess()[kinds] * expected**2)
+            square = np.minimum((came - expected) ** 2, most)
+            variance *= 0.5**faded
+            variance += [weight * (square - expected), weight * expected**2, np.broadcast_to(used, came.shape)]
 
     def sound(self) -> Floats:
         """Families of tests (rows) of each series that have crossed the threshold: as 0 or 1."""
@@ -207,7 +182,8 @@ class Detectors:
         self.evidence[0, 0] = stop
 
     def state(self) -> dict[str, Any]:
-        return {name: getattr(self, name).tolist() for name in _STATE}
+        kept = ("evidence", "before", "onset", "newest", "today", "variance")
+        return {name: getattr(self, name).tolist() for name in kept}
 
     def load(self, state: dict[str, Any]) -> None:
         for name, values in state.items():
