@@ -3,12 +3,10 @@
 Of each past forecast it is known by now how many of the conversions that it still expected have come, and how many it
 expected by now. The variance of their difference has three parts, which are fitted to the past: one in proportion to
 what is expected (luck), one to its square (days and segments that are not alike), one to its square over what was known
-of the segment (new ones). The second is at least the variance of the factor that all cells of a day share. Differences
-in units of this spread have quantiles; a forecast takes those of the past forecasts that were nearest to it in size.
-Where nothing says that conversions are taken back, the lower end is not below what has come, and the other end then has
-all of the risk.
-
-Constants were compared on days 36 to 49 of criteo_search and 38 to 59 of cryptokitties.
+of the segment (new ones). Differences in units of this spread have quantiles; a forecast takes those of the past
+forecasts that were nearest to it in size. Where nothing says that conversions are taken back, the lower end is not
+below what has come, and the other end then has all of the risk. All choices were made on days 36 to 49 of criteo_search
+and 38 to 59 of cryptokitties.
 """
 
 from __future__ import annotations
@@ -58,18 +56,10 @@ class Misses:
 
         e = np.abs(self.expected)
         weight = 1 / (e + 0.02 * e**2 + 0.1)
-        square = np.minimum(
-            (self.came - self.expected) ** 2, 25 * (e + 0.05 * e**2 + 0.5)
-        )  # one strange day is not the rule
+        most = 25 * (e + 0.05 * e**2 + 0.5)  # one strange day is not the rule
+        square = np.minimum((self.came - self.expected) ** 2, most)
         fitted, _ = nnls(_terms(e, self.recent) * weight[:, None], square * weight)
-        return np.asarray(np.maximum(fitted, [0.3, self._common(), 0]))
-
-    def _common(self) -> float:
-        """The variance of the factor that all cells of a day share: large cells cannot be better known than that."""
-        _, which = np.unique(self.day, return_inverse=True)
-        off, size = (np.bincount(which, one) for one in (self.came - self.expected, np.abs(self.expected)))
-        miss = np.clip(off / np.maximum(size, 1e-9), -1, 1)
-        return float(max((miss**2 - 1 / np.maximum(size, 1)).mean(), 0.0))
+        return np.asarray(np.maximum(fitted, [0.3, 0, 0]))
 
     def between(self, expected: Floats, recent: Floats, level: float, lowest: Floats) -> tuple[Floats, Floats]:
         """Lower and upper ends for what is still expected of cells; none is below `lowest`."""
@@ -101,9 +91,8 @@ def misses(cells: Cells, age: int, estimator: str, now: int) -> Misses:
     if cells.scored[:, now - 1 - age].any() and by_model.sum() >= _FEW:
         good = by_model  # before the model scored clicks, forecasts were worse
     order = np.argsort(expected[good], kind="stable")
-    days = np.broadcast_to(day, good.shape)
-    columns = (a[good].astype(np.float64)[order] for a in (expected, came, past.recent, days))
-    return Misses(*columns)
+    columns = (expected, came, past.recent, np.broadcast_to(day, good.shape))
+    return Misses(*(one[good].astype(np.float64)[order] for one in columns))
 
 
 def _terms(expected: Floats, recent: Floats) -> Floats:
