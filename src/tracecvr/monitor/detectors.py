@@ -40,6 +40,8 @@ _OF = np.array([of for _, of, _, _ in _COUNTED])
 _NULL, _CHANGED = np.array([factors for _, _, *factors in _COUNTED]).T[:, :, None]
 _DAILY = np.array([[FAMILIES[family] == "level"] for family in _FAMILY])
 
+_STATE = ("evidence", "before", "onset", "newest", "today", "variance")
+
 MONTH = 30 * DAY
 _BY_DAY = 2
 """Of what is counted, young conversions and then paces are weighed by day, and those before them by interval."""
@@ -182,9 +184,8 @@ class Detectors:
         self.evidence[0, 0] = stop
 
     def state(self) -> dict[str, Any]:
-        kept = ("evidence", "before", "onset", "newest", "today", "variance")
-        return {name: getattr(self, name).tolist() for name in kept}
+        return {name: getattr(self, name).tolist() for name in _STATE}
 
     def load(self, state: dict[str, Any]) -> None:
-        for name, values in state.items():
-            setattr(self, name, np.array(values, np.float64))
+        if set(state) == set(_STATE):  # with other tests than an older version had, evidence begins anew
+            vars(self).update({name: np.array(values, np.float64) for name, values in state.items()})
