@@ -134,6 +134,15 @@ def test_an_alarm_of_rates_does_not_hide_a_stop(watched: Watched) -> None:
     monitor = watched.monitor()
     list(watched.watch(watched.table, monitor, watched.table.schema.split, AT))
     monitor.alarms, monitor.on = [Alarm("rates", None, AT - DAY, AT - HOUR, None, 5, 9)], {(1, 0): 0}
-    monitor.detectors.evidence[1, 0] = monitor.detectors.threshold
+    monitor.detectors.evidence[3, 0] = monitor.detectors.before[3, 0] = monitor.detectors.threshold[3, 0]
     raised = list(watched.watch(inject(watched.table, "all stop", AT, 0), monitor, AT, AT + DAY))
     assert ("stopped", None) in [(a.kind, a.segment) for a in raised]
+
+
+def test_days_that_differ_for_all_segments_alike_raise_no_alarm(watched: Watched) -> None:
+    times, clicked = np.array(watched.table.action_ts), np.asarray(watched.table.click_ts)
+    rng = np.random.default_rng(3)
+    kept = rng.choice([0.25, 0.5, 1.0], 40)[clicked // DAY]
+    times[rng.random(len(times)) > kept] = NEVER
+    uneven = replace(watched.table, action_ts=times)
+    assert alarms_of(Watched(uneven, watched.log_odds), uneven, 23 * DAY) == []

@@ -10,7 +10,7 @@ With C conversions known at age k of N clicks, and F the share of conversions th
 - `credibility`: the same with M corrected by how many conversions the segment had in the last weeks per one predicted;
 - `blend`: the mean of the last and `bf`; the fewer conversions the segment had, the less of `bf`. The default.
 
-The constants were chosen on days 34 to 45 of criteo_search.
+The constants were chosen on days 34 to 49 of criteo_search.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RATE_DAYS = 14
 """Days that a segment's rate is taken from, and its correction of the model."""
 _RATE = 5.0
 """Conversions by which a segment's rate is shrunk to what is expected without it: new segments have no rate."""
-_CREDIBILITY = 1000.0
+_CREDIBILITY = 3000.0
 """Conversions by which a segment's correction of the model is shrunk to the common one."""
 _HALF = 1000.0
 """With so many recent conversions, a segment's own rate has half of its full weight."""

@@ -5,8 +5,8 @@ score; those that are still expected of a segment (the forecast) are spread over
 
 How far earlier figures of the same age were off is known in part by now: a day of which a share u of what was missing
 has come has shown a share u of its miss. A figure is corrected by the mean of such misses of its segment, shrunk to 0;
-what they differ by, in units of what chance would make, gives the interval: the quantiles of past misses of segments
-that were nearly as large. The constants were chosen on days 42 to 49 of criteo_search.
+what they differ by, in units of what chance and days that differ make, gives the interval: the quantiles of past misses
+of segments that were nearly as large. The constants were chosen on days 42 to 49 of criteo_search.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracecvr.base.metrics import Floats
 from tracecvr.data.table import Ints
 from tracecvr.forecast.cells import BINS, Cells, Counts, Records, Tally
 from tracecvr.forecast.estimators import DEFAULT, estimate, known_share
-from tracecvr.forecast.intervals import chance, nearest_quantiles
+from tracecvr.forecast.intervals import chance, nearest_quantiles, tails
 
 METRICS = ("nll", "pcoc", "auc")
 MOST_SEGMENTS = 24
@@ -128,13 +128,18 @@ def intervals(cells: ScoredCells, day: int, age: int, level: float) -> dict[str,
         weight, luck = good * due, then.luck[metric]
         mean = _mean(miss, weight, 0.0, 0.0)
         of_others = _mean(miss, weight, miss * weight, weight)  # of each day: by the other days
-        off = ((miss - of_others) / np.where(good, luck, 1.0))[good]
-        size = luck[good]
+        apart = miss - of_others
+        of_all = (apart**2 - luck**2)[0, good[0]]  # what a day has in common for all segments
+        common = max(float(of_all.mean()), 0.0) if len(of_all) else 0.0
+        size = np.sqrt(luck**2 + common)[good]
+        off = apart[good] / size
         value, unit = asked.value[metric][:, 0], np.nan_to_num(asked.luck[metric][:, 0], posinf=0.0)
+        unit = np.sqrt(unit**2 + common)
         order = np.argsort(size, kind="stable")
         z = np.full((2, len(value)), 2.0) * chance(level)[:2, None]
         if len(size) >= _FEW:
-            z = nearest_quantiles(size[order], off[order], unit, np.array([0.5 - level / 2, 0.5 + level / 2]), _NEAREST)
+            days = np.broadcast_to(past, good.shape)[good]
+            z = nearest_quantiles(size[order], off[order], unit, tails(off, days, level, _NEAREST)[:2], _NEAREST)
         value = value + mean[:, 0]
         made[metric] = np.stack([value, value + np.minimum(z[0], 0) * unit, value + np.maximum(z[1], 0) * unit])
     return made

