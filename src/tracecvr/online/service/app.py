@@ -275,7 +275,7 @@ def _status(service: Service) -> dict[str, Any]:
         "serving": serving.version if serving else None,
         "serving_model": serving.name if serving else None,
         "interval_s": service.store.grid.interval,
-        "latency": service.latency.summary(),
+        "latency": service.gauges.latency(),
         "ticks": ticks_of(service.store, service.log, 200),
         "all_versions": versions_of(service.store, service.scorer.versions),
     }

@@ -251,7 +251,7 @@ def replica(
             "serving_model": serving.name if serving else None,
             "age_s": service.age(),
             "writer": None if mirror is None else {"heard": mirror.problem is None, "problem": mirror.problem},
-            "latency": service.latency.summary(),
+            "latency": service.gauges.latency(),
         }
 
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
@@ -145,3 +147,35 @@ class RoutedScorer:
             place = self.store.reader.features.index(column)
             chosen = [click.values[place] for click in clicks]
         return [None if value is None else str(value) for value in chosen]
+
+
+class _Batch:
+    """Clicks that are scored together, and their answers once they were."""
+
+    def __init__(self) -> None:
+        self.clicks: list[Asked] = []
+        self.answers: list[Answer] | None = None
+
+
+class MicroBatch:
+    """Clicks of requests that come together are scored together: what a call of NumPy costs is shared, and weights are
+    read once. Those are the requests of one turn of the event loop, so nobody waits for others to come."""
+
+    def __init__(self, score: Callable[[Sequence[Asked]], Answers]) -> None:
+        self._score, self._open = score, _Batch()
+
+    async def score(self, clicks: Sequence[Asked]) -> Answers:
+        """The answers to one request."""
+        batch = self._open
+        start = len(batch.clicks)
+        batch.clicks.extend(clicks)
+        await asyncio.sleep(0)  # whose requests are here, too, add their clicks meanwhile
+        if batch is self._open:  # the first of them scores for all
+            self._open = _Batch()
+            if start + len(clicks) < len(batch.clicks):
+                with suppress(Exception):  # each finds its own error
+                    answers, unreadable = self._score(batch.clicks)
+                    batch.answers = None if unreadable else answers  # whose they are is not known
+        if batch.answers is None:
+            return self._score(clicks)
+        return Answers(batch.answers[start : start + len(clicks)], {})
