@@ -15,7 +15,8 @@ from pydantic import BaseModel, Field
 
 from tracecvr.data.encoder import TextColumn
 from tracecvr.online.service import bodies
-from tracecvr.online.service.guards import ERRORS, need
+from tracecvr.online.service.bodies import ERRORS
+from tracecvr.online.service.limits import need
 from tracecvr.online.service.routing import Asked
 from tracecvr.online.service.scoring import Scoring, run_by_size
 

@@ -115,8 +115,9 @@ class LiveScorer:
         manifest = next((m for m in self.versions.manifests() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")
-        engine = self.store.engine()
+        engine, reader = self.store.engine(), self.store.reader
         self.versions.load(engine, manifest)
+        reader.encode_clicks([[None] * len(reader.features)])  # columns are compiled by now, not by the first request
         return ServingModel(number, self.store.model, engine, manifest, fast_score(engine))
 
 

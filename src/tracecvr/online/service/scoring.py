@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import HTTPException
@@ -121,7 +122,15 @@ class Scoring:
             raise HTTPException(429, "too many requests: slow down", {"Retry-After": "1"})
         return token
 
-    async def watch(self) -> None:
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """As long as requests come."""
+        await run_in_threadpool(self.look)
+        watching = asyncio.create_task(self._watch())
+        yield
+        watching.cancel()
+
+    async def _watch(self) -> None:
         """Swap in new versions, and tell how far the learner is. Errors are logged, each once, and it tries again."""
         logged = ""
         while True:
@@ -170,6 +179,12 @@ class Service(Scoring):
         self.learner = learner
         self.committer = Committer(store.log)
         self.log = store.inbox()
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        with self.committer:
+            async with super().run():
+                yield
 
     def newest_time(self) -> int:
         return newest_time(self.store, self.log.facts())
