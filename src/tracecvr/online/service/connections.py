@@ -72,7 +72,7 @@ class Watch:
 
     def __init__(self, config: Config, connections: Collection[Any]) -> None:
         self._config, self._connections = config, connections
-        self._waiting: dict[Any, tuple[tuple[str, int] | None, float]] = {}
+        self._waiting: dict[Any, tuple[tuple[str, object] | None, float]] = {}
         """What each connection waits for, and since when."""
 
     async def look_for_ever(self) -> None:
@@ -94,13 +94,13 @@ class Watch:
                 one.transport.abort()
 
 
-def _awaited(one: HttpToolsProtocol) -> tuple[str, int] | None:
+def _awaited(one: HttpToolsProtocol) -> tuple[str, object] | None:
     """What the peer of a connection has to do, and of which request; None if it has to do nothing in time."""
     request = one.cycle
     if one.flow.write_paused:
-        return "read", id(request)
+        return "read", request
     if request is not None and request.more_body:
-        return "body", id(request)
+        return "body", request
     if one.timeout_keep_alive_task is None and (request is None or request.response_complete):
-        return "head", id(request)
+        return "head", request
     return None  # idle between requests, which uvicorn limits, or at work
