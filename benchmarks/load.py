@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -80,7 +81,7 @@ class Size:
 
 
 FULL = Size("full", 2_000, 12, 9, 0.4, 1.0)
-QUICK = Size("quick", 200, 6, 1, 0.3, 10.0)
+QUICK = Size("quick", 200, 20, 1, 0.3, 10.0)
 
 
 class Measured(NamedTuple):
@@ -125,10 +126,12 @@ def measure(size: Size, room: Path, before: Path | None) -> list[Figure]:
                 for what in ("echo",) if who == "echo" else KINDS:
                     take_turn(turns, (who, what, n), servers[who], clicks, size.seconds)
         with learning(room / "now" / "store", room / "events.jsonl") as learner:
-            for n, what in itertools.cycle(itertools.product(CONNECTIONS, ("score", "clicks"))):
-                if learner.poll() is not None:
-                    break
-                take_turn(turns, ("learns", what, n), servers["now"], clicks, size.seconds)
+            for _, n, what in itertools.product(range(size.rounds), CONNECTIONS, ("score", "clicks")):
+                for who, sign in (("learns", signal.SIGCONT), ("paused", signal.SIGSTOP)):
+                    learner.send_signal(sign)
+                    take_turn(turns, (who, what, n), servers["now"], clicks, size.seconds)
+            if learner.poll() is not None:
+                raise SystemExit("the learner had too little to learn")
     for count in (1, 2):
         with serve_workers(room / "now" / "store", count) as server:
             fire(server, scores_of(clicks), 32, size.seconds)
@@ -165,7 +168,8 @@ def figures(turns: Turns, size: Size) -> list[Figure]:
         compare(f"before / now: score, {n} connections", ("before", "score", n), score, "per_cpu", 1 / 5)
         compare(f"before / now: clicks, {n} connections", ("before", "clicks", n), clicks, "per_cpu", 1 / 3)
         compare(f"99 % of score / of echo, {n} connections", score, echo, "p99_ms", 3.0)
-        compare(f"99 % of score while it learns / not, {n}", ("learns", "score", n), score, "p99_ms", 2.0)
+        learns, paused = ("learns", "score", n), ("paused", "score", n)
+        compare(f"99 % of score while it learns / not, {n} connections", learns, paused, "p99_ms", 2.0)
     # Each of two has a core: together they answer twice as much per second as per processor second.
     compare("one worker / two, per core", ("1 workers", "score", 32), ("2 workers", "score", 32), "per_cpu", 2 / 1.7)
     return all_figures
@@ -333,11 +337,14 @@ def await_answer(port: int) -> None:
 
 @contextmanager
 def learning(store: Path, events: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A learner on the same core, of lower priority as `serve` has it, with some hours to learn."""
+    """A learner on the same core, of lower priority as `serve` has it, once it has begun to learn."""
     run(HERE, "ingest", str(store), str(events))
     words = ["nice", "-n", "5", sys.executable, "-m", "tracecvr.cli", "tick", str(store)]
+    before = {path.name for path in store.glob("models/*.json")}
     process = subprocess.Popen(words, env=environment(HERE), stdout=-3, stderr=-3, preexec_fn=on_first_core)
     try:
+        while process.poll() is None and {path.name for path in store.glob("models/*.json")} <= before:
+            time.sleep(0.1)
         yield process
     finally:
         process.kill()

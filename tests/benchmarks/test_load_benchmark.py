@@ -16,8 +16,8 @@ import load
 from front import FULL, QUICK, Answer
 from load import Measured
 
-KINDS = 3 * (1 + 3 + 2) + 2
-"""Of `load`: an echo, three kinds of requests, two while it learns, each on 3 numbers of connections; and workers."""
+KINDS = 3 * (1 + 3 + 4) + 2
+"""Of `load`, each on 3 numbers of connections: an echo, three kinds of requests, two while it learns and not."""
 
 
 @pytest.mark.slow

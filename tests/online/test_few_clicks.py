@@ -27,7 +27,8 @@ from tracecvr.nets.rows import Rows
 from tracecvr.online.service.app import _Application, application
 from tracecvr.online.service.gate import _begin
 from tracecvr.online.service.limits import Limits
-from tracecvr.online.service.routing import Answer, Answers, Asked, MicroBatch
+from tracecvr.online.service.routing import Asked, MicroBatch
+from tracecvr.online.service.scorer import Answer, Answers
 from tracecvr.online.store.store import Settings, Store
 
 VALUES = st.none() | st.booleans() | st.integers() | st.integers(-9, 9) | st.floats() | st.text(max_size=20)

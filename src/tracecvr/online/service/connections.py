@@ -78,7 +78,7 @@ class Watch:
     async def look_for_ever(self) -> None:
         seconds = min(self._config.head_seconds, self._config.body_seconds)
         while True:
-            await asyncio.sleep(min(1.0, seconds / 8))
+            await asyncio.sleep(min(0.25, seconds / 8))
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.event_log import Accepted
-from tracecvr.online.service.scorer import LiveScorer, ServingModel
+from tracecvr.online.service.scorer import Answer, Answers, LiveScorer, ServingModel
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import find_challenger
 from tracecvr.online.store.store import Store
@@ -27,21 +27,6 @@ class Asked(NamedTuple):
     values: Sequence[Any]
     click: int | None = None
     user: str | None = None
-
-
-class Answer(NamedTuple):
-    """What a click is answered with, by which version of which model; None is the store's own."""
-
-    log_odds: float
-    version: int
-    model: str | None
-
-
-class Answers(NamedTuple):
-    """Answers to one request, and of each column how many values could not be read."""
-
-    answers: list[Answer]
-    unreadable: dict[str, int]
 
 
 class _Routes(NamedTuple):
@@ -123,10 +108,7 @@ class RoutedScorer:
         """Answer clicks. Those that are not registered have neither an id nor a user to choose a model by."""
         routes = self._routes
         if not routes.traffic.shares:
-            scorer = routes.by(routes.traffic.model, self.own)
-            scored = scorer.score([click.values for click in clicks])
-            model = scorer.store.model
-            return Answers([Answer(s, scored.version, model) for s in scored.log_odds], scored.unreadable)
+            return routes.by(routes.traffic.model, self.own).score([click.values for click in clicks])
         parts: dict[LiveScorer, list[int]] = {}
         for index, model in enumerate(routes.traffic.models(self._values(clicks, routes.traffic.column))):
             parts.setdefault(routes.by(model, self.own), []).append(index)
@@ -135,8 +117,7 @@ class RoutedScorer:
         for scorer, indices in parts.items():
             scored = scorer.score([clicks[index].values for index in indices])
             unreadable.update(scored.unreadable)
-            for index, log_odds in zip(indices, scored.log_odds, strict=True):
-                answers[index] = Answer(log_odds, scored.version, scorer.store.model)
+            answers.update(zip(indices, scored.answers, strict=True))
         return Answers([answers[index] for index in range(len(clicks))], dict(unreadable))
 
     def _values(self, clicks: Sequence[Asked], column: str) -> list[str | None]:

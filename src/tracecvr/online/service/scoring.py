@@ -23,7 +23,8 @@ from tracecvr.online.service.bodies import score_of
 from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import Limits, RateLimiter
-from tracecvr.online.service.routing import Answers, Asked, MicroBatch, RoutedScorer
+from tracecvr.online.service.routing import Asked, MicroBatch, RoutedScorer
+from tracecvr.online.service.scorer import Answers
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import bad_values, figures_of, newest_time
 
