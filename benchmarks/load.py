@@ -1,360 +1,354 @@
-"""The service under load: how fast events are accepted over HTTP, how long a score takes while the learner works, and
-whether one sender can harm another. Every figure with its target, in a table and as JSON. Exit code 1 if one fails.
+"""Requests of one click: how many a second one core answers, and how fast, with the paper's net (17 features of 16,
+256-256-128). Beside it, in turns in the same run: an echo of the same server, an empty route, and other code.
 
-    python benchmarks/load.py             # about 3 minutes
-    python benchmarks/load.py --quick     # half a minute, with wider limits: what the test suite runs
+    git worktree add /tmp/before COMMIT
+    python benchmarks/load.py --before /tmp/before     # about 5 minutes
+    python benchmarks/load.py --quick                  # a smoke
 
-Senders, server and learner are processes of their own on one machine, so they are in each other's way, and so is other
-work. Times of a good client are held against its own, beside nobody, in the same run. See docs/live_performance.md.
+Servers run on one core, the sender on another, both on the loopback interface. Other work on the machine takes its
+share of both. So requests are counted per second of processor time of the server, and what is compared is measured in
+short turns: a ratio is the median over rounds. The sender takes most of a core, so on two cores what several workers
+can do is told by their processor time, too. See docs/live_performance.md.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import multiprocessing
 import os
+import selectors
+import signal
 import socket
+import subprocess
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import live
 from measure import command, paper
 from measure.report import Figure
 from rawlogs import DAY
 from tracecvr.base.config import HOUR
-from tracecvr.base.errors import UserError
-from tracecvr.data import prepared
-from tracecvr.methods.trace import Trace
-from tracecvr.online.client import Client
 from tracecvr.online.dataset_events import events_of
-from tracecvr.online.learner.learner import open_learner
-from tracecvr.online.service.auth import new_token
-from tracecvr.online.service.limits import Limits
-from tracecvr.online.service.serve import Address, serve
-from tracecvr.online.store.store import Settings, Store
 
-BATCH = 100
-SENDERS = 2
-SCOPES = ("score", "ingest", "admin")
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tracecvr.online.learner.learner", "tracecvr.online.service.serve", "torch._dynamo"])
+
+@dataclass(frozen=True)
+class Server:
+    """A port, and the processes that answer there."""
+
+    port: int
+    pids: tuple[int, ...]
+
+    def cpu_seconds(self) -> float:
+        files = [path for pid in self.pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        return sum(int(path.read_text().split()[0]) for path in files) / 1e9
+
+
+HERE = Path(__file__).resolve().parents[1]
+CONNECTIONS = (1, 8, 32)
+ECHO = """
+import sys, uvicorn
+from tracecvr.online.service.connections import Config
+from tracecvr.online.service.limits import Limits
+BODY = b'{"version": 1, "scores": [{"probability": 0.123456, "log_odds": -1.23456}]}'
+START = {"type": "http.response.start", "status": 200,
+         "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]}
+async def app(scope, receive, send):
+    await receive()
+    await send(dict(START))
+    await send({"type": "http.response.body", "body": BODY})
+uvicorn.Server(Config(app, Limits(), port=int(sys.argv[1]), lifespan="off")).run()
+"""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured, and how much wider limits of time are."""
+    """How much is learnt, how often and how long each kind of request is sent, and how much wider limits are."""
 
     name: str
     hourly: int
-    ticks: int
-    sent: int
-    """Hours that are sent over HTTP."""
+    hours: int
+    rounds: int
     seconds: float
-    """How long a good client is watched beside each of the others."""
-    pause: float
-    """Between a good client's requests: it does not ask for much."""
-    pace: float
-    """Requests a second of each sender: more than what is measured needs, less than one without pauses asks for."""
     loose: float
 
 
-FULL = Size("full", paper.HOURLY, live.ALONE, 5, 8.0, 0.005, 200.0, 1.0)
-QUICK = Size("quick", 200, live.ALONE, 3, 0.8, 0.02, 60.0, 10.0)
+FULL = Size("full", 2_000, 12, 9, 0.4, 1.0)
+QUICK = Size("quick", 200, 20, 1, 0.3, 10.0)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """To a good client: when it asked, how long it took, and whether it was a score."""
+class Measured(NamedTuple):
+    """One turn: answers a second, per processor second, and the milliseconds in which half and 99 % came."""
 
-    at: float
-    seconds: float
-    scored: bool
+    rate: float
+    per_cpu: float
+    p50_ms: float
+    p99_ms: float
 
 
-@dataclass(frozen=True)
-class Site:
-    """A server, and who may ask it."""
-
-    url: str
-    good: str
-    other: str
-    features: dict[str, Any]
-    pause: float
+Turns = dict[tuple[str, str, int], list[Measured]]
+"""By who was asked, for what, and on how many connections."""
 
 
 def main() -> None:
-    given = command.parser(__doc__, "load", QUICK, FULL).parse_args()
-    command.carry_out("load", given.size.name, given.out, lambda room: measured(given.size, room))
+    parser = command.parser(__doc__, "load", QUICK, FULL)
+    parser.add_argument("--before", type=Path, help="a checkout of other code, to be measured in turns with this")
+    given = parser.parse_args()
+    command.carry_out("load", given.size.name, given.out, lambda room: measure(given.size, room, given.before))
 
 
-def measured(size: Size, room: Path) -> list[Figure]:
-    """All figures, on one store and one server."""
-    hours = size.ticks + size.sent
-    dataset, raw = live.criteo(live.Size(size.name, size.hourly, hours, 0, 0, size.loose), room)
-    prepared.prepare_to(room / "base", dataset, raw)
-    store = Store.create(room / "store", room / "base", Trace(), (), Settings(lateness=60))
+def measure(size: Size, room: Path, before: Path | None) -> list[Figure]:
+    """All figures."""
+    dataset, raw = live.criteo(live.Size(size.name, size.hourly, size.hours, 0, 0, size.loose), room)
     events = list(events_of(dataset, raw, HOUR, 100 * DAY))
-    learnt_from = [event for event in events if event["ts"] < HOUR * (1 + size.ticks)]
-    features = next(event["features"] for event in events if event["type"] == "click")
-    with ProcessPoolExecutor(SENDERS + 2, mp_context=_FORKED) as pool:
-        pool.submit(learn, store.folder, 0).result()  # a version to serve
-        with served(size, store, room, features) as site:
-            good(site, 1.0)  # what a first request pays for
-            idle = pool.submit(good, site, size.seconds).result()
-            figures = _beside_ticks(size, pool, site, store, learnt_from, idle)
-            figures += _accepting(size, pool, site, store, events[len(learnt_from) :])
-            figures += [f for other in OTHERS for f in _beside(size, pool, site, other, idle)]
-    return figures
+    clicks = [event for event in events if event["type"] == "click"]
+    trees = {"now": HERE} | ({} if before is None else {"before": before.resolve()})
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    for name, tree in trees.items():
+        make_store(room / name, tree, raw)
+    (room / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    turns: Turns = {}
+    with ExitStack() as running:
+        servers = {"echo": running.enter_context(start([sys.executable, "-c", ECHO], HERE))}
+        servers |= {name: running.enter_context(serve(room / name / "store", tree)) for name, tree in trees.items()}
+        for who in trees:  # what the first requests pay for
+            for what in KINDS:
+                fire(servers[who], requests_of(what, clicks), 1, size.seconds)
+        for _ in range(size.rounds):
+            for n, who in itertools.product(CONNECTIONS, servers):
+                for what in ("echo",) if who == "echo" else KINDS:
+                    take_turn(turns, (who, what, n), servers[who], clicks, size.seconds)
+        with learning(room / "now" / "store", room / "events.jsonl") as learner:
+            for _, n, what in itertools.product(range(size.rounds), CONNECTIONS, ("score", "clicks")):
+                for who, sign in (("learns", signal.SIGCONT), ("paused", signal.SIGSTOP)):
+                    learner.send_signal(sign)
+                    take_turn(turns, (who, what, n), servers["now"], clicks, size.seconds)
+            if learner.poll() is not None:
+                raise SystemExit("the learner had too little to learn")
+    for count in (1, 2):
+        with serve_workers(room / "now" / "store", count) as server:
+            fire(server, scores_of(clicks), 32, size.seconds)
+            for _ in range(size.rounds):
+                take_turn(turns, (f"{count} workers", "score", 32), server, clicks, size.seconds)
+    return figures(turns, size)
+
+
+def take_turn(
+    turns: Turns, kind: tuple[str, str, int], server: Server, clicks: list[dict[str, Any]], seconds: float
+) -> None:
+    _, what, n = kind
+    turns.setdefault(kind, []).append(fire(server, requests_of(what, clicks), n, seconds))
+
+
+def figures(turns: Turns, size: Size) -> list[Figure]:
+    """What was measured, then what is compared; a ratio is the median over rounds."""
+    all_figures = []
+    for (who, what, n), values in turns.items():
+        rate, per_cpu, p50, p99 = (median(column) for column in zip(*values, strict=True))
+        how = f"{rate:,.0f}/s; half in {p50:.2f} ms, 99 % in {p99:.2f} ms; {len(values)} turns"
+        all_figures.append(Figure(f"{who}: {what}, {n} connections", per_cpu, "/cpu-s", how=how))
+
+    def compare(name: str, above: tuple[str, str, int], below: tuple[str, str, int], key: str, most: float) -> None:
+        pairs = list(zip(turns.get(above, ()), turns.get(below, ()), strict=False))
+        if pairs:
+            ratios = sorted(getattr(a, key) / getattr(b, key) for a, b in pairs)
+            how = f"{ratios[len(ratios) // 4]:.2f} to {ratios[3 * len(ratios) // 4]:.2f} in half of the rounds"
+            all_figures.append(Figure(name, median(ratios), "x", most, how, size.loose))
+
+    for n in CONNECTIONS:
+        echo, score, clicks = ("echo", "echo", n), ("now", "score", n), ("now", "clicks", n)
+        compare(f"echo / score, {n} connections", echo, score, "per_cpu", 2.5)
+        compare(f"before / now: score, {n} connections", ("before", "score", n), score, "per_cpu", 1 / 5)
+        compare(f"before / now: clicks, {n} connections", ("before", "clicks", n), clicks, "per_cpu", 1 / 3)
+        compare(f"99 % of score / of echo, {n} connections", score, echo, "p99_ms", 3.0)
+        learns, paused = ("learns", "score", n), ("paused", "score", n)
+        compare(f"99 % of score while it learns / not, {n} connections", learns, paused, "p99_ms", 2.0)
+    # Each of two has a core: together they answer twice as much per second as per processor second.
+    compare("one worker / two, per core", ("1 workers", "score", 32), ("2 workers", "score", 32), "per_cpu", 2 / 1.7)
+    return all_figures
+
+
+# Requests.
+
+
+def request(path: str, content: Any) -> bytes:
+    body = json.dumps(content).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
+
+
+EMPTY = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+KINDS = ("empty", "score", "clicks")
+_numbers = itertools.count(1 << 40)
+
+
+def requests_of(what: str, clicks: list[dict[str, Any]]) -> Iterator[bytes]:
+    """Requests of a kind, without an end. An echo is asked what the service is."""
+    if what == "empty":
+        return itertools.repeat(EMPTY)
+    return registrations(clicks) if what == "clicks" else scores_of(clicks)
+
+
+def scores_of(clicks: list[dict[str, Any]]) -> Iterator[bytes]:
+    return itertools.cycle([request("/v1/score", {"features": [click["features"]]}) for click in clicks[:500]])
+
+
+def registrations(clicks: list[dict[str, Any]]) -> Iterator[bytes]:
+    """New clicks, of the time of the first ones."""
+    for number, click in zip(_numbers, itertools.cycle(clicks[:500]), strict=False):
+        content = {"click_id": number, "ts": clicks[0]["ts"], "features": click["features"]}
+        yield request("/v1/clicks", {"clicks": [content]})
+
+
+def fire(server: Server, requests: Iterator[bytes], connections: int, seconds: float) -> Measured:
+    """Keep so many connections busy for a while."""
+    selector, waited = selectors.DefaultSelector(), []
+    for _ in range(connections):
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        selector.register(connection, selectors.EVENT_READ, [time.perf_counter(), b""])
+        connection.sendall(next(requests))
+    used, since = server.cpu_seconds(), time.perf_counter()
+    while (now := time.perf_counter()) < since + seconds:
+        for key, _ in selector.select(5):
+            key.data[1] += key.fileobj.recv(65_536)  # type: ignore[union-attr]
+            if is_whole(key.data[1]):
+                if not key.data[1].startswith(b"HTTP/1.1 200"):
+                    raise SystemExit(f"answered {key.data[1][:300]!r}")
+                now = time.perf_counter()
+                waited.append(now - key.data[0])
+                key.data[:] = now, b""
+                key.fileobj.sendall(next(requests))  # type: ignore[union-attr]
+    used = max(server.cpu_seconds() - used, 1e-3)
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    if not waited:
+        raise SystemExit(f"no answer within {seconds} s: the machine is too busy to measure anything")
+    p50, p99 = 1e3 * np.quantile(waited, (0.5, 0.99))
+    return Measured(len(waited) / (now - since), len(waited) / used, float(p50), float(p99))
+
+
+def is_whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    return bool(end) and len(body) >= int(length or 0)
+
+
+# Processes.
+
+
+def make_store(room: Path, tree: Path, raw: Path) -> None:
+    """A live model that has learnt its warm-up part, made by the code of a checkout; its events come closed."""
+    room.mkdir()
+    ends = ",".join(f"{end}s" for end in paper.HORIZONS)
+    data = [f"horizons={ends}", f"d_max={paper.HORIZONS[-1]}s", "split=1h", "duplicates=keep"]
+    given = [word for setting in data for word in ("--data-set", setting)]
+    words = ["--data", "criteo", "--source", str(raw), "--method", "telescoped", "--lateness", "60s", "--time", "log"]
+    run(tree, "init", str(room / "store"), *words, *given)
+    run(tree, "tick", str(room / "store"))
+
+
+def run(tree: Path, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", "tracecvr.cli", *words], env=environment(tree), check=True, stdout=-3)
+
+
+def environment(tree: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def on_first_core() -> None:
+    os.sched_setaffinity(0, {0})
+
+
+def on_any_core() -> None:
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 @contextmanager
-def served(size: Size, store: Store, room: Path, features: dict[str, Any]) -> Iterator[Site]:
-    """A server, without a learner beside it, that knows two senders."""
-    (good_token, good_hash), (other_token, other_hash) = new_token(), new_token()
-    entries = [
-        f"[[token]]\nname = {name!r}\nsha256 = {digest!r}\nscopes = {list(SCOPES)!r}\n"
-        for name, digest in (("good", good_hash), ("other", other_hash))
-    ]
-    (room / "tokens.toml").write_text("".join(entries))
+def serve(store: Path, tree: Path, *more: str, place: Callable[[], None] = on_first_core) -> Iterator[Server]:
+    """The service without a learner."""
+    config = store.parent / "serve.toml"
+    config.write_text("rate = 1e9\n")
+    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store), "--no-learn", "--config", str(config), *more]
+    with start([*words, "--port"], tree, place) as server:
+        yield server
+
+
+@contextmanager
+def serve_workers(store: Path, count: int) -> Iterator[Server]:
+    """So many scoring workers that share a port, once all of them answer."""
+    port = free_port()
+    more = ["--workers", str(count), "--scoring-port", str(port)]
+    with serve(store, HERE, *more, place=on_any_core) as writer:
+        await_answer(port)
+        while len(listening(port)) < count:
+            time.sleep(0.1)
+        files = Path(f"/proc/{writer.pids[0]}/task").glob("*/children")
+        children = {int(pid) for path in files for pid in path.read_text().split()}
+        workers = [pid for pid in sorted(children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        yield Server(port, tuple(workers))
+
+
+def listening(port: int) -> list[str]:
+    """The sockets that listen at a port."""
+    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return [row for row in rows if row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A"]
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    given = (store, room / "tokens.toml", Address(port=port), Limits(rate=size.pace), False)
-    server = _FORKED.Process(target=serve, args=given, daemon=True)
-    server.start()
-    site = Site(f"http://127.0.0.1:{port}", good_token, other_token, features, size.pause)
+        port: int = free.getsockname()[1]
+        return port
+
+
+@contextmanager
+def start(words: list[str], tree: Path, place: Callable[[], None] = on_first_core) -> Iterator[Server]:
+    """A server, on the first core by default, once it answers. Its port is the last word of the command."""
+    port = free_port()
+    process = subprocess.Popen([*words, str(port)], env=environment(tree), stderr=-3, preexec_fn=place)
     try:
-        with Client(site.url, site.good) as client:
-            client.model()
-        yield site
+        await_answer(port)
+        yield Server(port, (process.pid,))
     finally:
-        server.kill()
-        server.join()
+        process.kill()
+        process.wait()
 
 
-# What is measured.
-
-
-def _accepting(
-    size: Size, pool: ProcessPoolExecutor, site: Site, store: Store, events: Sequence[dict[str, Any]]
-) -> list[Figure]:
-    """Clicks, which are scored, too, and actions, as fast as two senders can, while hours that are over are learnt."""
-    batches = [events[first : first + BATCH] for first in range(0, len(events), BATCH)]
-    learner: Future[list[tuple[float, float]]] = pool.submit(learn, store.folder, size.sent - 1)
-    since = time.monotonic()
-    sent = [pool.submit(send, site, batches[n::SENDERS]) for n in range(SENDERS)]
-    waited = 1e3 * np.array([seconds for future in sent for seconds in future.result()])
-    end = time.monotonic()
-    took = (end - since) / len(events)
-    meanwhile = sum(start < end for start, _ in learner.result())
-    clicks = sum(event["type"] == "click" for event in events)
-    how = (
-        f"{1 / took:,.0f}/s; {clicks:,} clicks, scored and registered, {len(events) - clicks:,} actions, by {BATCH}; "
-        f"{meanwhile} ticks meanwhile"
-    )
-    middle, worst = np.quantile(waited, (0.5, 0.99))
-    batch = f"{SENDERS} senders at once; 99 % below {worst:.0f} ms, longest {waited.max():.0f} ms"
-    return [
-        Figure("to accept an event over HTTP while it learns", 1e6 * took, "us", 200.0, how, size.loose),
-        Figure(f"a batch of {BATCH} over HTTP, median", float(middle), "ms", how=batch),
-    ]
-
-
-def _beside_ticks(
-    size: Size,
-    pool: ProcessPoolExecutor,
-    site: Site,
-    store: Store,
-    events: Sequence[dict[str, Any]],
-    idle: list[Answer],
-) -> list[Figure]:
-    log = store.log()
-    log.append([store.reader.read(event) for event in events])
-    log.close_until(HOUR * (1 + size.ticks))
-    learner: Future[list[tuple[float, float]]] = pool.submit(learn, store.folder, size.ticks)
-    answers: list[Answer] = []
-    while not learner.done():
-        answers += pool.submit(good, site, 0.5).result()
-    ticks = learner.result()
-    during = [a for a in answers if any(start <= a.at <= end for start, end in ticks)]
-    alone = np.quantile(_times(idle), (0.5, 0.99))
-    how = f"median {alone[0]:.1f} ms, {len(idle):,} requests of one click, nobody else"
-    return [
-        Figure("a score, 99 % below", float(alone[1]), "ms", how=how),
-        _ratio("a score during ticks / alone, 99 % below", during, idle, f"{len(ticks)} ticks", 3.0, size),
-    ]
-
-
-def _beside(size: Size, pool: ProcessPoolExecutor, site: Site, name: str, idle: list[Answer]) -> list[Figure]:
-    other = pool.submit(OTHERS[name], site, size.seconds + 1.0)
-    time.sleep(0.5)
-    answers = pool.submit(good, site, size.seconds).result()
-    statuses = other.result()
-    how = ", ".join(f"{word} {n:,}" for word, n in sorted(statuses.items()))
-    figures = [_ratio(f"a score beside {name} / alone, 99 % below", answers, idle, how, 3.0, size)]
-    if name == "too many requests":
-        allowed = size.pace * (size.seconds + 1.0 + 2.0)  # and the burst
-        figures.append(_paced(statuses, allowed))
-    return figures
-
-
-def _paced(statuses: Counter[str], allowed: float) -> Figure:
-    """Fails if a request was neither served nor refused with 429, and if too few came to tell."""
-    name, other = "requests let through / allowed by the pace", statuses.total() - statuses["200"] - statuses["429"]
-    if other or statuses.total() <= allowed:
-        return Figure(name, None, "x", 1.0, f"{statuses.total():,} came, {allowed:,.0f} were allowed; {other} failed")
-    return Figure(name, statuses["200"] / allowed, "x", 1.0, f"the other {statuses['429']:,} were answered 429")
-
-
-def _ratio(name: str, answers: list[Answer], idle: list[Answer], how: str, most: float, size: Size) -> Figure:
-    """A figure that fails if a good client was not answered, however fast."""
-    failed = sum(not answer.scored for answer in answers)
-    if not answers or failed:
-        return Figure(name, None, "x", most, f"{failed} of {len(answers)} requests were not served; {how}")
-    middle, worst = np.quantile(_times(answers), (0.5, 0.99))
-    details = f"{worst:.1f} ms, median {middle:.1f} ms of {len(answers):,}; {how}"
-    return Figure(name, float(worst / np.quantile(_times(idle), 0.99)), "x", most, details, size.loose)
-
-
-def _times(answers: list[Answer]) -> npt.NDArray[np.float64]:
-    return 1e3 * np.array([answer.seconds for answer in answers])
-
-
-# In processes of their own.
-
-
-def good(site: Site, seconds: float) -> list[Answer]:
-    """Ask for the score of one click, again and again, at an easy pace."""
-    given, end = [], time.monotonic() + seconds
-    with Client(site.url, site.good, retries=0) as client:
-        while (at := time.monotonic()) < end:
-            try:
-                scored = len(client.score([site.features])["scores"]) == 1
-            except UserError:
-                scored = False
-            given.append(Answer(at, time.monotonic() - at, scored))
-            time.sleep(site.pause)
-    return given
-
-
-def send(site: Site, batches: Sequence[Sequence[dict[str, Any]]]) -> list[float]:
-    """Clicks to one route, actions to the other; the time that each batch took."""
-    seconds = []
-    with Client(site.url, site.other) as client:
-        for batch in batches:
-            since = time.monotonic()
-            clicks = [{k: v for k, v in event.items() if k != "type"} for event in batch if event["type"] == "click"]
-            actions = [event for event in batch if event["type"] != "click"]
-            if clicks:
-                client.clicks(clicks)
-            if actions:
-                client.events(actions)
-            seconds.append(time.monotonic() - since)
-    return seconds
-
-
-def learn(folder: Path, ticks: int) -> list[tuple[float, float]]:
-    """Learn so many intervals, as the learner beside a server does; when each began and ended."""
-    if ticks:
-        os.nice(5)  # as `serve` has it; the warm-up is in nobody's way
-    times: list[tuple[float, float]] = []
-    with open_learner(Store.open(folder)) as learner:
-        while len(times) < ticks:
-            since = time.monotonic()
-            if learner.tick() is not None:
-                times.append((since, time.monotonic()))
-            else:
-                time.sleep(0.05)
-    return times
-
-
-def slow(site: Site, seconds: float) -> Counter[str]:
-    """Many connections that send a byte now and then."""
-    where, end = urlsplit(site.url), time.monotonic() + seconds
-    head = f"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\nAuthorization: Bearer {site.other}\r\n\r\n"
-    held = [socket.create_connection((where.hostname or "", where.port or 80)) for _ in range(100)]
-    for connection in held:
-        connection.sendall(head.encode())
+def await_answer(port: int) -> None:
+    end = time.monotonic() + 120
     while time.monotonic() < end:
-        for connection in held:
-            with suppress(OSError):
-                connection.sendall(b" ")
-        time.sleep(0.1)
-    for connection in held:
-        connection.close()
-    return Counter(connections=len(held))
-
-
-def nonsense(site: Site, seconds: float) -> Counter[str]:
-    """Requests that are wrong in several ways, without a pause."""
-    bodies = [b"{", b"[]", b'{"features": [{"nothing": 1}]}', b'{"features": [' + b"[" * 500, b"\xff" * 100]
-    return _flood(site, seconds, bodies, site.other)
-
-
-def strangers(site: Site, seconds: float) -> Counter[str]:
-    """Requests without a valid token, without a pause."""
-    return _flood(site, seconds, [b'{"features": []}'], "nobody")
-
-
-def huge(site: Site, seconds: float) -> Counter[str]:
-    """Bodies at the limit of what is read, and beyond: numbers, mistakes, and no JSON at all."""
-    most = Limits().body_bytes
-    mistakes = b'{"features": [' + b"[]," * (most // 3 - 10) + b"[]]}"
-    return _flood(site, seconds, [b"[" + b"1," * (most // 2 - 2) + b"1]", mistakes, b"x" * (8 * most)], site.other)
-
-
-def large(site: Site, seconds: float) -> Counter[str]:
-    """The largest batches that are allowed, without a pause."""
-    most = Limits()
-    count = min(most.batch, most.body_bytes // len(json.dumps([site.features])) - 1)
-    return _flood(site, seconds, [json.dumps({"features": [site.features] * count}).encode()], site.other)
-
-
-def too_many(site: Site, seconds: float) -> Counter[str]:
-    """Good requests that cost little, without a pause."""
-    return _flood(site, seconds, [None], site.other)
-
-
-def _flood(site: Site, seconds: float, bodies: Sequence[bytes | None], token: str) -> Counter[str]:
-    """How often each status was answered."""
-    where, end, statuses = urlsplit(site.url), time.monotonic() + seconds, Counter[str]()
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    connection = HTTPConnection(where.hostname or "", where.port, timeout=20)
-    number = 0
-    while time.monotonic() < end:
-        number += 1
         try:
-            body = bodies[number % len(bodies)]
-            connection.request(*(("GET", "/v1/model") if body is None else ("POST", "/v1/score")), body, headers)
-            response = connection.getresponse()
-            response.read()
-            statuses[str(response.status)] += 1
-        except (OSError, HTTPException):
-            statuses["cut off"] += 1
-            connection.close()
-    connection.close()
-    return statuses
+            with socket.create_connection(("127.0.0.1", port), 10) as connection:
+                connection.sendall(EMPTY)
+                if connection.recv(100):
+                    return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("a server does not answer")
 
 
-OTHERS: dict[str, Callable[[Site, float], Counter[str]]] = {
-    "slow senders": slow,
-    "bad requests": nonsense,
-    "strangers": strangers,
-    "huge bodies": huge,
-    "large batches": large,
-    "too many requests": too_many,
-}
+@contextmanager
+def learning(store: Path, events: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A learner on the same core, of lower priority as `serve` has it, once it has begun to learn."""
+    run(HERE, "ingest", str(store), str(events))
+    words = ["nice", "-n", "5", sys.executable, "-m", "tracecvr.cli", "tick", str(store)]
+    before = {path.name for path in store.glob("models/*.json")}
+    process = subprocess.Popen(words, env=environment(HERE), stdout=-3, stderr=-3, preexec_fn=on_first_core)
+    try:
+        while process.poll() is None and {path.name for path in store.glob("models/*.json")} <= before:
+            time.sleep(0.1)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":

@@ -19,10 +19,13 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 def metrics_and_labels() -> dict[str, set[str]]:
     """Every metric of the service, as Prometheus stores it, and its labels."""
     known: dict[str, set[str]] = {}
-    collectors = Gauges().registry._collector_to_names.items()
-    for collector, names in collectors:
+    gauges = Gauges()
+    for collector, names in gauges.registry._collector_to_names.items():
         for name in names:
             known[name] = set(getattr(collector, "_labelnames", ()))
+    for family in gauges.collect():
+        ends = ("_total",) if family.type == "counter" else ("_bucket", "_count", "_sum")
+        known |= {family.name + end: set(getattr(family, "_labelnames", ())) for end in ends}
     return known
 
 

@@ -27,8 +27,8 @@ from tracecvr.nets.rows import Rows
 from tracecvr.online.service.app import _Application, application
 from tracecvr.online.service.gate import _begin
 from tracecvr.online.service.limits import Limits
-from tracecvr.online.service.micro_batch import MicroBatch
-from tracecvr.online.service.routing import Answer, Answers, Asked
+from tracecvr.online.service.routing import Asked, MicroBatch
+from tracecvr.online.service.scorer import Answer, Answers
 from tracecvr.online.store.store import Settings, Store
 
 VALUES = st.none() | st.booleans() | st.integers() | st.integers(-9, 9) | st.floats() | st.text(max_size=20)
@@ -189,15 +189,17 @@ def test_values_that_cannot_be_read_are_told_to_those_who_sent_them() -> None:
     assert [one.unreadable for one in _scored(["a"], ["bad", "bad"], ["c"])] == [{}, {"column": 2}, {}]
 
 
-def test_an_error_comes_to_all_of_them_and_the_next_are_scored() -> None:
-    assert [type(one) for one in _scored(["a"], ["wrong"])] == [ValueError, ValueError]
-    assert len(_scored(["a"])[0].answers) == 1
+def test_an_error_comes_to_whose_it_is_and_the_others_are_scored() -> None:
+    fine, wrong, other = _scored(["a"], ["wrong"], ["ccc"])
+    assert [[a.log_odds for a in one.answers] for one in (fine, other)] == [[1], [3]]
+    assert type(wrong) is ValueError
 
 
-def test_who_is_gone_is_not_scored() -> None:
+def test_who_is_gone_keeps_nobody_from_an_answer() -> None:
     async def score() -> Answers:
         batch = MicroBatch(_double)
-        gone, there = batch.score([Asked(["gone"])]), batch.score([Asked(["a"])])
+        gone, there = (asyncio.create_task(batch.score([Asked([value])])) for value in ("gone", "a"))
+        await asyncio.sleep(0)  # both have asked
         gone.cancel()
         return await there
 

@@ -20,6 +20,7 @@ from http.client import HTTPConnection
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -33,7 +34,7 @@ from tracecvr.online.client import Client
 from tracecvr.online.learner.archive import erase
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service.auth import Token, Tokens, new_token
-from tracecvr.online.service.connections import descriptors
+from tracecvr.online.service.connections import Config, Watch, descriptors
 from tracecvr.online.service.front import name_of, page_policy
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.scorer import LiveScorer
@@ -143,6 +144,16 @@ def test_idle_and_slow_connections_stop_nobody_and_are_closed_in_time(store: Sto
 def test_bytes_now_and_then_do_not_keep_a_connection(store: Store) -> None:
     with served(store, limits=IMPATIENT) as url, connected(url, b"GET / HTTP/1.1\r\nHost: localhost\r\n") as dribbling:
         assert 1 < seconds_until_closed(dribbling, b"a: b\r\n") < 10
+
+
+def test_a_look_tells_one_request_from_the_next() -> None:
+    busy, slow = (Mock(**{"flow.write_paused": False, "timeout_keep_alive_task": None}) for _ in range(2))
+    watch, body = Watch(Config(None, Limits(body_seconds=10)), [busy, slow]), Mock(more_body=True)
+    for second in range(17):
+        busy.cycle, slow.cycle = Mock(more_body=True), body
+        watch.look(float(second))
+    slow.transport.abort.assert_called_once()
+    busy.transport.abort.assert_not_called()
 
 
 def test_a_connection_is_kept_between_requests_for_a_while(store: Store) -> None:
@@ -271,7 +282,10 @@ def test_what_is_at_work_is_bounded_and_not_given_up(store: Store, monkeypatch: 
         monkeypatch.setattr(EventLog, "append_all", waiting)
 
         def register(click: dict[str, Any]) -> None:
-            answers.append(asked(url, "POST", "/v1/clicks", json.dumps({"clicks": [click]}).encode()))
+            body = json.dumps({"clicks": [click]}).encode()
+            while (answer := asked(url, "POST", "/v1/clicks", body))[0] == 503:  # the model was asked for just then
+                pass
+            answers.append(answer)
 
         threads = [threading.Thread(target=register, args=(click,)) for click in clicks]
         for thread in threads:

@@ -46,7 +46,7 @@ def scores_of(store: Store, clicks: list[dict[str, Any]]) -> list[float]:
     """What a model's scorer says, one by one."""
     scorer = LiveScorer(store)
     scorer.refresh()
-    return [float(scorer.score([store.reader.values(click["features"])]).log_odds[0]) for click in clicks]
+    return [scorer.score([store.reader.values(click["features"])]).answers[0].log_odds for click in clicks]
 
 
 def test_a_share_of_the_clicks_is_answered_by_the_challenger_and_the_log_says_so(store: Store) -> None:

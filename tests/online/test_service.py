@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import socket
 import threading
 import time
@@ -38,7 +40,6 @@ from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import SCOPES, Token, Tokens, new_token
 from tracecvr.online.service.connections import Config
 from tracecvr.online.service.gauges import BUCKETS, Gauges
-from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import Limits, RateLimiter
 from tracecvr.online.service.options import Options
@@ -306,41 +307,41 @@ def test_it_tells_how_long_answers_took_of_late(ready: Store) -> None:
     assert latency["clicks"]["p99_ms"] is None
 
 
-@given(st.lists(st.floats(0, 9), min_size=1, max_size=300), st.sampled_from([0.5, 0.99]))
-def test_a_quantile_is_in_the_bucket_of_the_exact_one(seconds: list[float], share: float) -> None:
-    gauges = Gauges()
-    latency = Latency(gauges.seconds)
-    for took in seconds:
-        gauges.seconds.labels("/v1/score").observe(took)
-    measured = latency.summary()["score"]
+@given(st.lists(st.floats(0, 9), min_size=1, max_size=300))
+def test_times_are_counted_in_buckets_and_their_quantiles_told(seconds: list[float]) -> None:
+    now = 0.0
+    gauges = Gauges(lambda: now)
+    for now in seconds:  # noqa: B007
+        gauges.note("/v1/score", 200, 0.0)
+    measured = gauges.latency()["score"]
     assert measured["requests"] == len(seconds)
-    ends = [0.0, *(1e3 * end for end in BUCKETS)]
-    exact = 1e3 * float(np.quantile(seconds, share, method="inverted_cdf"))
-    above = next((n for n, end in enumerate(ends) if exact <= end), len(ends))
-    estimate = measured[f"p{round(100 * share)}_ms"]
-    assert ends[max(above - 1, 0)] - 1e-9 <= estimate <= ends[min(max(above, 1), len(ends) - 1)] + 1e-9
+    assert measured["p99_ms"] == pytest.approx(1e3 * float(np.quantile(seconds, 0.99)))
+    below = dict(re.findall(r'request_seconds_bucket\{le="(.*?)",route="/v1/score"\} (.*)', gauges.text().decode()))
+    expected = {str(end): sum(took <= end for took in seconds) for end in (*BUCKETS, math.inf)}
+    assert [float(count) for count in below.values()] == list(expected.values())
+    assert f'tracecvr_requests_total{{route="/v1/score",status="200"}} {len(seconds)}.0' in gauges.text().decode()
 
 
 def test_only_the_last_minutes_count() -> None:
-    now, gauges = 0.0, Gauges()
-    latency = Latency(gauges.seconds, lambda: now)
+    now = 0.0
+    gauges = Gauges(lambda: now)
 
     def answered(seconds: float) -> None:
-        gauges.seconds.labels("/v1/score").observe(seconds)
-        latency.note()
+        nonlocal now
+        since, now = now, now + seconds
+        gauges.note("/v1/score", 200, since)
+        now = since
 
     answered(4.0)
     for now in (10.0, 20.0, 250.0):  # noqa: B007
         answered(0.01)
-    assert latency.summary()["score"]["requests"] == 4
-    now = 320.0
-    latency.note()
-    summary = latency.summary()
+    assert gauges.latency()["score"]["requests"] == 4
+    now = 321.0
+    summary = gauges.latency()
     assert (summary["seconds"], summary["score"]["requests"]) == (300, 1)
-    assert summary["score"]["p99_ms"] <= 10
+    assert summary["score"]["p99_ms"] == pytest.approx(10)
     now = 700.0
-    latency.note()
-    assert latency.summary()["score"] == {"requests": 0, "p50_ms": None, "p99_ms": None}
+    assert gauges.latency()["score"] == {"requests": 0, "p50_ms": None, "p99_ms": None}
 
 
 # Who may.

@@ -37,22 +37,27 @@ class RowEncoder:
     which the values of a click are given."""
 
     def __init__(self, encoder: Encoder, names: Sequence[str]) -> None:
-        self._columns = [(names.index(column.raw), compile_column(column)) for column in encoder.columns]
-        self._names = tuple(names)
+        places = [names.index(column.raw) for column in encoder.columns]
+        self._names, self._reads = [names[place] for place in places], [compile_column(c) for c in encoder.columns]
+        in_order = places == list(range(len(names)))
+        self._pick: Callable[[Sequence[Any]], Sequence[Any]] = (lambda v: v) if in_order else _picker(places)
 
     def encode(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
         """(N, F) ids of clicks, and of each column how many values cannot be read: they are missing."""
         unreadable: Counter[str] = Counter()
         ids = np.array([self._row(values, unreadable) for values in clicks], dtype=np.int32)
-        return ids.reshape(len(clicks), len(self._columns)), unreadable
+        return ids.reshape(len(clicks), len(self._reads)), unreadable
 
     def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int]:
-        row = [read(values[place]) for place, read in self._columns]
+        row = [read(value) for read, value in zip(self._reads, self._pick(values), strict=True)]
         if min(row, default=0) < 0:
-            wrong = {place for (place, _), given in zip(self._columns, row, strict=True) if given < 0}
-            unreadable.update(self._names[place] for place in wrong)
+            unreadable.update({name for name, given in zip(self._names, row, strict=True) if given < 0})
             row = [given if given >= 0 else -1 - given for given in row]
         return row
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    return lambda values: [values[place] for place in places]
 
 
 def compile_column(column: Column) -> Read:
@@ -115,9 +120,12 @@ def _number(value: Any) -> float | int | None:
 
 def _read_hashed(column: Hashed, rare: Read) -> Read:
     size, digest = column.size, xxhash.xxh3_64_intdigest
+    missing = digest(b"") % size
 
     def read(value: Any) -> int:
-        text = _text(value)
+        if value is None:
+            return missing
+        text = value if type(value) is str else _text(value)  # most are: to ask takes as long as the hash
         return rare(value) if text is None else digest(text.encode()) % size
 
     return read
@@ -127,7 +135,7 @@ def _growing(column: Growing, rare: Read) -> Read:
     digest, divisor = xxhash.xxh3_64_intdigest, _HALF if column.high else 1
 
     def read(value: Any) -> int:
-        text = _text(value)
+        text = value if type(value) is str else _text(value)
         return rare(value) if text is None else digest(text.encode()) // divisor % _HALF
 
     return read
@@ -137,7 +145,7 @@ def _vocabulary(column: Vocabulary, rare: Read) -> Read:
     known = dict.fromkeys(MISSING_WORDS, 0) | {word: place for place, word in enumerate(column.words, start=2)}
 
     def read(value: Any) -> int:
-        text = _text(value)
+        text = value if type(value) is str else _text(value)
         return rare(value) if text is None else known.get(text, 1)
 
     return read
@@ -160,9 +168,9 @@ def _read_binned(column: Binned, rare: Read) -> Read:
     missing = bisect(ends, -1.0)
 
     def read(value: Any) -> int:
-        number = _number(value)
-        if number is not None:
-            return bisect(ends, float(number))
-        return missing if value is None else rare(value)
+        if value is None:
+            return missing
+        number = value if type(value) is float and -1e300 < value < 1e300 else _number(value)
+        return rare(value) if number is None else bisect(ends, float(number))
 
     return read

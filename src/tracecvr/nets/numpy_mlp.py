@@ -62,10 +62,10 @@ class NumpyMLP:
             units[:, -1] += np.float32(factor) * values(x).sum(1)
         h = np.maximum(units[:, :-1], _ZERO)
         for weight, bias in self._hidden:
-            h = h @ weight
+            h = h.dot(weight)
             h += bias
             np.maximum(h, _ZERO, out=h)
-        output: Floats = h @ self._last + units[:, -1]
+        output: Floats = h.dot(self._last) + units[:, -1]
         return output
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -31,12 +29,12 @@ from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.bodies import ERRORS
 from tracecvr.online.service.front import LOOPBACK, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
-from tracecvr.online.service.guards import ERRORS, need
 from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.learner_process import LearnerState
-from tracecvr.online.service.limits import Limits, Receive, Scope, Send, error_response
+from tracecvr.online.service.limits import Limits, Receive, Scope, Send, error_response, need
 from tracecvr.online.service.published import published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
@@ -57,29 +55,22 @@ def application(
     """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost;
     without any it may be asked by every name if tokens are needed, else by localhost only."""
     service = Service(store, tokens or Tokens(), limits or Limits(), learner)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with service.committer:
-            await run_in_threadpool(service.scorer.refresh)
-            watching = asyncio.create_task(service.watch())
-            yield
-            watching.cancel()
-
-    app = guarded(service, names, lifespan)
+    app = scoring_application(service, names)
     _routes(app, service)
-    scoring_routes(app, service)
-    inference_routes(app, service)
     return app
 
 
-def guarded(service: Scoring, names: Sequence[str], lifespan: Callable[[FastAPI], Any]) -> FastAPI:
-    """An application without routes: everything that a request has to pass before it comes to one."""
+def scoring_application(service: Scoring, names: Sequence[str]) -> FastAPI:
+    """What a request has to pass before it comes to a route, and the routes that need a model and nothing else."""
     names_served = (*LOOPBACK, *names) if names or not service.tokens.required else None
-    app = _Application(title="tracecvr", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = _Application(
+        title="tracecvr", lifespan=lambda _: service.run(), docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.state.limits, app.router.route_class = service.limits, _Route
     app.gate = Gate(super(_Application, app).__call__, service, names_served)
     _failures(app)
+    _scoring_routes(app, service)
+    inference_routes(app, service)
     return app
 
 
@@ -177,9 +168,7 @@ def _routes(app: FastAPI, service: Service) -> None:
         return HTMLResponse(shown, headers=policy)
 
 
-def scoring_routes(app: FastAPI, service: Scoring) -> None:
-    """Routes that need a model and nothing else."""
-
+def _scoring_routes(app: FastAPI, service: Scoring) -> None:
     @app.post("/v1/score", responses=ERRORS, dependencies=[need("score")], response_model=bodies.Scores)
     async def score(batch: bodies.Features) -> Response:
         """Score clicks without registering them."""
@@ -275,7 +264,7 @@ def _status(service: Service) -> dict[str, Any]:
         "serving": serving.version if serving else None,
         "serving_model": serving.name if serving else None,
         "interval_s": service.store.grid.interval,
-        "latency": service.latency.summary(),
+        "latency": service.gauges.latency(),
         "ticks": ticks_of(service.store, service.log, 200),
         "all_versions": versions_of(service.store, service.scorer.versions),
     }

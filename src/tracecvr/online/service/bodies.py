@@ -228,3 +228,9 @@ class Published(BaseModel):
 
 class Failure(BaseModel):
     error: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Failure} for code in (400, 401, 403, 404, 408, 413, 421, 422, 429, 503)
+}
+"""What routes may answer with, beside what they are for."""

@@ -1,14 +1,16 @@
 """Connections whose peer does nothing are closed in time.
 
-uvicorn closes those on which nothing is asked, and waits only so long when it stops. Here is the rest: the time to send
-a request and to read its answer, and how many connections there may be. It is in the callbacks of asyncio and of the
-HTTP parser. A proxy does more: limits for each address, and for TLS handshakes (`deploy/nginx.conf`).
+uvicorn closes those that are idle between requests, and waits only so long when it stops. Here is the rest: the time to
+send a request and to read its answer, and how many connections there may be. A proxy does more: limits for each
+address, and for TLS handshakes (`deploy/nginx.conf`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+import time
+from collections.abc import Collection
 from typing import Any
 
 import uvicorn
@@ -29,7 +31,7 @@ class Config(uvicorn.Config):
     def __init__(self, app: Any, limits: Limits, **others: Any) -> None:
         super().__init__(
             app,
-            http=Timed,
+            http=Counted,
             log_level="error",  # what strangers send amiss is no news, and should not fill a disk
             ws="none",
             access_log=False,
@@ -53,57 +55,52 @@ def descriptors(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(1, soft - _RESERVE)
 
 
-class Timed(HttpToolsProtocol):
-    """A connection whose peer must send a request in time, and read what it is answered. Bytes give no more time."""
+class Counted(HttpToolsProtocol):
+    """A connection, closed at once if there are too many."""
 
     config: Config
-    _unsent: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
-    _sends_body = _has_asked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.config.most:
             transport.abort()
-        else:
-            self._await_request()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._unsent, self._unread = _stop(self._unsent), _stop(self._unread)
-
-    def data_received(self, data: bytes) -> None:
-        self._has_asked = False
-        super().data_received(data)
-        if self._has_asked and not self._sends_body:
-            self._unsent = _stop(self._unsent)
-        elif self._unsent is None:
-            self._await_request()
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self._sends_body, self._unsent = True, _stop(self._unsent)
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._sends_body, self._has_asked = False, True
-
-    def pause_writing(self) -> None:
-        """The peer does not read: its answers fill the buffer."""
-        super().pause_writing()
-        self._unread = self._unread or self.loop.call_later(self.config.head_seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._unread = _stop(self._unread)
-
-    def _await_request(self) -> None:
-        seconds = self.config.body_seconds if self._sends_body else self.config.head_seconds
-        self._unsent = self.loop.call_later(seconds, self.transport.abort)
 
 
-def _stop(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Nothing, where a timer was."""
-    if timer is not None:
-        timer.cancel()
-    return None
+class Watch:
+    """Looks now and then what each connection waits for, and closes those whose peer takes too long. A timer for each
+    request would cost more than all else that is done for its connection."""
+
+    def __init__(self, config: Config, connections: Collection[Any]) -> None:
+        self._config, self._connections = config, connections
+        self._waiting: dict[Any, tuple[tuple[str, object] | None, float]] = {}
+        """What each connection waits for, and since when."""
+
+    async def look_for_ever(self) -> None:
+        seconds = min(self._config.head_seconds, self._config.body_seconds)
+        while True:
+            await asyncio.sleep(min(0.25, seconds / 8))
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Close what has waited for the same for too long. Bytes give no more time."""
+        before, self._waiting = self._waiting, {}
+        for one in list(self._connections):
+            if (awaited := _awaited(one)) is None:
+                continue
+            known, since = before.get(one, (None, now))
+            since = since if known == awaited else now
+            self._waiting[one] = awaited, since
+            if now - since > (self._config.body_seconds if awaited[0] == "body" else self._config.head_seconds):
+                one.transport.abort()
+
+
+def _awaited(one: HttpToolsProtocol) -> tuple[str, object] | None:
+    """What the peer of a connection has to do, and of which request; None if it has to do nothing in time."""
+    request = one.cycle
+    if one.flow.write_paused:
+        return "read", request
+    if request is not None and request.more_body:
+        return "body", request
+    if one.timeout_keep_alive_task is None and (request is None or request.response_complete):
+        return "head", request
+    return None  # idle between requests, which uvicorn limits, or at work

@@ -12,11 +12,8 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta, Struct, defstruct, json
 from msgspec.structs import astuple
 
-from tracecvr.base.errors import UserError
+from tracecvr.online.service.routing import Asked
 from tracecvr.online.service.scoring import FEW, Registration, Scoring, Service
-
-Value = str | int | float | bool | None
-_LARGE = 1 << 63
 
 
 class ShortWay(NamedTuple):
@@ -27,43 +24,36 @@ class ShortWay(NamedTuple):
 
 
 def short_ways(service: Scoring) -> dict[str, ShortWay]:
-    """By path."""
-    features, most = _feature_struct(service.store.reader.features), min(FEW, service.limits.batch)
+    """By path. The types say what the log can keep as it is: texts that are not too long, and numbers of 64 bits."""
+    text = Annotated[str, Meta(max_length=service.limits.text)]
+    whole = Annotated[int, Meta(ge=1 - (1 << 63), le=(1 << 63) - 1)]
+    features = _feature_struct(service.store.reader.features, text | whole | float | bool | None)
+    most = min(FEW, service.limits.batch)
     scored = _decoder("features", features, most)
 
     async def score(body: bytes) -> bytes:
-        return await service.score_values([plain(astuple(one)) for one in scored.decode(body).features])
-
-    def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The same values, if the log can keep them as they are."""
-        for value in values:
-            if (type(value) is str and len(value) > service.limits.text) or (
-                type(value) is int and abs(value) >= _LARGE
-            ):
-                raise UserError("a value is too large")
-        return values
+        return await service.score_values([Asked(astuple(one)) for one in scored.decode(body).features])
 
     if not isinstance(service, Service):
         return {"/v1/score": ShortWay("score", score)}
-    types = {"click_id": int | str, "ts": int | float | str, "features": features}
-    keys: list[Any] = [*types.items(), ("user", str | None, None)]
+    types = {"click_id": whole | text, "ts": whole | float | text, "features": features}
+    keys: list[Any] = [*types.items(), ("user", text | None, None)]
     registered = _decoder("clicks", defstruct("Click", keys, forbid_unknown_fields=True), most)
 
     async def register(body: bytes) -> bytes:
-        clicks = []
-        for one in registered.decode(body).clicks:
-            click_id, ts, user = plain((one.click_id, one.ts, one.user))
-            clicks.append(Registration(click_id, ts, plain(astuple(one.features)), user))
-        return await service.register_values(clicks)
+        clicks = registered.decode(body).clicks
+        return await service.register_values(
+            [Registration(c.click_id, c.ts, astuple(c.features), c.user) for c in clicks]
+        )
 
     return {"/v1/score": ShortWay("score", score), "/v1/clicks": ShortWay("ingest", register)}
 
 
-def _feature_struct(names: Sequence[str]) -> type[Struct]:
+def _feature_struct(names: Sequence[str], value: Any) -> type[Struct]:
     """The features of a click: each column once, and no other."""
     keys = [f"column_{number}" for number in range(len(names))]
     renamed = dict(zip(keys, names, strict=True))
-    return defstruct("Features", [(key, Value) for key in keys], rename=renamed, forbid_unknown_fields=True)
+    return defstruct("Features", [(key, value) for key in keys], rename=renamed, forbid_unknown_fields=True)
 
 
 def _decoder(key: str, item: type[Struct], most: int) -> json.Decoder[Any]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from tracecvr.base.glossary import TERMS
@@ -35,6 +36,7 @@ class Names:
 
     def __init__(self, names: Iterable[str] | None) -> None:
         self.names = None if names is None else frozenset(name.lower().strip("[]") for name in names)
+        self._judge = lru_cache(256)(self._find_fault)
 
     def refuse(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         """Status and reason, if no good client sends such a request."""
@@ -42,10 +44,13 @@ class Names:
             return 400, "both Content-Length and Transfer-Encoding: send one"
         if self.names is None or path in ALWAYS:
             return None
-        host = headers.get(b"host", b"").decode("latin-1")
+        return self._judge(headers.get(b"host", b""), headers.get(b"origin"))
+
+    def _find_fault(self, given: bytes, origin: bytes | None) -> tuple[int, str] | None:
+        assert self.names is not None
+        host = given.decode("latin-1")
         if name_of(host) not in self.names:
             return 421, "not served under this host name: ask for localhost, or name it with --host-name"
-        origin = headers.get(b"origin")
         page = host if origin is None else origin.decode("latin-1").partition("://")[2]
         if name_of(page) not in self.names or (name_of(page) in LOOPBACK and page.lower() != host.lower()):
             return 403, "pages of other sites may not ask"

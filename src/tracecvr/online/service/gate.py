@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Coroutine, Generator, Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from types import coroutine
 from typing import Any, cast
@@ -25,10 +23,13 @@ from tracecvr.online.service.scoring import Scoring
 _log = logging.getLogger("tracecvr.service")
 _GUARDED = ("/v1/", "/v2/models/", "/metrics")
 """Where a token is needed, if there are any."""
+_READ = ("/v1/", "/v2/")
+"""Where a body is read."""
 _LINGER_BODIES = 32
 """How many times the largest body is read and dropped after a body was refused, for `LINGER_S` at most. Who writes all
 of it before reading an answer would see a reset connection otherwise, and no answer."""
 _SHORT_BYTES = 1 << 15
+_OF_JSON = [(b"content-type", b"application/json"), *HEADERS]
 FAILED = "the service failed at this request: its log says where"
 
 
@@ -38,16 +39,17 @@ class Gate:
     def __init__(self, app: App, service: Scoring, names: Iterable[str] | None) -> None:
         self.app, self.service, self.names = app, service, Names(names)
         self.short_ways, self._at_work = short_ways(service), 0
-        self._counters = lru_cache(256)(self._find_counters)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        since, answer = time.perf_counter(), _Answer(send)
+        since, answer = self.service.gauges.clock(), _Answer(send)
         try:
             await self._pass(scope, receive, answer)
         except Exception as error:
+            if isinstance(error, RuntimeError) and "handler is closed" in str(error):
+                return  # of uvloop, if the peer is gone and several of its requests wait
             _log.error("a request failed: %s at %s", type(error).__name__, _where(error))
             if not answer.status:
                 await refuse(answer, 500, FAILED)
@@ -55,13 +57,7 @@ class Gate:
                 raise RuntimeError("a request failed while it was answered: see the line before") from None
         finally:
             route = answer.route or getattr(scope.get("route"), "path", "none")
-            count, observe = self._counters(route, answer.status)
-            count()
-            observe(time.perf_counter() - since)
-
-    def _find_counters(self, route: str, status: int) -> tuple[Callable[[], None], Callable[[float], None]]:
-        gauges = self.service.gauges
-        return gauges.requests.labels(route, str(status)).inc, gauges.seconds.labels(route).observe
+            self.service.gauges.note(route, answer.status, since)
 
     async def _pass(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         """Refuse a request, or answer it. Token and rate are checked before a body is read."""
@@ -71,16 +67,16 @@ class Gate:
             return
         if path.startswith(_GUARDED):
             try:
-                token = scope.setdefault("state", {})["token"] = self.service.admit(headers)
+                token = self.service.admit(headers)
             except HTTPException as error:
                 await error_response(error)(scope, receive, answer)
                 return
-        if scope["method"] == "POST" and path.startswith(("/v1/", "/v2/")):
-            if (body := await self._read_body(headers, receive, answer)) is None:
+        if scope["method"] == "POST" and path.startswith(_READ):
+            body = await self._read_body(headers, receive, answer)
+            if body is None:
                 return
-            receive = _replay(body, receive)
         if path in ALWAYS:
-            await self.app(scope, receive, answer)
+            await self.app(scope, receive if body is None else _replay(body, receive), answer)
         elif self._at_work >= self.service.limits.requests:
             retry = [(b"retry-after", b"1")]
             await refuse(answer, 503, "too many requests at work: try again later", headers=retry)
@@ -89,7 +85,8 @@ class Gate:
             try:
                 short = self.short_ways.get(path)
                 if short is None or not await _answer_shortly(short, path, token, body, answer):
-                    await self.app(scope, receive, answer)
+                    scope.setdefault("state", {})["token"] = token
+                    await self.app(scope, receive if body is None else _replay(body, receive), answer)
             finally:
                 self._at_work -= 1
 
@@ -101,28 +98,17 @@ class Gate:
             if length.isdigit() and int(length) > most:
                 raise _TooLargeError
             message, waiting = _begin(receive)
-            if message is None or message.get("more_body", False):  # a timer costs as much as to score a click
-                async with asyncio.timeout(self.service.limits.body_seconds):
-                    return await self._read_parts(message or await waiting, receive, answer)
-            return await self._read_parts(message, receive, answer)
+            if message is not None and not message.get("more_body", False):
+                return _join((message,), most)  # without a timer, which costs as much as to score a click
+            async with asyncio.timeout(self.service.limits.body_seconds):
+                return _join(await _read_parts(message or await waiting, receive, most), most)
         except TimeoutError:
             await refuse(answer, 408, "the body took too long to send")
+        except ConnectionError:
+            await refuse(answer, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
         except _TooLargeError:
             why = f"the body is larger than {most} bytes: send smaller batches"
             await refuse(answer, 413, why, lambda: _drop(receive, _LINGER_BODIES * most))
-        return None
-
-    async def _read_parts(self, message: Message, receive: Receive, answer: _Answer) -> bytes | None:
-        parts, size = [], 0
-        while message["type"] != "http.disconnect":
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self.service.limits.body_bytes:
-                raise _TooLargeError
-            if not message.get("more_body", False):
-                return b"".join(parts) if len(parts) > 1 else bytes(parts[0])
-            message = await receive()
-        await refuse(answer, 400, "the sender is gone")  # nobody reads it, but whoever counts answers wants one
         return None
 
 
@@ -137,11 +123,7 @@ class _Answer:
             self.status, given = message["status"], message.get("headers", ())
             own = any(name == b"content-security-policy" for name, _ in given)  # the page has one
             message["headers"] = [*given, *(HEADERS[:-1] if own else HEADERS)]
-        try:
-            await self.send(message)
-        except RuntimeError as error:  # of uvloop, if the peer is gone and several of its requests wait
-            if "handler is closed" not in str(error):
-                raise
+        await self.send(message)
 
 
 async def _answer_shortly(short: ShortWay, path: str, token: Token | None, body: bytes | None, answer: _Answer) -> bool:
@@ -152,11 +134,29 @@ async def _answer_shortly(short: ShortWay, path: str, token: Token | None, body:
         content = await short.answer(body)
     except Exception:
         return False
-    answer.route = path
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-    await answer({"type": "http.response.start", "status": 200, "headers": headers})
-    await answer({"type": "http.response.body", "body": content})
+    answer.status, answer.route = 200, path
+    headers = [*_OF_JSON, (b"content-length", b"%d" % len(content))]
+    await answer.send({"type": "http.response.start", "status": 200, "headers": headers})
+    await answer.send({"type": "http.response.body", "body": content})
     return True
+
+
+async def _read_parts(message: Message, receive: Receive, most: int) -> list[Message]:
+    """All messages of a body, the last of which may say that its sender is gone."""
+    parts, size = [message], len(message.get("body", b""))
+    while parts[-1].get("more_body", False) and size <= most:
+        parts.append(await receive())
+        size += len(parts[-1].get("body", b""))
+    return parts
+
+
+def _join(parts: Sequence[Message], most: int) -> bytes:
+    if parts[-1]["type"] == "http.disconnect":
+        raise ConnectionError
+    body: bytes = parts[0]["body"] if len(parts) == 1 else b"".join(part.get("body", b"") for part in parts)
+    if len(body) > most:
+        raise _TooLargeError
+    return body
 
 
 def _begin(receive: Receive) -> tuple[Message | None, Awaitable[Message]]:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, Field
 
 from tracecvr.data.encoder import TextColumn
 from tracecvr.online.service import bodies
-from tracecvr.online.service.guards import ERRORS, need
+from tracecvr.online.service.bodies import ERRORS
+from tracecvr.online.service.limits import need
 from tracecvr.online.service.routing import Asked
 from tracecvr.online.service.scoring import Scoring, run_by_size
 
@@ -92,7 +93,7 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
         clicks = _clicks(asked.inputs, service.limits.batch)
         values, version = await run_by_size(service.read_values, clicks), service.scorer.ready().version
         answers = (await service.answer([Asked(one) for one in values])).answers
-        service.gauges.scored.inc(len(answers))
+        service.gauges.scored += len(answers)
         scores = [bodies.score_of(answer.log_odds) for answer in answers]
         wanted = [str(output.get("name")) for output in asked.outputs] if asked.outputs else _OUTPUTS
         if unknown := [name for name in wanted if name not in _OUTPUTS]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -55,6 +56,16 @@ class RateLimiter:
         left = min(most, left + (now - since) * self.rate)
         self._left[who] = (left - 1.0 if left >= 1.0 else left, now)
         return left >= 1.0
+
+
+def need(scope: str) -> Any:
+    """A dependency of routes: the request needs a token with this scope."""
+
+    def check(request: Request) -> None:
+        if scope not in request.state.token.scopes:
+            raise HTTPException(403, f"the token lacks the scope {scope!r}")
+
+    return Depends(check)
 
 
 async def refuse(

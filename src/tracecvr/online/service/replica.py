@@ -6,11 +6,9 @@ it over HTTP and keeps a copy. If the writer is gone, a replica goes on with wha
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from http.client import HTTPException as BrokenAnswer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,19 +18,16 @@ from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fastapi import FastAPI, HTTPException
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 from prometheus_client import Gauge
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sha256, write_atomically
 from tracecvr.online.service import bodies
-from tracecvr.online.service.app import guarded, scoring_routes
+from tracecvr.online.service.app import scoring_application
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.bodies import Published, PublishedFile
-from tracecvr.online.service.guards import ERRORS, need
-from tracecvr.online.service.inference_protocol import inference_routes
-from tracecvr.online.service.limits import Limits
+from tracecvr.online.service.bodies import ERRORS, Published, PublishedFile
+from tracecvr.online.service.limits import Limits, need
 from tracecvr.online.service.published import ALLOWED
 from tracecvr.online.service.scoring import Scoring
 from tracecvr.online.store.store import Store
@@ -224,17 +219,7 @@ def replica(
 ) -> FastAPI:
     """The replica of a store, as an ASGI application."""
     service = Replica(store, tokens or Tokens(), limits or Limits(), mirror)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await run_in_threadpool(service.look)
-        watching = asyncio.create_task(service.watch())
-        yield
-        watching.cancel()
-
-    app = guarded(service, names, lifespan)
-    scoring_routes(app, service)
-    inference_routes(app, service)
+    app = scoring_application(service, names)
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
     async def ready() -> str:
@@ -251,7 +236,7 @@ def replica(
             "serving_model": serving.name if serving else None,
             "age_s": service.age(),
             "writer": None if mirror is None else {"heard": mirror.problem is None, "problem": mirror.problem},
-            "latency": service.latency.summary(),
+            "latency": service.gauges.latency(),
         }
 
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.event_log import Accepted
-from tracecvr.online.service.scorer import LiveScorer, ServingModel
+from tracecvr.online.service.scorer import Answer, Answers, LiveScorer, ServingModel
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import find_challenger
 from tracecvr.online.store.store import Store
@@ -25,21 +27,6 @@ class Asked(NamedTuple):
     values: Sequence[Any]
     click: int | None = None
     user: str | None = None
-
-
-class Answer(NamedTuple):
-    """What a click is answered with, by which version of which model; None is the store's own."""
-
-    log_odds: float
-    version: int
-    model: str | None
-
-
-class Answers(NamedTuple):
-    """Answers to one request, and of each column how many values could not be read."""
-
-    answers: list[Answer]
-    unreadable: dict[str, int]
 
 
 class _Routes(NamedTuple):
@@ -121,10 +108,7 @@ class RoutedScorer:
         """Answer clicks. Those that are not registered have neither an id nor a user to choose a model by."""
         routes = self._routes
         if not routes.traffic.shares:
-            scorer = routes.by(routes.traffic.model, self.own)
-            scored = scorer.score([click.values for click in clicks])
-            model = scorer.store.model
-            return Answers([Answer(s, scored.version, model) for s in scored.log_odds], scored.unreadable)
+            return routes.by(routes.traffic.model, self.own).score([click.values for click in clicks])
         parts: dict[LiveScorer, list[int]] = {}
         for index, model in enumerate(routes.traffic.models(self._values(clicks, routes.traffic.column))):
             parts.setdefault(routes.by(model, self.own), []).append(index)
@@ -133,8 +117,7 @@ class RoutedScorer:
         for scorer, indices in parts.items():
             scored = scorer.score([clicks[index].values for index in indices])
             unreadable.update(scored.unreadable)
-            for index, log_odds in zip(indices, scored.log_odds, strict=True):
-                answers[index] = Answer(log_odds, scored.version, scorer.store.model)
+            answers.update(zip(indices, scored.answers, strict=True))
         return Answers([answers[index] for index in range(len(clicks))], dict(unreadable))
 
     def _values(self, clicks: Sequence[Asked], column: str) -> list[str | None]:
@@ -145,3 +128,35 @@ class RoutedScorer:
             place = self.store.reader.features.index(column)
             chosen = [click.values[place] for click in clicks]
         return [None if value is None else str(value) for value in chosen]
+
+
+class _Batch:
+    """Clicks that are scored together, and their answers once they were."""
+
+    def __init__(self) -> None:
+        self.clicks: list[Asked] = []
+        self.answers: list[Answer] | None = None
+
+
+class MicroBatch:
+    """Clicks of requests that come together are scored together: what a call of NumPy costs is shared, and weights are
+    read once. Those are the requests of one turn of the event loop, so nobody waits for others to come."""
+
+    def __init__(self, score: Callable[[Sequence[Asked]], Answers]) -> None:
+        self._score, self._open = score, _Batch()
+
+    async def score(self, clicks: Sequence[Asked]) -> Answers:
+        """The answers to one request."""
+        batch = self._open
+        start = len(batch.clicks)
+        batch.clicks.extend(clicks)
+        await asyncio.sleep(0)  # whose requests are here, too, add their clicks meanwhile
+        if batch is self._open:  # the first of them scores for all
+            self._open = _Batch()
+            if start + len(clicks) < len(batch.clicks):
+                with suppress(Exception):  # each finds its own error
+                    answers, unreadable = self._score(batch.clicks)
+                    batch.answers = None if unreadable else answers  # whose they are is not known
+        if batch.answers is None:
+            return self._score(clicks)
+        return Answers(batch.answers[start : start + len(clicks)], {})

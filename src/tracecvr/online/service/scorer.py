@@ -36,13 +36,19 @@ class ServingModel:
     """The engine's scores by NumPy calls, where these agree with torch."""
 
 
-class Scored(NamedTuple):
-    """Answers to one request."""
+class Answer(NamedTuple):
+    """What a click is answered with, by which version of which model; None is the store's own."""
 
-    log_odds: list[float]
+    log_odds: float
     version: int
+    model: str | None
+
+
+class Answers(NamedTuple):
+    """Answers to one request, and of each column how many values could not be read and counted as missing."""
+
+    answers: list[Answer]
     unreadable: dict[str, int]
-    """Of each column, how many values could not be read and counted as missing."""
 
 
 class LiveScorer:
@@ -69,13 +75,13 @@ class LiveScorer:
         self._seen = state
         return True
 
-    def score(self, clicks: Sequence[Sequence[Any]]) -> Scored:
-        """Log-odds of clicks, of which raw values are given, and counts of their bad values."""
+    def score(self, clicks: Sequence[Sequence[Any]]) -> Answers:
+        """Answers to clicks, of which raw values are given."""
         model, (x, unreadable) = self.ready(), self.store.reader.encode_clicks(clicks)
-        if model.fast is not None and math.isfinite(sum(log_odds := model.fast(x).tolist())):
-            return Scored(log_odds, model.version, unreadable)
-        with self._asking:
-            return Scored(model.engine.score(torch.from_numpy(x)).tolist(), model.version, unreadable)
+        if model.fast is None or not math.isfinite(sum(log_odds := model.fast(x).tolist())):
+            with self._asking:
+                log_odds = model.engine.score(torch.from_numpy(x)).tolist()
+        return Answers([Answer(one, model.version, model.name) for one in log_odds], unreadable)
 
     def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
         """Log-odds of a click given what is known of it at a clock, and what that is."""
@@ -115,8 +121,9 @@ class LiveScorer:
         manifest = next((m for m in self.versions.manifests() if m["intervals"] == number), None)
         if manifest is None:
             raise UserError(f"version {number} was removed")
-        engine = self.store.engine()
+        engine, reader = self.store.engine(), self.store.reader
         self.versions.restore(engine, manifest)
+        reader.encode_clicks([[None] * len(reader.features)])  # columns are compiled by now, not by the first request
         return ServingModel(number, self.store.model, engine, manifest, fast_score(engine))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import HTTPException
@@ -20,11 +21,10 @@ from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.bodies import score_of
 from tracecvr.online.service.gauges import Gauges
-from tracecvr.online.service.latency import Latency
 from tracecvr.online.service.learner_process import LearnerState
 from tracecvr.online.service.limits import Limits, RateLimiter
-from tracecvr.online.service.micro_batch import MicroBatch
-from tracecvr.online.service.routing import Answers, Asked, RoutedScorer
+from tracecvr.online.service.routing import Asked, MicroBatch, RoutedScorer
+from tracecvr.online.service.scorer import Answers
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import bad_values, figures_of, newest_time
 
@@ -71,31 +71,34 @@ class Scoring:
         self.store, self.tokens, self.limits = store, tokens, limits
         self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
         self._batch = MicroBatch(self.scorer.score)
-        self.latency = Latency(self.gauges.seconds)
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
-        return await self.score_values(await run_by_size(self.read_values, batch.features))
+        return await self.score_values([Asked(v) for v in await run_by_size(self.read_values, batch.features)])
 
-    async def score_values(self, clicks: Sequence[Sequence[Any]]) -> bytes:
+    async def score_values(self, clicks: Sequence[Asked]) -> bytes:
         """The same of clicks by their raw values. Of each it is told who answered, if that is not who serves."""
-        answers, unreadable = await self.answer([Asked(values) for values in clicks])
-        self.gauges.scored.inc(len(clicks))
+        answers, unreadable = await self.answer(clicks)
+        self.gauges.scored += len(answers)
         serving = self.scorer.ready()
-        usual = (serving.version, serving.name)
+        version, model = serving.version, serving.name
         scores = [
-            score_of(a.log_odds) if a[1:] == usual else score_of(a.log_odds) | _by(a.version, a.model) for a in answers
+            score_of(log_odds) if v == version and m == model else score_of(log_odds) | _by(v, m)
+            for log_odds, v, m in answers
         ]
-        content = _by(*usual) | {"scores": scores}
-        return json.encode(content | {"bad_values": unreadable} if unreadable else content)
+        content = _by(version, model)
+        content["scores"] = scores
+        if unreadable:
+            content["bad_values"] = unreadable
+        return json.encode(content)
 
     def read_values(self, clicks: Sequence[dict[str, Any]]) -> list[list[Any]]:
         """The raw values of clicks, or an error that names the wrong one."""
         return read_each("click", clicks, lambda features: self.store.reader.values(self._refuse_long(features)))
 
-    async def answer(self, clicks: Sequence[Asked]) -> Answers:
+    def answer(self, clicks: Sequence[Asked]) -> Awaitable[Answers]:
         """The scores of clicks."""
-        return await (self._batch.score(clicks) if len(clicks) <= FEW else run_by_size(self.scorer.score, clicks))
+        return self._batch.score(clicks) if len(clicks) <= FEW else run_in_threadpool(self.scorer.score, clicks)
 
     def read(self, contents: Sequence[dict[str, Any]]) -> list[Event]:
         """Actions, or an error that names the one that is wrong."""
@@ -120,7 +123,15 @@ class Scoring:
             raise HTTPException(429, "too many requests: slow down", {"Retry-After": "1"})
         return token
 
-    async def watch(self) -> None:
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """As long as requests come."""
+        await run_in_threadpool(self.look)
+        watching = asyncio.create_task(self._watch())
+        yield
+        watching.cancel()
+
+    async def _watch(self) -> None:
         """Swap in new versions, and tell how far the learner is. Errors are logged, each once, and it tries again."""
         logged = ""
         while True:
@@ -156,7 +167,6 @@ class Scoring:
 
     def look(self) -> None:
         """Swap in what serves now."""
-        self.latency.note()
         self.scorer.refresh()
         if self.scorer.model is not None:
             self.gauges.version.set(self.scorer.model.version)
@@ -170,6 +180,12 @@ class Service(Scoring):
         self.learner = learner
         self.committer = Committer(store.log)
         self.log = store.inbox()
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        with self.committer:
+            async with super().run():
+                yield
 
     def newest_time(self) -> int:
         return newest_time(self.store, self.log.facts())
@@ -190,7 +206,7 @@ class Service(Scoring):
         answers, unreadable = await self.answer(asked)
         pairs = zip(events, answers, strict=True)
         receipt = await self.commit([event._replace(score=a[0], version=a[1], model=a[2]) for event, a in pairs])
-        self.gauges.scored.inc(len(events))
+        self.gauges.scored += len(answers)
         known = [receipt.answers.get(event.event, a) for event, a in zip(events, answers, strict=True)]
         scores = [score_of(log_odds) | _by(version, model) for log_odds, version, model in known]
         content = {"scores": scores, **bodies.Receipt.facts(receipt, self.store.times)}
@@ -204,8 +220,7 @@ class Service(Scoring):
         """On disk when this returns."""
         receipt = await asyncio.wrap_future(self.committer.submit(events))
         counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
-        for kind, n in counts.items():
-            self.gauges.events.labels(kind).inc(n)
+        self.gauges.events.update(counts)
         return receipt
 
     def look(self) -> None:

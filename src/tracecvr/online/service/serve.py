@@ -6,6 +6,7 @@ first's holds the store, takes over when that is gone.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import ipaddress
 import logging
@@ -24,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from tracecvr.base.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.connections import Config
+from tracecvr.online.service.connections import Config, Watch
 from tracecvr.online.service.learner_process import LearnerProcess
 from tracecvr.online.service.limits import Limits
 from tracecvr.online.service.replica import Mirror, replica
@@ -136,6 +137,8 @@ def _answer(
 class Server(uvicorn.Server):
     """Tells when it has begun to listen."""
 
+    config: Config
+
     def __init__(self, config: Config, listens: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
         self._listens = listens
@@ -143,6 +146,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            self._watch = asyncio.create_task(Watch(self.config, self.server_state.connections).look_for_ever())
             # What goes wrong with a request is in our log. What peers do to their connections is no news.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self._listens()
