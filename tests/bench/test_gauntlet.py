@@ -88,14 +88,17 @@ def test_one_seed_is_judged_over_days(tmp_path: Path) -> None:
     assert (bound["best"], bound["near_best"]) == (False, None)
 
 
-def test_several_seeds_are_paired(tmp_path: Path) -> None:
+def test_intervals_are_for_other_days_and_other_seeds(tmp_path: Path) -> None:
     auc = {"Pretrain": (0.70, 0.71, 0.72), "DEFER": (0.779, 0.792, 0.799), "TRACE": (0.78, 0.79, 0.80)}
     frame = measured(tmp_path, auc | {"Oracle": (0.80, 0.81, 0.82)})
     assert row(frame, "Pretrain")["regret"] == pytest.approx(0.08)
     assert row(frame, "TRACE")["regret"] == 0
     assert row(frame, "DEFER")["regret"] == pytest.approx(0)
     assert frame.filter("near_best")["label"].to_list() == ["DEFER", "TRACE"]
-    assert frame["over"].unique().to_list() == ["seeds"]
+    assert frame["over"].unique().to_list() == ["days and seeds"]
+    steady = measured(tmp_path, {name: (values[1],) * 3 for name, values in auc.items()}, "steady")
+    widths = [one["regret_high"] - one["regret_low"] for one in (row(frame, "Pretrain"), row(steady, "Pretrain"))]
+    assert widths[0] > widths[1] > 0
     assert row(frame, "DEFER")["pcoc"] == pytest.approx(1.58)
 
 

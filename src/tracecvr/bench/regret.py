@@ -4,8 +4,8 @@ regret    NLL minus that of the best method on that log whose role is not `upper
 excess    NLL minus that of the true rates, on synthetic logs
 logistic  NLL minus that of the logistic regression
 
-Each has an interval: over seeds (Student's t) if there are several, else by a bootstrap over days of the stream, or
-over its intervals where it has fewer than five days.
+Each has an interval for other days and other seeds: a bootstrap over days of the stream, or over its intervals where it
+has fewer than five days, widened by how much NLL differs between seeds if there are several.
 """
 
 from __future__ import annotations
@@ -104,15 +104,25 @@ class Course:
         edges = np.cumsum([0, *self.intervals["clicks"]])[:-1]
         return self.reference(np.add.reduceat(loss, edges) / self.clicks)
 
+    @cached_property
+    def scores(self) -> dict[str, Score]:
+        """Of every method, by its label."""
+        return {line.name: self.score(line) for line in self.lines}
+
+    @cached_property
+    def seed_reach(self) -> float:
+        """How far the mean NLL of a method may be from that of other seeds. All methods are taken together: two or
+        three seeds say little about one."""
+        each = [stats.spread(list(score.by_seed.values())) for score in self.scores.values()]
+        return stats.pooled_reach(each)
+
     def difference(self, ours: Score, theirs: Score) -> Difference:
-        """NLL of one minus that of another."""
-        if len(self.seeds) == 1:
-            drawn = stats.over_days(self.start, self.clicks, ours.intervals, theirs.intervals, self.block)
-            if drawn is not None:
-                return drawn
-        paired = stats.compare_pairs(ours.by_seed, theirs.by_seed)
-        assert paired is not None
-        return paired
+        """NLL of one minus that of another, with an interval for other days and other seeds."""
+        days = stats.over_days(self.start, self.clicks, ours.intervals, theirs.intervals, self.block)
+        if days is None:
+            return Difference(ours.mean - theirs.mean, None, None, None, len(self.seeds))
+        vary = sum(len(set(score.by_seed.values())) > 1 for score in (ours, theirs))
+        return stats.widen(days, ours.mean - theirs.mean, self.seed_reach * vary**0.5)
 
     def _intervals(self, line: Line) -> list[pl.DataFrame]:
         frames = [self.outcome.intervals(line, seed) for seed in self.seeds]
@@ -122,7 +132,7 @@ class Course:
 def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
     """A row per method of a finished bench; methods of which a seed failed are left out."""
     course = Course(outcome)
-    scores = {line.name: course.score(line) for line in course.lines}
+    scores = course.scores
     fair = [line.name for line in course.lines if line.facts["role"] != "upper"]
     if not fair:
         return pl.DataFrame(schema=SCHEMA)

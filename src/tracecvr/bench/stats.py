@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, sqrt
+from dataclasses import dataclass, replace
+from math import hypot, inf, sqrt
 from statistics import fmean, stdev
 
 import numpy as np
@@ -45,7 +45,7 @@ class Difference:
     """A mean paired difference with its confidence interval and two-sided p-value, None where there are too few pairs.
 
     `over` says what was paired: seeds (Student's t), or days or intervals of the stream (bootstrap), which say nothing
-    about seeds.
+    about seeds, or both.
     """
 
     mean: float
@@ -59,6 +59,35 @@ class Difference:
     def clear(self) -> bool:
         """Whether the interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def widen(difference: Difference, mean: float, reach: float) -> Difference:
+    """A difference over days, around its mean over seeds, with an interval that covers other seeds, too, which move it
+    by so much.
+
+    >>> wider = widen(Difference(1.0, 0.7, 1.3, 0.01, 9, "days"), 1.0, 0.4)
+    >>> round(wider.low, 3), round(wider.high, 3), wider.over
+    (0.5, 1.5, 'days and seeds')
+    """
+    if not reach or difference.low is None or difference.high is None:
+        return difference
+    low, high = (hypot(difference.mean - end, reach) for end in (difference.low, difference.high))
+    return replace(difference, mean=mean, low=mean - low, high=mean + high, p=None, over=f"{difference.over} and seeds")
+
+
+def pooled_reach(spreads: Sequence[Spread], level: float = 0.95) -> float:
+    """How far a mean over seeds may be from the truth if all figures vary alike; 0 for one seed.
+
+    >>> round(pooled_reach([Spread(0.0, 1.0, 4), Spread(0.0, 1.0, 4)]), 3)
+    1.223
+    """
+    variances = [one.sd**2 for one in spreads if one.sd is not None]
+    if not variances:
+        return 0.0
+    from scipy.special import stdtrit
+
+    seeds = spreads[0].n
+    return float(stdtrit((seeds - 1) * len(variances), (1 + level) / 2)) * sqrt(fmean(variances) / seeds)
 
 
 def spread(values: Sequence[float]) -> Spread:
