@@ -97,8 +97,8 @@ def _regrets(field: Field) -> Table:
     truth = [_number(_truth(field, log)) for log in field.logs]
     table.rows.append([Text("true rates"), Text(""), Text(""), *map(Text, truth)])
     table.notes += [
-        "\\* The interval excludes zero. It is for other days of the log (bootstrap) and other seeds, not for other logs of "
-        "the kind. Near best: the best (bold), or without a star.",
+        "\\* The interval excludes zero. It is for other days of the log (bootstrap) and other seeds, not for other "
+        "logs. Near best: the best (bold), or without a star.",
         "Oracle knows final labels, so that it is no candidate. It is no bound either: it sees a click once.",
         "Intervals are not corrected for the number of comparisons.",
     ]
