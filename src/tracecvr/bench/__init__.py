@@ -14,8 +14,8 @@ DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 
 DIR/forecast.parquet  of the suite `forecast`: error, bias, coverage, width by cell, estimator, age and size
 DIR/forecast_day.parquet  of the same: how the forecast of one day went on
 DIR/segments.parquet  with --by FEATURE: one row per cell and segment
-DIR/table.md, table.tex
-DIR/log.json          delays and daily rates of the log, sums only: see `log_summary`
+DIR/table.md
+DIR/log.json          delays of the log, sums only: see `log_summary`
 DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png] [--svg]` redraws it
 DIR/figures/          with --pdf, --png or --svg: each figure of the report as a file
 DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned; see `tuned`
@@ -53,6 +53,6 @@ workers, whichever the engine and however often the bench was killed.
 
 Rooms: `suite` and `suite_rows` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray),
 `progress_board` (progress), `results` (cells to results.parquet), `outcome`, `stats`, `tables`, `segments`, `tune`,
-`tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`), `paper`
-(the paper's own numbers), `log_summary` (the log itself), `report`, `command` (all of it).
+`tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`),
+`log_summary` (the log itself), `report`, `command` (all of it).
 """

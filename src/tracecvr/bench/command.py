@@ -19,11 +19,12 @@ def bench(
     with hold_bench(request, out) as held:
         log_summary.write(out, held.log)
         state = carry_out(held, engine, watch)
-        by_segment = None if by is None else segments.write(out, held.log, by)
+        if by is not None:
+            segments.write(out, held.log, by)
         if request.suite.layout == "forecast":
             forecasts.write(out, held.log, by)
         if request.suite.layout == "tune":
             tune.write(out)
-        tables.write(out, by_segment)
+        tables.write(out)
         report.write(out)
     return state

@@ -1,9 +1,8 @@
 """What a report shows of a log itself: `log.json`, sums only, so that it can be redrawn where the log is not at hand.
 
-{"clicks", "conversions", "d_max", "horizons", "split", "actions", "notes", "counts",
- "origin": Unix time of the log's second 0, null if unknown, "covers": [second of the first such click, of the last],
- "delays": {"age_s", "share": {action: share of its occurrences within d_max that came by that age}, "count"},
- "days": {"day", "clicks", "conversions"}}
+{"clicks", "conversions", "d_max", "horizons", "actions", "notes", "counts",
+ "origin": Unix time of the log's second 0, null if unknown,
+ "delays": {"age_s", "share": {action: share of its occurrences within d_max that came by that age}, "count"}}
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ def write(out: Path, log: Path) -> None:
 
 
 def measure(table: ClickTable, origin: int | None = None) -> dict[str, Any]:
-    """Delays and daily rates of the clicks whose labels are final: of others, only early conversions are known."""
+    """Delays of the clicks whose labels are final: of others, only early conversions are known."""
     schema = table.schema
     final = int(np.searchsorted(table.click_ts, schema.observed_until - schema.d_max, side="right"))
-    click_ts, label = table.click_ts[:final], table.label[:final]
+    click_ts = table.click_ts[:final]
     ages = sorted({age for age in (*AGES, *(n * DAY for n in _DAYS), *schema.horizons) if age < schema.d_max})
     ages.append(schema.d_max)
     share, count = {}, {}
@@ -40,23 +39,14 @@ def measure(table: ClickTable, origin: int | None = None) -> dict[str, Any]:
         delay = np.sort((at - click_ts)[(at != NEVER) & (at - click_ts <= schema.d_max)])
         count[action] = len(delay)
         share[action] = (np.searchsorted(delay, ages, side="right") / max(len(delay), 1)).tolist()
-    day = click_ts // DAY
-    first, last = (int(day[0]), int(day[-1])) if final else (0, -1)
     return {
         "clicks": final,
-        "conversions": int(label.sum()),
+        "conversions": int(table.label[:final].sum()),
         "d_max": schema.d_max,
         "horizons": list(schema.horizons),
-        "split": schema.split,
         "actions": list(schema.actions),
         "notes": list(schema.notes),
         "counts": table.counts,
         "origin": origin,
-        "covers": [int(click_ts[0]), int(click_ts[-1])] if final else [0, 0],
         "delays": {"age_s": ages, "share": share, "count": count},
-        "days": {
-            "day": list(range(first, last + 1)),
-            "clicks": np.bincount(day - first, minlength=last - first + 1).tolist() if final else [],
-            "conversions": np.bincount((day - first)[label], minlength=last - first + 1).tolist() if final else [],
-        },
     }

@@ -15,8 +15,6 @@ from tracecvr.base.metrics import TITLES
 from tracecvr.bench import stats
 
 NAMES = TITLES
-
-
 ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
 
 
@@ -48,6 +46,11 @@ class Line:
     def mean(self, column: str) -> float | None:
         spread = self.spread(column)
         return None if spread is None else spread.mean
+
+    @property
+    def seconds(self) -> float:
+        """What a run takes, its warm-up included, also if another cell did that."""
+        return sum(self.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream"))
 
 
 class Outcome:

@@ -152,7 +152,7 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
                 "best": line.name == best,
                 "near_best": True if line.name == best else None if upper or not known else not regret.clear,
                 "over": regret.over,
-                "seconds": sum(line.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream")),
+                "seconds": line.seconds,
             }
             | {f"{name}{end}": value for name, one in figures.items() for end, value in _ends(one).items()}
         )

@@ -12,7 +12,8 @@ from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_parquet
 from tracecvr.base.metrics import nll, probability
-from tracecvr.bench.text_tables import Table, Text
+from tracecvr.bench.outcome import Outcome
+from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.data.encoder import Encoder, value_names
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import FullPlan
@@ -61,7 +62,7 @@ def miscalibration(by_segment: pl.DataFrame) -> float:
     return float(np.abs(predicted - happened).sum() / max(happened.sum(), 1))
 
 
-def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
+def write(out: Path, log: Path, feature: str) -> None:
     """`segments.parquet`: every finished cell by segment, each with its raw `value` if the encoder can tell it."""
     table = ClickTable.load(log)
     names = [f.name for f in table.schema.features]
@@ -78,13 +79,17 @@ def write(out: Path, log: Path, feature: str) -> pl.DataFrame:
         value = pl.col("segment").replace_strict(raw, default=pl.col("segment").cast(pl.String), return_dtype=pl.String)
         facts = pl.lit(cell).alias("cell"), pl.lit(feature).alias("by"), value.alias("value")
         parts.append(measured.select(*facts, pl.all()))
-    frame = pl.concat(parts) if parts else pl.DataFrame({"cell": []})
-    write_parquet(out / "segments.parquet", frame)
-    return frame
+    if parts:
+        write_parquet(out / "segments.parquet", pl.concat(parts))
 
 
-def tables(results: pl.DataFrame, segments: pl.DataFrame, worst: int = 10) -> list[Table]:
-    """GAUC and calibration of each cell, and the segments in which the conversions predicted are furthest off."""
+def tables(outcome: Outcome, worst: int = 10) -> list[Table]:
+    """GAUC and calibration of each cell, and the segments in which the conversions predicted are furthest off; none if
+    segments were not asked for."""
+    path, results = outcome.out / "segments.parquet", outcome.results
+    if not path.is_file() or not outcome.lines:
+        return []
+    segments = pl.read_parquet(path)
     feature = segments["by"][0]
     overall = Table(f"By {feature}", ["method", "seed", "segments", "GAUC ↑", "AUC ↑", "conversions off ↓"])
     lost = Table(f"The {worst} segments of {feature} that are furthest off", ["method", "segment", "clicks"])
@@ -95,7 +100,7 @@ def tables(results: pl.DataFrame, segments: pl.DataFrame, worst: int = 10) -> li
         mine = segments.filter(pl.col("cell") == row["cell"])
         label = f"{row['label']} ({row['variant']})" if row["variant"] else row["label"]
         figures = [gauc(mine), row["auc"], miscalibration(mine)]
-        overall.rows.append([Text(label), Text(str(row["seed"])), Text(f"{len(mine):,}"), *map(_figure, figures)])
+        overall.rows.append([Text(label), Text(str(row["seed"])), Text(f"{len(mine):,}"), *map(figure_cell, figures)])
         if row["cell"] == shown:
             lost.rows += [_worst(label, one) for one in _furthest(mine, worst).iter_rows(named=True)]
     overall.notes.append(
@@ -115,14 +120,5 @@ def _furthest(mine: pl.DataFrame, count: int) -> pl.DataFrame:
 
 def _worst(label: str, one: dict[str, Any]) -> list[Text]:
     predicted = one["mean_prediction"] * one["clicks"]
-    figures = [
-        one.get("value", str(one["segment"])),
-        f"{one['clicks']:,}",
-        f"{one['conversions']:,}",
-        f"{predicted:,.1f}",
-    ]
-    return [Text(label), *map(Text, figures), _figure(one["pcoc"], 3)]
-
-
-def _figure(value: float | None, digits: int = 4) -> Text:
-    return Text("n/a" if value is None else f"{value:.{digits}f}")
+    figures = [one["value"], f"{one['clicks']:,}", f"{one['conversions']:,}", f"{predicted:,.1f}"]
+    return [Text(label), *map(Text, figures), figure_cell(one["pcoc"], 3)]

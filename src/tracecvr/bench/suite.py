@@ -2,7 +2,7 @@
 
 ```toml
 about = "one sentence"
-layout = "comparison"            # how table.md looks: comparison, pairs, changes, forecast or tune
+layout = "comparison"            # how table.md looks: comparison, changes, forecast or tune
 metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
 learning = "paper"               # how the stream is learnt: ours (the default) or paper; other settings win over it
 [set]                            # settings of every row that knows them; --set wins
@@ -51,7 +51,7 @@ from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 
-LAYOUTS = ("comparison", "pairs", "changes", "forecast", "tune")
+LAYOUTS = ("comparison", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
 _ROW_KEYS = {"method", "except", "label", "plugins", "set", "grid", "role", "base", "variant"}

@@ -245,11 +245,10 @@ def bench(
     )
     if loaded.logs:
         ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short, by)
-        tables.gauntlet(out, ran)
-        failed = ran.failed
+        failed, absent = ran.failed, ran.absent
     else:
-        failed = carry_out(request, out, chosen, by).failed
-        tables.bench(out, failed)
+        failed, absent = carry_out(request, out, chosen, by).failed, ()
+    tables.bench(out, failed, absent)
     if failed:
         raise typer.Exit(1)
 

@@ -24,7 +24,7 @@ from tracecvr.bench.report.elements import (
     text,
     width_of,
 )
-from tracecvr.bench.report.figure import Chart, Series, describe
+from tracecvr.bench.report.figure import Chart, Series
 
 _BETWEEN_MARKERS = 50.0
 """Pixels from one marker of a line to the next, at least."""
@@ -36,8 +36,8 @@ _BESIDE = 40.0
 """Pixels between a line's end and its name: the lead to it, and a piece of the line."""
 
 
-def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
-    """A chart of that width; `keys` number the series of its figure, for the page's script."""
+def draw(chart: Chart, width: float) -> Drawing:
+    """A chart of that width."""
     shown = [one for one in chart.series if one.x]
     room = min(max((width_of(one.name) for one in shown), default=0.0), 0.3 * width)
     names_fit = len({shorten(one.name, room) for one in shown}) == len(shown)  # else the legend has to do
@@ -53,10 +53,10 @@ def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
     left = 14 + max((width_of(label) for _, label in y_ticks), default=0.0)
     x = Scale(chart.x, *x_limits, left, width - (room + _BESIDE if beside else 14.0))
     parts = [_axes(chart, x, y, y_ticks), *_guides(chart, x, y)]
-    parts += [_series(chart, one, x, y, keys[one.name]) for one in sorted(shown, key=lambda one: -one.style)]
+    parts += [_series(chart, one, x, y) for one in sorted(shown, key=lambda one: -one.style)]
     if beside:
-        parts += _end_names(shown, x, y, keys, room)
-    return Drawing(width, height, describe(chart), Markup("").join(parts))
+        parts += _end_names(shown, x, y, room)
+    return Drawing(width, height, chart.words, Markup("").join(parts))
 
 
 def _axes(chart: Chart, x: Scale, y: Scale, y_ticks: list[tuple[float, str]]) -> Markup:
@@ -89,7 +89,7 @@ def _guides(chart: Chart, x: Scale, y: Scale) -> list[Markup]:
     return parts
 
 
-def _series(chart: Chart, one: Series, x: Scale, y: Scale, key: int) -> Markup:
+def _series(chart: Chart, one: Series, x: Scale, y: Scale) -> Markup:
     at = [(x(a), _inside(y, b)) for a, b in zip(one.x, one.y, strict=True)]
     parts = [element("title", one.name)]
     if len(at) > 1:
@@ -103,7 +103,7 @@ def _series(chart: Chart, one: Series, x: Scale, y: Scale, key: int) -> Markup:
             parts.append(element("circle", element("title", tooltip), cx=at[n][0], cy=at[n][1], r=size, class_="m"))
         else:
             parts.append(marker(one.style, *at[n], 3.0, tooltip))
-    return element("g", *parts, class_=class_of(one.style), data_k=key)
+    return element("g", *parts, class_=class_of(one.style))
 
 
 def _inside(y: Scale, value: float) -> float:
@@ -111,7 +111,7 @@ def _inside(y: Scale, value: float) -> float:
     return min(max(y(value), y.end), y.start)
 
 
-def _end_names(shown: Sequence[Series], x: Scale, y: Scale, keys: dict[str, int], room: float) -> list[Markup]:
+def _end_names(shown: Sequence[Series], x: Scale, y: Scale, room: float) -> list[Markup]:
     """Names beside the lines' ends, moved apart where they would overlap."""
     wanted = sorted((_inside(y, one.y[-1]), one.name, one) for one in shown)
     parts = []
@@ -119,5 +119,5 @@ def _end_names(shown: Sequence[Series], x: Scale, y: Scale, keys: dict[str, int]
         lead = line("lead", x(one.x[-1]) + 4, end, x.end + 9, at)
         piece = element("g", swatch(one.style), transform=f"translate({plain(x.end + 11)} {plain(at - 6)})")
         name = text(x.end + _BESIDE - 2, at + 4, shorten(one.name, room), "n")
-        parts.append(element("g", lead, piece, name, class_=class_of(one.style), data_k=keys[one.name]))
+        parts.append(element("g", lead, piece, name, class_=class_of(one.style)))
     return parts

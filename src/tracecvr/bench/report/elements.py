@@ -14,12 +14,8 @@ from tracecvr.bench.report.palette import SERIES
 LINE = 15.0
 """Height of a line of text."""
 
-DASHES = (
-    *("", "7 3", "", "2 3", "9 3 2 3", "", "5 2", "1 2"),
-    *("4 2", "", "10 3", "", "3 3", "6 2 2 2", "", "12 4"),
-    *("9 3 2 3 2 3", "2 2", "3 4", "8 4", "", "1 3", "9 2 1 2", ""),
-)
-"""By style. Styles of one colour differ in dash and marker, so that colour is never all that tells lines apart."""
+DASHES = ("", "7 3", "", "2 3", "9 3 2 3", "", "5 2", "1 2")
+"""By style. Lines differ in dash and marker, too, so that colour is never all that tells them apart."""
 _SHAPES = ("circle", "square", "diamond", "triangle")
 
 

@@ -1,4 +1,4 @@
-"""Figures of the log itself: how late conversions come, and clicks and rate of each day."""
+"""A figure of the log itself: how late conversions come, and what "not yet" is worth at each age."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from tracecvr.bench.report.figure import Axis, Chart, Figure, Series
 from tracecvr.bench.report.scene import Scene
 
 
-def log_figures(scene: Scene) -> list[Figure]:
+def delays(scene: Scene) -> Figure | None:
     """None if nothing is known of the log."""
-    return [_delays(scene.log), _days(scene)] if scene.log.get("clicks") else []
-
-
-def _delays(log: dict[str, Any]) -> Figure:
-    """Delay distributions, and what "not yet" is worth at each age."""
+    log = scene.log
+    if not log.get("clicks"):
+        return None
     ages, share = log["delays"]["age_s"], log["delays"]["share"]
     rate = log["conversions"] / log["clicks"]
     conversion = np.asarray(share[log["actions"][0]])
@@ -54,38 +52,3 @@ def _delays(log: dict[str, Any]) -> Figure:
 
 def _share_known(ages: Sequence[int], share: Sequence[float] | np.ndarray[Any, Any], age: int) -> float:
     return float(share[max(n for n, known in enumerate(ages) if known <= age)])
-
-
-def _days(scene: Scene) -> Figure:
-    """Clicks and conversion rate of each whole day."""
-    log = scene.log
-    whole = _whole_days(log)
-    days, clicks, conversions = (log["days"][name][whole] for name in ("day", "clicks", "conversions"))
-    rules = ((log["split"] / DAY, "stream begins"),)
-    known = [n for n, count in enumerate(clicks) if count]
-    volume = Series("clicks", 5, tuple(map(float, days)), tuple(map(float, clicks)))
-    rates = Series("rate", 0, tuple(float(days[n]) for n in known), tuple(conversions[n] / clicks[n] for n in known))
-    panels = (
-        Chart("Clicks a day", scene.days, Axis("clicks", "count", low=0.0), (volume,), rules, labels=False),
-        Chart(
-            "Conversion rate", scene.days, Axis("share converted", "percent", low=0.0), (rates,), rules, labels=False
-        ),
-    )
-    caption = (
-        f"{log['clicks']:,} clicks whose labels are final; {log['conversions'] / log['clicks']:.2%} of them convert."
-    )
-    left_out = len(log["days"]["day"]) - len(days)
-    if left_out:
-        which = "A first or last day" if left_out == 1 else "First and last day"
-        caption += f" {which} with clicks of only a part of the day {'is' if left_out == 1 else 'are'} not drawn."
-    return Figure("days", "Days of the log", caption, panels, columns=2)
-
-
-def _whole_days(log: dict[str, Any]) -> slice:
-    """Without a first or last day of which the log has only a part."""
-    days = log["days"]["day"]
-    if len(days) < 3:
-        return slice(0, len(days))
-    first, last = log["covers"]
-    most = DAY // 10  # a quiet hour at night is no missing part
-    return slice(int(first - days[0] * DAY > most), len(days) - int((days[-1] + 1) * DAY - last > most))
