@@ -19,7 +19,6 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.files import read_json, write_json
 from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
-from tracecvr.bench.log_summary import measure
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.elements import class_of, marker
@@ -28,8 +27,6 @@ from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.over_time import by_day, runs_over_time
 from tracecvr.bench.report.palette import THEMES
 from tracecvr.bench.report.sentences import summary
-from tracecvr.checks.subject import small_log
-from tracecvr.data.table import NEVER
 
 
 def page(out: Path) -> str:
@@ -119,7 +116,7 @@ def test_every_drawing_has_words(tmp_path: Path) -> None:
     drawings = re.findall(r'<svg [^>]*class="plot"[^>]*>', text)
     assert len(drawings) == sum(len(figure.panels) for figure in made)
     assert all('role="img"' in one and len(re.findall('aria-label="([^"]{20,})', one)) == 1 for one in drawings)
-    keys = "distance differences auc-over-time nll-over-time pcoc-over-time reliability delays"
+    keys = "distance differences auc-over-time nll-over-time pcoc-over-time reliability"
     assert [figure.key for figure in made] == keys.split()
 
 
@@ -143,7 +140,6 @@ def test_cells_need_not_be_kept(tmp_path: Path) -> None:
     out = madeup.bench(tmp_path)
     for path in sorted((out / "cells").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    (out / "log.json").unlink()
     facts = read_json(out / "bench.json")
     write_json(out / "bench.json", {key: facts[key] for key in facts if key != "source"})  # as docs/collect.py does
     assert "over-time" not in page(out)
@@ -267,7 +263,8 @@ def test_of_many_rows_the_best_are_drawn_each_with_a_look_of_its_own(tmp_path: P
 def test_dates_stand_on_axes_where_the_log_has_a_calendar(tmp_path: Path) -> None:
     out = madeup.bench(tmp_path)
     assert {axis.label for axis in time_axes(out)} == {"day of the log"}
-    write_json(out / "log.json", read_json(out / "log.json") | {"origin": 1_511_539_200})  # 2017-11-24T16:00Z
+    log = {"origin": 1_511_539_200, "notes": [], "counts": {}}  # 2017-11-24T16:00Z
+    write_json(out / "bench.json", read_json(out / "bench.json") | {"log": log})
     axes = time_axes(out)
     assert {axis.label for axis in axes} == {"date (UTC)"}
     assert [text for _, text in axes[0].ticks(10.0, 19.0, 5)] == ["4 Dec", "6 Dec", "8 Dec", "10 Dec", "12 Dec"]
@@ -282,7 +279,7 @@ def time_axes(out: Path) -> list[Axis]:
 
 def test_words_are_explained(tmp_path: Path) -> None:
     text = page(madeup.bench(tmp_path))
-    for word in ("AUC", "NLL", "ECE", "events per click", "d_max", "Oracle"):
+    for word in ("AUC", "NLL", "ECE", "events per click", "Oracle"):
         assert f"<dt>{word}</dt>" in text[text.index('id="words"') :]
 
 
@@ -362,26 +359,9 @@ def test_a_run_can_be_drawn_over_time() -> None:
         (Axis(""), 0.0, 1.0, ["0.0", "0.5", "1.0"]),
         (Axis("", "percent"), 0.0, 0.1, ["0%", "5%", "10%"]),
         (Axis("", "count"), 0.0, 2000.0, ["0", "1,000", "2,000"]),
-        (Axis("", "age"), 60.0, 7 * DAY, ["10 min", "6 h", "7 d"]),
         (Axis("", "day"), 3.0, 9.0, ["4", "6", "8"]),
         (Axis(""), -0.003, 0.003, ["-0.002", "0.000", "0.002"]),
     ],
 )
 def test_ticks_are_round_and_few(axis: Axis, low: float, high: float, expected: list[str]) -> None:
     assert [text for _, text in axis.ticks(low, high, 3)] == expected
-
-
-# The log.
-
-
-def test_the_delay_curve_is_a_count_of_final_clicks() -> None:
-    table = small_log()
-    summary, schema = measure(table), table.schema
-    final = table.click_ts + schema.d_max <= schema.observed_until
-    delay = (table.action_ts[:, 0] - table.click_ts)[final & table.label]
-    assert summary["clicks"] == final.sum()
-    assert summary["conversions"] == len(delay) == summary["delays"]["count"][schema.actions[0]]
-    curve = dict(zip(summary["delays"]["age_s"], summary["delays"]["share"][schema.actions[0]], strict=True))
-    assert curve[HOUR] == pytest.approx((delay <= HOUR).mean())
-    assert curve[schema.d_max] == 1.0
-    assert (table.action_ts[:, 0] != NEVER).any()

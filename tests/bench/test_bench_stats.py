@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
-from sklearn.metrics import roc_auc_score
 
 from tracecvr.base.config import DAY, HOUR
-from tracecvr.base.metrics import probability
-from tracecvr.bench import segments, stats
+from tracecvr.bench import stats
 from tracecvr.bench.text_tables import Table, Text
 
 figures = st.floats(-1, 1).map(lambda x: round(x, 3))
@@ -97,34 +94,6 @@ def test_a_bootstrap_over_days() -> None:
     assert skipped is not None
     assert skipped.mean == pytest.approx(0.1)
     assert stats.over_days(start[:16], clicks[:16], gaps[:16], gaps[:16]) is None  # four days
-
-
-def test_by_segment_is_scikit_learns() -> None:
-    rng = np.random.default_rng(1)
-    segment, s = rng.integers(0, 5, 500), np.round(rng.normal(size=500), 1)  # rounded: there are ties
-    label = rng.random(500) < probability(s)
-    segment[0], label[segment == 4] = 4, False
-    measured = segments.by_segment(segment, s, label)
-    known, clicks = [], []
-    for row in measured.iter_rows(named=True):
-        mine = segment == row["segment"]
-        assert row["clicks"] == mine.sum()
-        assert row["mean_prediction"] == pytest.approx(probability(s[mine]).mean())
-        if row["segment"] == 4:
-            assert row["auc"] is None
-            assert row["pcoc"] is None
-            continue
-        known.append(roc_auc_score(label[mine], s[mine]))
-        clicks.append(mine.sum())
-        assert row["auc"] == pytest.approx(known[-1])
-        assert row["pcoc"] == pytest.approx(probability(s[mine]).sum() / label[mine].sum())
-    assert len(known) == 4
-    assert segments.gauc(measured) == pytest.approx(np.average(known, weights=clicks))
-
-
-def test_miscalibration_by_hand() -> None:
-    measured = pl.DataFrame({"clicks": [10, 20], "conversions": [2, 8], "mean_prediction": [0.3, 0.3]})
-    assert segments.miscalibration(measured) == pytest.approx((1 + 2) / 10)
 
 
 def test_tables_are_written_in_markdown() -> None:

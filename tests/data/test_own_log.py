@@ -122,7 +122,7 @@ def test_a_log_bigger_than_memory_is_the_same(
     dataset = dataset_of("logs", [f"schema={schema_of(log)}", "max_bad=0.2"])
     expected, encoder = dataset.prepare(None)
     monkeypatch.setattr(files, "_BATCH", 100)
-    monkeypatch.setattr(external_sort, "_BATCH", 50)
+    monkeypatch.setattr(external_sort, "_SLICE", 50)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     table, its_encoder = dataset.prepare(None, Scratch(tmp_path, budget=budget))
     assert same(table, expected)

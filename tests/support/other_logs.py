@@ -6,9 +6,6 @@ In each of them, some conversions are taken back, in part or whole, and some com
 
 from __future__ import annotations
 
-import gzip
-import json
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
@@ -78,36 +75,16 @@ def _counts(made: list[Story]) -> dict[str, int]:
     return counts
 
 
-def nested_json(folder: Path, number: int) -> Kept:
-    """One JSON object per line and event, as an app sends them: objects in objects, UUIDs, milliseconds."""
-    made, counts, converted = stories(number)
-    ids = [str(uuid.UUID(int=story.click.id + 2**100)) for story in made]
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for key, story in zip(ids, made, strict=True):
-        one = story.click
-        context = {"device": {"type": one.device}, "campaign": one.campaign, "slot": one.placement}
-        rows.append((one.at, {"event": "ad_click", "click": {"id": key}, "context": context}))
-        for at, what, amount in story.followed:
-            rows.append((at, {"event": f"{what}_done", "click": {"id": key}, "money": {"amount": amount}}))
-    rows.sort(key=lambda row: row[0])
-    with gzip.open(folder / "events.ndjson.gz", "wt") as stream:
-        stream.writelines(json.dumps({"ts": (START + at) * 1000 + 123, **row}) + "\n" for at, row in rows)
-    return Kept([folder / "events.ndjson.gz"], ids, counts, converted)
-
-
 def european_tables(folder: Path, number: int) -> Kept:
-    """Three tables of a spreadsheet: semicolons, decimal commas, days before months, local times of Berlin."""
+    """Three tables of a spreadsheet: semicolons, days before months, local times of Berlin."""
     made, counts, converted = stories(number)
     ids = [f"K{story.click.id:06d}/26" for story in made]
 
     def written(at: int) -> str:
         return datetime.fromtimestamp(START + at, timezone(timedelta(hours=1))).strftime("%d.%m.%Y %H:%M:%S")
 
-    def euro(amount: float) -> str:
-        return f"{amount:.2f}".replace(".", ",")
-
     click_rows = [
-        (key, written(s.click.at), s.click.campaign, s.click.device, euro(s.click.price))
+        (key, written(s.click.at), s.click.campaign, s.click.device, f"{s.click.price:.2f}")
         for key, s in zip(ids, made, strict=True)
     ]
     pl.DataFrame(click_rows, ["clickno", "clicked", "campaign", "device", "bid_eur"], orient="row").write_csv(
@@ -115,7 +92,7 @@ def european_tables(folder: Path, number: int) -> Kept:
     )
     for name, what in (("orders", "order"), ("refunds", "refund")):
         rows = [
-            (key, written(at), euro(amount) if what == "order" else f"-{euro(amount)}")
+            (key, written(at), f"{amount:.2f}" if what == "order" else f"-{amount:.2f}")
             for key, story in zip(ids, made, strict=True)
             for at, kind, amount in story.followed
             if kind == what
@@ -200,5 +177,5 @@ def one_row_per_click(folder: Path, number: int) -> Kept:
 
 
 OTHER_LOGS: dict[str, Callable[[Path, int], Kept]] = {
-    maker.__name__: maker for maker in (nested_json, european_tables, data_lake, sessions, one_row_per_click)
+    maker.__name__: maker for maker in (european_tables, data_lake, sessions, one_row_per_click)
 }

@@ -119,7 +119,7 @@ class Outcome:
     def beyond_logistic(self, line: Line) -> stats.Difference | None:
         """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""
         seeds = [one for seed in line.cells["seed"] if (one := self.intervals(line, seed)) is not None]
-        if not seeds or any("logistic_nll" not in one.columns for one in seeds):
+        if not seeds:
             return None
         start, clicks = seeds[0]["start"].to_numpy(), seeds[0]["clicks"].to_numpy().astype(float)
         ours = np.mean([numbers(one["nll"]) for one in seeds], axis=0)
@@ -143,7 +143,5 @@ def column_of(metric: str, pooled: bool) -> str:
 
 def losers(outcome: Outcome) -> list[Line]:
     """Rows whose NLL is worse than that of the constant."""
-    if "constant_nll" not in outcome.results.columns:
-        return []
     known = [(line, line.mean("nll"), line.mean("constant_nll")) for line in outcome.lines]
     return [line for line, ours, constant in known if ours is not None and constant is not None and ours > constant]

@@ -127,15 +127,14 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
     if not fair:
         return pl.DataFrame(schema=SCHEMA)
     best = min(fair, key=lambda name: scores[name].mean)
+    logistic = course.reference(numbers(course.intervals["logistic_nll"]))
     rows = []
     for line in course.lines:
         ours = scores[line.name]
         figures: dict[str, Difference | None] = dict.fromkeys(FIGURES)
         figures["regret"] = regret = course.difference(ours, scores[best])
         figures["excess"] = None if course.truth is None else course.difference(ours, course.truth)
-        if "logistic_nll" in course.intervals.columns:
-            logistic = course.reference(numbers(course.intervals["logistic_nll"]))
-            figures["logistic"] = course.difference(ours, logistic)
+        figures["logistic"] = course.difference(ours, logistic)
         upper, known = line.facts["role"] == "upper", regret.low is not None
         rows.append(
             {

@@ -202,11 +202,7 @@ def seeds_of(given: str) -> tuple[int, ...]:
 def _check(path: Path, content: dict[str, Any]) -> Suite:
     known = {"about", "layout", "metrics", "learning", "set", "data", "row", "log", "short"}
     known |= {"trial", "first", "score"}
-    for key in content:
-        if key not in known:
-            raise UserError(
-                f"{path}: unknown key {key!r}{config.nearest(key, known)}; known: {', '.join(sorted(known))}"
-            )
+    config.refuse_unknown(content, sorted(known), str(path))
     layout = content.get("layout", "comparison")
     if layout not in LAYOUTS:
         raise UserError(f"{path}: layout is {layout!r}: choose one of {', '.join(LAYOUTS)}")
@@ -237,9 +233,7 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
 
 
 def _log(where: str, raw: Mapping[str, Any]) -> Log:
-    for key in raw:
-        if key not in _LOG_KEYS:
-            raise UserError(f"{where}: unknown key {key!r}{config.nearest(key, _LOG_KEYS)}")
+    config.refuse_unknown(raw, _LOG_KEYS, where)
     for key in ("name", "data"):
         if key not in raw:
             raise UserError(f"{where}: no {key}")
@@ -266,9 +260,7 @@ def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:
 
 
 def _check_row(where: str, row: dict[str, Any]) -> None:
-    for key in row:
-        if key not in _ROW_KEYS:
-            raise UserError(f"{where}: unknown key {key!r}{config.nearest(key, _ROW_KEYS)}")
+    config.refuse_unknown(row, sorted(_ROW_KEYS), where)
     if "method" not in row:
         raise UserError(f"{where}: no method")
     if row.get("role", "method") not in ROLES:

@@ -9,7 +9,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import write_text
-from tracecvr.bench import forecasts, segments, stats, tune
+from tracecvr.bench import forecasts, stats, tune
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
@@ -24,8 +24,7 @@ def write(out: Path) -> None:
 
 
 def tables_of(outcome: Outcome) -> list[Table]:
-    """The tables of a bench by its layout, the references beside its methods, what these were given if that was tuned,
-    and segments if they were asked for."""
+    """The tables of a bench by its layout, references beside its methods, and what these were given by tuning."""
     layout = outcome.suite["layout"]
     if layout == "forecast":
         made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
@@ -35,7 +34,7 @@ def tables_of(outcome: Outcome) -> list[Table]:
         made = [_figures(outcome, pooled=False), _figures(outcome, pooled=True)]
         made += [_improvements(outcome)] if layout == "comparison" else []
         made += [_differences(outcome, pooled=False)]
-    made += [*references(outcome), *tune.tabulate_given(outcome), *segments.tables(outcome)]
+    made += [*references(outcome), *tune.tabulate_given(outcome)]
     return [table for table in made if table.rows]
 
 
@@ -81,8 +80,8 @@ def _period(outcome: Outcome) -> str:
 
 
 def references(outcome: Outcome) -> list[Table]:
-    """What a constant and a logistic regression score on the same clicks; old results have none."""
-    if not outcome.lines or "constant_nll" not in outcome.results.columns:
+    """What a constant and a logistic regression score on the same clicks."""
+    if not outcome.lines:
         return []
     names = list(dict.fromkeys([*outcome.metrics, "nll", "ne", "pcoc"]))
     table = Table("References, pooled over the stream", ["reference", *(NAMES[m] + ARROWS.get(m, "") for m in names)])

@@ -9,7 +9,7 @@ Raw values are read by the kind of their column, by one rule, offline (`prepare`
 - vocabulary: the same text. The empty text and NaN are missing values.
 - growing: the same text.
 - modulo: whole numbers of 64 bits. 3.0 is 3, a fraction is rounded down, and a text that is a number is that number.
-- binned: finite numbers. A text that is a number is that number; `decimal` says how it is written.
+- binned: finite numbers. A text that is a number is that number.
 
 Anything else is a missing value: other text, true and false, NaN, infinities, lists, objects. Encoding never fails.
 """
@@ -42,9 +42,6 @@ MISSING_WORDS = ("", "NaN")
 
 MOST_WORDS = 100_000
 """A column with more values belongs in a hashed feature: a vocabulary is kept in every copy of the model."""
-
-WITH_COMMA = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?\s*$"
-"""A number with a decimal comma, with points between thousands or without."""
 
 _TYPES: dict[type, type[pl.DataType]] = {
     int: pl.Int64,
@@ -229,10 +226,9 @@ class Binned(Column):
     scale: str = "linear"
     low: float = math.inf
     high: float = -math.inf
-    decimal: str = "."
 
     def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
-        return read_numbers(values, dtype, self.decimal)
+        return finite(values)
 
     def fit(self, warm: pl.DataFrame) -> Column:
         if warm.is_empty():
@@ -335,11 +331,8 @@ def _column(saved: dict[str, Any]) -> Column:
     return _KINDS[fields.pop("kind")](**fields)
 
 
-def read_numbers(values: pl.Expr, dtype: pl.DataType | type[pl.DataType], decimal: str) -> pl.Expr:
-    """Finite numbers. With a decimal comma, text is a number only if it is written so: 1.234,50 or 12,5."""
-    if decimal == "," and dtype == pl.String:
-        plain = values.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-        values = pl.when(values.str.contains(WITH_COMMA)).then(plain.str.strip_chars())
+def finite(values: pl.Expr) -> pl.Expr:
+    """Finite numbers; null in place of everything else."""
     number = values.cast(pl.Float64, strict=False)
     return pl.when(number.is_finite()).then(number)
 

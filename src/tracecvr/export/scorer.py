@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 import sys
 from bisect import bisect
 from pathlib import Path
@@ -54,16 +53,13 @@ def identify(column: dict[str, Any], value: Any) -> int:
         return int(hashed % column["size"])
     if column["kind"] == "vocabulary":
         return int(column["ids"].get(text(value), 1))
-    value = number(value, column.get("decimal", "."))
+    value = number(value)
     if column["kind"] == "binned":
         return bisect(column["edges"], -1.0 if value is None else float(value))
     return 0 if value is None or not -(2**63) <= value < 2**63 else math.floor(value) % int(column["size"])
 
 
-def number(value: Any, decimal: str = ".") -> Any:
-    if isinstance(value, str) and decimal == ",":
-        written = re.fullmatch(r"\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?\s*", value, re.ASCII)
-        value = value.strip().replace(".", "").replace(",", ".") if written else None
+def number(value: Any) -> Any:
     if isinstance(value, str) and value.isascii() and not set(value) & set("_ \t\r\n\v\f"):
         try:
             value = int(value) if value.strip("+-").isdigit() else float(value)

@@ -4,8 +4,8 @@ What came out stands first, in words; then figures, the one that decides first; 
 here: small, printable, light or dark with the page. The same SVG, with its colours filled in, becomes files (`--png`,
 `--pdf`, `--svg`) and pictures in notebooks (`svg.document`).
 
-A bench becomes sentences (`sentences`) and figures (`figures`, with `comparisons`, `over_time`, `delays` and what they
-share, `scene`). A figure is data (`figure`). It is drawn by `charts`, `bars` and `squares` out of `elements` with the
+A bench becomes sentences (`sentences`) and figures (`figures`, with `comparisons`, `over_time` and what they share,
+`scene`). A figure is data (`figure`). It is drawn by `charts`, `bars` and `squares` out of `elements` with the
 colours of `palette`; `svg` puts panels together, `image_files` writes files.
 """
 
@@ -124,8 +124,7 @@ def _facts(outcome: Outcome) -> dict[str, str]:
     if len(outcome.results):
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
         facts |= {"versions": _settings(read_json(path)["versions"], " ")} if path.is_file() else {}
-    if (outcome.out / "log.json").is_file():
-        log = read_json(outcome.out / "log.json")
+    if (log := bench.get("log")) is not None:
         facts["rows of the log"] = _settings({name: f"{count:,}" for name, count in log["counts"].items()}, " ")
         facts |= {f"note {n}": note for n, note in enumerate(log["notes"], start=1)}
     return facts

@@ -74,18 +74,13 @@ def _axes(chart: Chart, x: Scale, y: Scale, y_ticks: list[tuple[float, str]]) ->
 
 
 def _guides(chart: Chart, x: Scale, y: Scale) -> list[Markup]:
-    """What values are compared with: the diagonal, a level, and moments."""
+    """What values are compared with: the diagonal, or a level."""
     parts = []
     if chart.diagonal:
         top = min(x.high, y.high)
         parts.append(line("rule", x(0), y(0), x(top), y(top)))
     if chart.level is not None and y.low <= chart.level <= y.high:
         parts.append(line("level", x.start, y(chart.level), x.end, y(chart.level)))
-    for at, label in chart.rules:
-        if x.low <= at <= x.high:
-            parts.append(line("rule", x(at), y.start, x(at), y.end))
-            before = x(at) + width_of(label) + 6 > x.end
-            parts.append(text(x(at) + (-4 if before else 4), y.start - 7, label, "t", "end" if before else None))
     return parts
 
 

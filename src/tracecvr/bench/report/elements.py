@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, log
+from math import isfinite
 
 from markupsafe import Markup, escape
 
@@ -156,12 +156,7 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        return self.start + (self.end - self.start) * self._share(value)
-
-    def _share(self, value: float) -> float:
-        if self.axis.unit == "age":
-            return log(max(value, self.low) / self.low) / log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
+        return self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
         return self.axis.ticks(self.low, self.high, most)
@@ -171,7 +166,5 @@ def limits(axis: Axis, values: Sequence[float], room: float = 0.04) -> tuple[flo
     """From where to where an axis goes: as it says, else as far as its values, with a little room."""
     finite = [value for value in values if isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
-    if axis.unit == "age":
-        return axis.low or max(low, 1.0), max(axis.high or high, 2.0)
     spare = room * (high - low) if high > low else 0.05 * abs(high) or 1.0
     return (low - spare if axis.low is None else axis.low), (high + spare if axis.high is None else axis.high)

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil, floor, log10
 
-from tracecvr.base.config import DAY, HOUR, MINUTE
-from tracecvr.base.durations import duration
+from tracecvr.base.config import DAY, HOUR
 
-_AGES = (1, 10, *(n * MINUTE for n in (1, 10)), HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY)
 _DAY_STEPS = (*(n * HOUR / DAY for n in (1, 3, 6, 12)), 1, 2, 5, 7, 14, 30, 90, 365)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`unit` is number, percent, count, age (seconds, on a log scale) or day (of the log)."""
+    """`unit` is number, percent, count or day (of the log)."""
 
     label: str
     unit: str = "number"
@@ -28,8 +26,6 @@ class Axis:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
         if value is None:
             return "n/a"
-        if self.unit == "age":
-            return duration(value) if value >= 1 else "0 s"
         if self.unit == "day":
             return self._day(value, step)
         if self.unit == "percent":
@@ -40,10 +36,6 @@ class Axis:
 
     def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
         """At most so many round values between two, with their texts."""
-        if self.unit == "age":
-            inside = [age for age in _AGES if low <= age <= high]
-            every = ceil(len(inside) / max(most, 1))
-            return [(age, self.format_value(age)) for age in inside[::-1][::every][::-1]]
         least = (high - low) / max(most, 1)
         if self.unit == "day":
             step = next((step for step in _DAY_STEPS if step >= least), _step(least))
@@ -94,13 +86,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over an axis. `rules` are vertical lines with a text each."""
+    """Lines over an axis."""
 
     title: str
     x: Axis
     y: Axis
     series: tuple[Series, ...]
-    rules: tuple[tuple[float, str], ...] = ()
     level: float | None = None
     """A horizontal line that values are to be compared with; the axis reaches it."""
     diagonal: bool = False

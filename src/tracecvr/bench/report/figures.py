@@ -8,7 +8,6 @@ import polars as pl
 
 from tracecvr.bench.outcome import Line, Outcome
 from tracecvr.bench.report.comparisons import differences, distances
-from tracecvr.bench.report.delays import delays
 from tracecvr.bench.report.figure import Axis, Chart, Figure, Series
 from tracecvr.bench.report.forecast_figures import forecasts
 from tracecvr.bench.report.over_time import calibration_over_time, over_time
@@ -17,12 +16,18 @@ from tracecvr.bench.report.scene import Scene
 
 def figures(outcome: Outcome) -> list[Figure]:
     """All figures of a bench, in the order of the page: the first is the one that decides."""
-    scene, layout = Scene(outcome), outcome.suite["layout"]
-    makers: list[Callable[[Scene], Figure | None]] = [delays]
-    if outcome.lines and layout != "tune":  # hundreds of trials: nobody looks at each
-        of_rows = [distances, differences, lambda s: over_time(s, "auc"), lambda s: over_time(s, "nll")]
-        makers = [*of_rows, calibration_over_time, _reliability, delays]
-        makers = [forecasts, *makers] if layout == "forecast" else makers
+    scene = Scene(outcome)
+    if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: nobody looks at each
+        return []
+    makers: tuple[Callable[[Scene], Figure | None], ...] = (
+        forecasts,
+        distances,
+        differences,
+        lambda s: over_time(s, "auc"),
+        lambda s: over_time(s, "nll"),
+        calibration_over_time,
+        _reliability,
+    )
     return [figure for maker in makers if (figure := maker(scene)) is not None]
 
 

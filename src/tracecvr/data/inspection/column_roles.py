@@ -154,7 +154,7 @@ def _by_label(guess: Guess, columns: Sequence[Profile], every_row: Sequence[Prof
     assert named is not None
     action = GuessedAction(short_name(named.name), label="" if label is None else label.name)
     if delay is not None:
-        action.delay, action.unit, action.decimal = delay.name, delay.delay_unit or "s", delay.decimal
+        action.delay, action.unit = delay.name, delay.delay_unit or "s"
         action.why = f"{delay.name}: {delay.examples(3)}"
         if delay.delay_unit is None:
             guess.doubts.append(f"{delay.name!r} is taken to be a delay in seconds: its name does not say the unit")

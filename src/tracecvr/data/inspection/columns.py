@@ -11,7 +11,6 @@ import polars as pl
 
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
-from tracecvr.data.encoder import WITH_COMMA, read_numbers
 from tracecvr.data.own_log import files, times
 from tracecvr.data.own_log.files import LogFile
 from tracecvr.data.own_log.schema import DATES, Defects, Times
@@ -46,7 +45,7 @@ _ID_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])"
     r"|(click|clk|cl|user|visitor|customer|client|session|cookie|device|item|product|order|event|request|campaign)id$"
 )
-_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})*$"
+_WITH_COMMA = r"^[+-]?\d[\d.]*,[\d,]+$"
 _CAMEL_ID = re.compile(r"[a-z]I[dD]s?$")
 
 
@@ -75,10 +74,8 @@ class Profile:
     number: bool = False
     whole: bool = False
     either: bool = False
-    decimal: str = "."
-    """What stands before the decimals of its numbers."""
     comma: bool = False
-    """Whether it holds numbers with commas of which nobody knows whether decimals follow: 1,234."""
+    """Whether it holds numbers that are written with commas: 1,234 or 12,5."""
     of_folder: bool = False
     """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
 
@@ -167,7 +164,7 @@ def sample(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Samp
 def sniff(path: Path) -> LogFile:
     """The file with the separator that its first lines have most of, and whether its first line is a header."""
     file = files.open_file(path)
-    if not file.is_text:
+    if file.parquet:
         return file
     lines = file.first_lines(50)
     if not lines:
@@ -254,24 +251,13 @@ def _of_text(plain: Profile) -> Profile:
     readings = {unit: times.read(plain.values, Times(), unit, Defects()) for unit in _WRITTEN}
     able = {unit: one for unit, one in readings.items() if one.seconds.count() >= 0.95 * plain.filled}
     if not able:
-        return _with_commas(plain)
+        return replace(plain, comma=bool(plain.values.drop_nulls().str.contains(_WITH_COMMA).any()))
     # Of a day and a month that can be either way round, the reading is likelier that puts the log into less time.
     unit = min(able, key=lambda name: _extent(able[name].seconds))
     best = able[unit]
     odd = plain.values.filter(best.seconds.is_null()).drop_nulls().unique().sort().to_list()
     either = len(able) > 1
     return replace(plain, unit=unit, naive=best.naive > 0, absent=tuple(odd[:10]), either=either)
-
-
-def _with_commas(plain: Profile) -> Profile:
-    """Text that is numbers with a decimal comma, if every value is written so."""
-    known = plain.values.drop_nulls()
-    if not known.str.contains(WITH_COMMA).all():
-        return plain
-    if known.str.contains(_THOUSANDS).all():
-        return replace(plain, comma=True)
-    numbers = plain.values.to_frame("v").select(read_numbers(pl.col("v"), pl.String, ",")).to_series()
-    return replace(plain, values=numbers.alias(plain.name), number=True, decimal=",")
 
 
 def _extent(seconds: pl.Series) -> float:
@@ -293,6 +279,5 @@ def _words(one: Profile) -> str:
         what = (
             "whole numbers" if one.whole else "numbers" if one.number else "text" if one.distinct else "nested or empty"
         )
-        what += " with a decimal comma" if one.decimal == "," else ""
     empty = f", {one.nulls / max(one.rows, 1):.1%} empty" if one.nulls else ""
     return f"{what}, {one.distinct:,} different{empty}"

@@ -28,7 +28,7 @@ def sample_tables(given: Sequence[str], said: Mapping[str, str]) -> list[Sampled
     by_name = {name: matching_files(name, Path()) for name in given}
     paths = dict.fromkeys(path for matches in by_name.values() for path in matches)
     files = [columns.sniff(path) for path in paths]
-    if len({(file.separator, file.header) for file in files if file.is_text}) > 1:
+    if len({(file.separator, file.header) for file in files if not file.parquet}) > 1:
         raise UserError("text files of one log have to agree in their separator and in whether they have a header")
     return [columns.sample(group, _topic_of(group), _shortest(group, by_name)) for group in _groups(files)]
 

@@ -33,7 +33,6 @@ class GuessedAction:
     unit: str = ""
     """Of a delay."""
     amount: str = ""
-    decimal: str = "."
 
 
 @dataclass
@@ -117,7 +116,7 @@ def find_amounts(guess: Guess, bought: Mapping[str, Profile], back: Mapping[str,
             continue
         one, other = max(pairs, key=lambda pair: pair[0].name == pair[1].name)
         for action, column in ((guess.actions[0], one), (guess.refund, other)):
-            action.amount, action.decimal = column.name, column.decimal
+            action.amount = column.name
         return
 
 
@@ -190,7 +189,7 @@ def _no_feature(one: Profile) -> str | None:
     if one.unit is not None:
         return "a time"
     if one.comma:
-        return f"numbers of which nobody knows whether the comma is a decimal one ({one.examples()}): write 1234.5"
+        return f"numbers with a comma ({one.examples()}): write 1234.5"
     if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:
         return "the number of the row"
     if one.filled == 0 or one.distinct == 0:

@@ -78,7 +78,7 @@ class Proposal:
         return "\n".join(parts) + "\n"
 
     def _head(self) -> list[str]:
-        text = next((file for log in self.logs for file in log.files if file.is_text), None)
+        text = next((file for log in self.logs for file in log.files if not file.parquet), None)
         rows = sum(log.rows for log in self.logs)
         kind = "one row per click" if self.guess.shape == "clicks" else "one row per event"
         lines = [_line("shape", self.guess.shape, f"{kind}; {rows:,} rows were seen")]
@@ -230,17 +230,15 @@ class Proposal:
 
     def _feature(self, one: Profile) -> str:
         """How a column is made a feature. While nothing is measured, values stay as they are."""
-        measured, decimal = self.measured, ', decimal = ","' if one.decimal == "," else ""
-        if measured is None:
-            kind = f'"binned", size = {_BINS}{decimal}' if decimal else '"vocabulary"'
-            return f"{_key(one.name)} = {{kind = {kind}}}"
+        if (measured := self.measured) is None:
+            return f'{_key(one.name)} = {{kind = "vocabulary"}}'
         values, unseen = measured.values[one.name], measured.unseen[one.name]
         seen = f"{values:,} different: {one.examples()}"
-        if one.number and (one.distinct > 50 or decimal) and not self._names(one):
+        if one.number and one.distinct > 50 and not self._names(one):
             numbers = one.values.cast(float, strict=False).drop_nulls()
             low, middle, high = float(numbers.min()), float(numbers.median()), float(numbers.max())  # type: ignore[arg-type]
             scale = ', scale = "log"' if low >= -1 and high > 50 * max(middle, 1.0) else ""
-            return f'{_key(one.name)} = {{kind = "binned", size = {_BINS}{scale}{decimal}}}    # {seen}'
+            return f'{_key(one.name)} = {{kind = "binned", size = {_BINS}{scale}}}    # {seen}'
         if values <= FEW_VALUES and unseen <= NEW_VALUES:
             return f'{_key(one.name)} = {{kind = "vocabulary"}}    # {_one_line(seen)}'
         size = min(_MOST_IDS, max(16, 1 << (_IDS_PER_VALUE * values - 1).bit_length()))
@@ -283,7 +281,6 @@ def partial_refunds(guess: Guess, counts: Mapping[str, int]) -> list[str]:
 
 def _where(action: GuessedAction, units: Mapping[str, str]) -> list[str]:
     lines = [_line("amount", action.amount, "how much")] if action.amount else []
-    lines += [_line("decimal", action.decimal)] if action.decimal != "." else []
     if action.event:
         return [_line("event", action.event, action.why), *lines]
     lines += [_line("label", action.label, "1 where it happened")] if action.label else []

@@ -102,7 +102,7 @@ def _as_feature(one: Profile, what: str) -> Profile:
     elif one.unit is not None and not one.number:
         reason = "holds times: make a number or a category of them first, such as the hour"
     elif one.comma:
-        reason = f"has numbers of which nobody knows whether the comma is a decimal one ({one.examples()})"
+        reason = f"has numbers with a comma ({one.examples()}): write 1234.5"
     elif one.distinct == 1 and not one.nulls:
         reason = f"has one value in every row ({one.examples()})"
     if reason is not None:

@@ -1,5 +1,5 @@
-"""Files of a log: Parquet, text with columns, or a JSON object per line, plain or packed by gzip or zstd. Read in
-batches, in their order, so that they may be of any size.
+"""Files of a log: Parquet, or text with columns, plain or packed by gzip or zstd. Read in batches, in their order, so
+that they may be of any size.
 
 Columns of text files are text: what they mean is the schema's to say, never guessed on the way.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -35,7 +35,7 @@ _NO_SEPARATOR = "\x01"
 
 SUFFIXES = (
     ".parquet",
-    *(text + end for text in (".csv", ".tsv", ".txt", ".ndjson", ".jsonl") for end in ("", ".gz", ".zst")),
+    *(text + end for text in (".csv", ".tsv", ".txt") for end in ("", ".gz", ".zst")),
 )
 
 
@@ -48,13 +48,6 @@ class LogFile:
     separator: str = ","
     header: bool = True
     packed: bool = False
-    json: bool = False
-    """One JSON object per line."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it has columns between separators."""
-        return not self.parquet and not self.json
 
     @property
     def scan(self) -> pl.LazyFrame:
@@ -65,9 +58,7 @@ class LogFile:
 
     def _inside(self) -> pl.LazyFrame:
         if self.parquet:
-            return _flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False))
-        if self.json:
-            return _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
+            return pl.scan_parquet(self.path, glob=False, hive_partitioning=False)
         frame = pl.scan_csv(self.path, has_header=self.header, separator=self.separator, infer_schema=False, glob=False)
         if self.header:
             return frame
@@ -133,8 +124,7 @@ class LogFile:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> UserError:
-        text = "one JSON object per line" if self.json else f"text with columns separated by {self.separator!r}"
-        kind = "Parquet" if self.parquet else text
+        kind = "Parquet" if self.parquet else f"text with columns separated by {self.separator!r}"
         reason = str(error).partition("\n")[0]
         return UserError(f"{self.path}: not readable as {kind} ({reason}); correct the file")
 
@@ -154,22 +144,9 @@ def open_file(path: Path, separator: str = ",", header: bool = True) -> LogFile:
     if any("\0" in line for line in lines):
         raise UserError(f"{path}: neither Parquet nor text: it holds zero bytes; give a Parquet or CSV file")
     begin = next((line.lstrip() for line in lines if line.strip()), "")
-    if begin.startswith("["):
-        raise UserError(f"{path}: a JSON list; write one JSON object per line (NDJSON), or Parquet or CSV")
-    return replace(file, json=True) if begin.startswith("{") else file
-
-
-def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """The columns of a frame, those of structs one by one: `a.b`."""
-    names = {name: kind for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)}
-    if not names:
-        return frame
-    inner = [
-        pl.col(name).struct.field(one.name).alias(f"{name}.{one.name}")
-        for name, kind in names.items()
-        for one in kind.fields
-    ]
-    return _flat(frame.with_columns(inner).drop(list(names)))
+    if begin.startswith(("[", "{")):
+        raise UserError(f"{path}: JSON; write it as Parquet or CSV, for example by polars: read_ndjson, write_parquet")
+    return file
 
 
 def _is_category(dtype: pl.DataType) -> bool:

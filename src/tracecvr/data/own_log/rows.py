@@ -17,7 +17,7 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import key_of_text
-from tracecvr.data.encoder import read_numbers
+from tracecvr.data.encoder import finite
 from tracecvr.data.own_log import files, times
 from tracecvr.data.own_log.files import LogFile
 from tracecvr.data.own_log.schema import ActionColumns, File, LogSchema
@@ -167,10 +167,7 @@ class Rows:
         """When an action of each click happened: as its time says or its delay, and its label if there is one."""
         if action.delay:
             unit = action.unit or "s"
-            given = frame[action.delay]
-            if action.decimal == "," and given.dtype == pl.String:
-                given = given.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-            delay = times.read_delay(given, self.schema.times, unit)
+            delay = times.read_delay(frame[action.delay], self.schema.times, unit)
             self._refuse_unreadable(file, frame, action.delay, delay.unreadable, f"a duration in {unit!r}")
             seconds = clicked + delay.seconds
         else:
@@ -277,7 +274,7 @@ def given_id() -> pl.Expr:
 
 def _amount(frame: pl.DataFrame, action: ActionColumns) -> pl.Series:
     """How much was bought or taken back, null if nobody knows; refunds may be written as negative numbers."""
-    number = read_numbers(pl.col(action.amount), frame.schema[action.amount], action.decimal).abs()
+    number = finite(pl.col(action.amount)).abs()
     return frame.select(pl.when(number > 0).then(number)).to_series()
 
 

@@ -37,7 +37,7 @@ outages = ["14d", "16d"]             # start and end of each time in which conve
 [features]
 device = {kind = "vocabulary"}         # an id for each value of the warm-up part, one for others, one for none
 campaign = {kind = "hashed", size = 64}
-price = {kind = "binned", size = 32, scale = "log"}    # `decimal = ","` if text is written 1.234,50
+price = {kind = "binned", size = 32, scale = "log"}
 product = {kind = "growing", after = 5, forget = "60d"}  # a row for each value, as they come
 [[file]]                             # in place of `files`, where files differ
 path = "sales.parquet"               # or several, a folder, a pattern
@@ -54,7 +54,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import DAY, Seconds, filled, nearest, option
+from tracecvr.base.config import DAY, Seconds, filled, option, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing, read_toml
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
@@ -104,7 +104,6 @@ class ActionColumns:
     event: str = option("", "events: what the column of types says of it")
     unit: str | None = option(None, "unit of this column; that of [time] by default, of a delay s")
     amount: str = option("", "conversion and refund: column of money or pieces, for refunds of a part")
-    decimal: str = option(".", "what stands before the decimals of an amount or a delay", choices=(".", ","))
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,6 @@ class _Rule:
     kind: str = option("", "vocabulary, growing, hashed or binned")
     size: int = option(2**20, "number of ids; of a growing column, rows at most", low=1, high=2**31 - 1)
     scale: str = option("linear", "width of bins", choices=("linear", "log"))
-    decimal: str = option(".", "what stands before decimals", choices=(".", ","))
     after: int = option(5, "clicks after which a value gets a row of its own", low=1)
     forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
 
@@ -225,11 +223,7 @@ def parse(path: Path, content: dict[str, Any]) -> LogSchema:
     blank |= {"features": {}, "file": []}
     tables = {name: content.pop(name, default) for name, default in blank.items()}
     _check_kinds(path, tables)
-    unknown = sorted(set(content) - set(_Head.__dataclass_fields__))
-    if unknown:
-        known = [*_Head.__dataclass_fields__, *tables]
-        hint = nearest(unknown[0], known)
-        raise UserError(f"{path}: unknown key {unknown[0]!r}{hint}; known keys: {', '.join(known)}")
+    refuse_unknown(content, [*_Head.__dataclass_fields__, *tables], str(path))
     head = filled(_Head, content, str(path))
     refund = tables["refund"]
     schema = LogSchema(
@@ -264,7 +258,7 @@ _KINDS: dict[str, tuple[type[Column], tuple[str, ...], tuple[str, ...]]] = {
     "vocabulary": (Vocabulary, (), ()),
     "growing": (Growing, (), ("after", "forget", "size")),
     "hashed": (Hashed, ("size",), ()),
-    "binned": (Binned, ("size",), ("scale", "decimal")),
+    "binned": (Binned, ("size",), ("scale",)),
 }
 """Of each kind of feature: the column that it is, keys that it needs, and keys that it may have."""
 
@@ -275,8 +269,8 @@ def _column(name: str, rule: Any, where: str) -> Column:
     if kind not in _KINDS or set(rule) - {"kind", *needed, *more} or set(needed) - set(rule):
         raise UserError(
             f'{where}: expected {{kind = "vocabulary"}}, {{kind = "growing", after = 5, forget = "60d"}}, '
-            f'{{kind = "hashed", size = 64}} or {{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." '
-            f'or ","}}, found {rule!r}'
+            f'{{kind = "hashed", size = 64}} or {{kind = "binned", size = 32, scale = "linear" or '
+            f'"log"}}, found {rule!r}'
         )
     checked = filled(_Rule, rule, where)
     return make(name, **{key: getattr(checked, key) for key in (*needed, *more)})
