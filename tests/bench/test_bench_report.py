@@ -256,8 +256,6 @@ def test_of_many_rows_the_best_are_drawn_each_with_a_look_of_its_own(tmp_path: P
     assert (styles["TRACE"], styles["Oracle"]) == (0, 1)
     looks = {(class_of(style), re.sub(r'"[\d.]+"', "", marker(style, 0, 0, 1))) for style in styles.values()}
     assert len(looks) == len(styles)
-    drawing = svg.draw(made.panels[0], svg.WIDE).content
-    assert set(re.findall(r'class="n">(.*?)</text>', drawing)) == set(styles)
 
 
 def test_dates_stand_on_axes_where_the_log_has_a_calendar(tmp_path: Path) -> None:
@@ -301,9 +299,6 @@ def test_marks_fall_inside_their_drawing() -> None:
         points = [tuple(map(float, p.split(","))) for line in re.findall('points="(.*?)"', text) for p in line.split()]
         assert len(points) == 24
         assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
-        labels = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)" class="n"', text)]
-        assert len(labels) == 8
-        assert min(np.diff(labels)) >= 13.9  # none covers another
 
 
 def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:

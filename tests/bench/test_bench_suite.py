@@ -203,16 +203,6 @@ def test_mistakes_in_rows_are_named(tmp_path: Path) -> None:
         rows_of(typo)
 
 
-def test_a_label_is_filled_in_from_the_grid(tmp_path: Path) -> None:
-    grid = 'grid = {"stream.learning_rate" = [0.001, 0.0003]}'
-    text = f"[[row]]\nmethod = 'fnw'\nlabel = '{{method}} at {{stream.learning_rate}}'\n{grid}"
-    made = rows_of(suite.load(written(tmp_path, text)), (), {})
-    assert [row.label for row in made] == ["FNW at 0.001", "FNW at 0.0003"]
-    unknown = suite.load(written(tmp_path, text.replace("{stream.", "{warm.")))
-    with pytest.raises(UserError, match=r"\{warm.learning_rate\} stands for nothing here; known: \{method\}, "):
-        rows_of(unknown, (), {})
-
-
 def test_seeds_are_ranges_and_lists() -> None:
     assert suite.seeds_of("3") == (3,)
     for wrong in ("", "a", "1-", "4-2", "1,1", "0-2,2"):

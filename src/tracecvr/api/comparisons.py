@@ -270,7 +270,7 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
     privileged = registry.get("method", method).privileged  # type: ignore[attr-defined]
     role = "upper" if privileged else role_of(method)
     row = {"method": method, "plugins": plugins, "set": own, "role": role}
-    return row | ({"label": label.replace("{", "{{").replace("}", "}}")} if label else {})
+    return row | ({"label": label} if label else {})
 
 
 def _check(metrics: Sequence[str]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | column | meaning |
 |---|---|
 | cell | its directory in `cells/` |
-| label, variant | the row's name in tables, and which form of it (the value of a swept option) |
+| label, variant | the row's name in tables, and of a search its trial |
 | role | `lower` (Pretrain), `zero` (Vanilla), `upper` (Oracle, apart), `ours` (TRACE), `method` |
 | base | label of the row that it is to be compared with; empty if none |
 | method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |

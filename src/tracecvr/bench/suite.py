@@ -9,10 +9,9 @@ learning = "paper"               # how the stream is learnt: ours (the default) 
 [data.synthetic]                 # options of a dataset unless --data-set is given
 [[row]]
 method = "trace"                 # one, several, or "all" that are found, those in `except` left out
-label = "w/o Gate"               # by default what the field calls it; {method} and keys of `grid` are filled in
+label = "w/o Gate"               # by default what the field calls the method, which {method} stands for
 plugins = ["completer"]
 set = {gate = false}             # this row's own settings: they win over all others
-grid = {lam = [0, 0.1]}          # one row for each combination
 role = "ours"                    # method, lower, zero, upper, ours; the role of the method's class by default
 base = "TRACE"                   # label of the row it is compared with
 
@@ -54,7 +53,7 @@ from tracecvr.base.files import read_toml
 LAYOUTS = ("comparison", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
-_ROW_KEYS = {"method", "except", "label", "plugins", "set", "grid", "role", "base", "variant"}
+_ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil, sqrt
 
 from markupsafe import Markup
 
 from tracecvr.bench.report.elements import (
-    LINE,
     Drawing,
     Scale,
-    apart,
     class_of,
     dash_of,
     element,
@@ -20,7 +17,6 @@ from tracecvr.bench.report.elements import (
     marker,
     plain,
     shorten,
-    swatch,
     text,
     width_of,
 )
@@ -32,30 +28,20 @@ _BETWEEN_MARKERS = 50.0
 _ABOVE, _BELOW = 30.0, 40.0
 """Pixels that the title takes, and the texts of the horizontal axis."""
 
-_BESIDE = 40.0
-"""Pixels between a line's end and its name: the lead to it, and a piece of the line."""
-
 
 def draw(chart: Chart, width: float) -> Drawing:
     """A chart of that width."""
     shown = [one for one in chart.series if one.x]
-    room = min(max((width_of(one.name) for one in shown), default=0.0), 0.3 * width)
-    names_fit = len({shorten(one.name, room) for one in shown}) == len(shown)  # else the legend has to do
-    beside = chart.labels and len(shown) > 1 and names_fit
     height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
-    if beside:
-        height = max(height, _ABOVE + _BELOW + LINE * len(shown))
     levels = [] if chart.level is None else [chart.level]
     y_limits = limits(chart.y, [*levels, *(y for one in shown for y in one.y)])
     x_limits = limits(chart.x, [x for one in shown for x in one.x], room=0.0)
     y = Scale(chart.y, *y_limits, height - _BELOW, _ABOVE if chart.title else 12)
     y_ticks = y.ticks(6)
     left = 14 + max((width_of(label) for _, label in y_ticks), default=0.0)
-    x = Scale(chart.x, *x_limits, left, width - (room + _BESIDE if beside else 14.0))
+    x = Scale(chart.x, *x_limits, left, width - 14.0)
     parts = [_axes(chart, x, y, y_ticks), *_guides(chart, x, y)]
     parts += [_series(chart, one, x, y) for one in sorted(shown, key=lambda one: -one.style)]
-    if beside:
-        parts += _end_names(shown, x, y, room)
     return Drawing(width, height, chart.words, Markup("").join(parts))
 
 
@@ -104,15 +90,3 @@ def _series(chart: Chart, one: Series, x: Scale, y: Scale) -> Markup:
 def _inside(y: Scale, value: float) -> float:
     """What lies beyond the axis is drawn at its edge."""
     return min(max(y(value), y.end), y.start)
-
-
-def _end_names(shown: Sequence[Series], x: Scale, y: Scale, room: float) -> list[Markup]:
-    """Names beside the lines' ends, moved apart where they would overlap."""
-    wanted = sorted((_inside(y, one.y[-1]), one.name, one) for one in shown)
-    parts = []
-    for at, (end, _, one) in zip(apart([w[0] for w in wanted], y.start), wanted, strict=True):
-        lead = line("lead", x(one.x[-1]) + 4, end, x.end + 9, at)
-        piece = element("g", swatch(one.style), transform=f"translate({plain(x.end + 11)} {plain(at - 6)})")
-        name = text(x.end + _BESIDE - 2, at + 4, shorten(one.name, room), "n")
-        parts.append(element("g", lead, piece, name, class_=class_of(one.style)))
-    return parts

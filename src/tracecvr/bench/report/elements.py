@@ -124,24 +124,6 @@ def shorten(content: str, room: float) -> str:
     return content.rstrip() + "…"
 
 
-def apart(wanted: Sequence[float], high: float, gap: float = LINE - 1) -> list[float]:
-    """Rising positions moved so that none is closer than `gap` to the next, and none is above `high`.
-
-    >>> apart([10, 12, 50], 60, 10)
-    [10, 20, 50]
-    >>> apart([55, 58], 60, 10)
-    [50.0, 60.0]
-    """
-    places = list(wanted)
-    for n in range(1, len(places)):
-        places[n] = max(places[n], places[n - 1] + gap)
-    if places and places[-1] > high:
-        places[-1] = float(high)
-        for n in range(len(places) - 2, -1, -1):
-            places[n] = float(min(places[n], places[n + 1] - gap))
-    return places
-
-
 # Scales.
 
 

@@ -95,8 +95,6 @@ class Chart:
     level: float | None = None
     """A horizontal line that values are to be compared with; the axis reaches it."""
     diagonal: bool = False
-    labels: bool = True
-    """Whether names stand beside the lines' ends."""
 
     @property
     def words(self) -> str:

@@ -43,7 +43,7 @@ def _reliability(scene: Scene) -> Figure | None:
     for style, name, x, y, clicks in diagrams:
         area = tuple(count / max(clicks, default=1) for count in clicks)
         axes = (Axis("mean prediction", "percent", 0.0, top), Axis("share converted", "percent", 0.0, top))
-        panels.append(Chart(name, *axes, (Series(name, style, x, y, area),), diagonal=True, labels=False))
+        panels.append(Chart(name, *axes, (Series(name, style, x, y, area),), diagonal=True))
     caption = (
         "Up to eight methods: the bounds and the best. Clicks in 15 equal bins of the served rate: mean "
         "prediction and the share that converted. On the diagonal rates are right; below it they are too high. A "
