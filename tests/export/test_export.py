@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import export as benchmark
+from quick import SMALL_NETS
 from tracecvr.api.models import Model
 from tracecvr.api.models import load as open_model
 from tracecvr.authoring.method import Method
@@ -515,25 +516,7 @@ _DATA = ("--data", "synthetic", *(word for option in _LOG for word in ("--data-s
 
 def test_a_run_is_exported_by_the_command_line(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
-    assert (
-        call(
-            "run",
-            "--method",
-            "vanilla",
-            *_DATA,
-            "--set",
-            "hidden=8",
-            "--set",
-            "warm_epochs=1",
-            "--set",
-            "warm_batch_size=256",
-            "--threads",
-            1,
-            "--out",
-            run,
-        )
-        == 0
-    )
+    assert call("run", "--method", "vanilla", *_DATA, *SMALL_NETS, "--threads", 1, "--out", run) == 0
     assert call("export", run, "--format", "pt2", "--out", out) == 0
     assert "score.pt2: within" in capsys.readouterr().out
     model = open_model(run)
@@ -561,22 +544,7 @@ def test_the_version_that_serves_is_exported(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, events = tmp_path / "store", tmp_path / "events"
-    assert (
-        call(
-            "init",
-            store,
-            *_DATA,
-            "--method",
-            "vanilla",
-            "--set",
-            "hidden=8",
-            "--set",
-            "warm_epochs=1",
-            "--set",
-            "warm_batch_size=256",
-        )
-        == 0
-    )
+    assert call("init", store, *_DATA, "--method", "vanilla", *SMALL_NETS) == 0
     assert call("export", store, "--out", tmp_path / "none") == 2
     assert "no version yet" in capsys.readouterr().err
     assert call("events", *_DATA, "--end", "4d") == 0
