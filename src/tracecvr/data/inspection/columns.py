@@ -45,7 +45,7 @@ _ID_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])"
     r"|(click|clk|cl|user|visitor|customer|client|session|cookie|device|item|product|order|event|request|campaign)id$"
 )
-_WITH_COMMA = r"^[+-]?\d[\d.]*,[\d,]+$"
+_WITH_COMMA = r"^[+-]?\d+(\.\d{3})*(,\d+)*$"
 _CAMEL_ID = re.compile(r"[a-z]I[dD]s?$")
 
 
@@ -251,7 +251,8 @@ def _of_text(plain: Profile) -> Profile:
     readings = {unit: times.read(plain.values, Times(), unit, Defects()) for unit in _WRITTEN}
     able = {unit: one for unit, one in readings.items() if one.seconds.count() >= 0.95 * plain.filled}
     if not able:
-        return replace(plain, comma=bool(plain.values.drop_nulls().str.contains(_WITH_COMMA).any()))
+        known = plain.values.drop_nulls().str
+        return replace(plain, comma=bool(known.contains(_WITH_COMMA).all() and known.contains(",").any()))
     # Of a day and a month that can be either way round, the reading is likelier that puts the log into less time.
     unit = min(able, key=lambda name: _extent(able[name].seconds))
     best = able[unit]
