@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from tracecvr.api import shown
-from tracecvr.api.authors import is_registered, name_of
+from tracecvr.api.authors import name_of
 from tracecvr.api.logs import Log
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.api.replays import Result, load_result
@@ -283,7 +283,7 @@ def _check(metrics: Sequence[str]) -> tuple[str, ...]:
 
 def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, address: str | None) -> BenchEngine:
     """Where runs are carried out: here, if only this process knows a class."""
-    here = any(is_registered(kind, one) for row in rows for kind, one in _parts(row))
+    here = any(one in registry.registered_names(kind) for row in rows for kind, one in _parts(row))
     if name == "local" and (workers == 1 or here):
         return Serial()
     return engines.choose(name, os.cpu_count() or 1, workers, address)
