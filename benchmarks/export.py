@@ -22,12 +22,11 @@ from rich.table import Table
 
 from measure import paper
 from measure.report import FIGURES, Figure, figure_rows
+from tracecvr.api.models import Model
 from tracecvr.data.encoder import Binned, Encoder
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.export.model import Model
 from tracecvr.export.outputs import known, probes
 from tracecvr.export.scorer import Scorer
-from tracecvr.export.write import export
 
 TARGET_US = 200.0
 
@@ -47,7 +46,7 @@ def main() -> int:
 def measured(out: Path, calls: int = 2000) -> list[Figure]:
     """Of one click at a time: its score and its posterior, from ids and from raw features."""
     engine = paper.Stream("trace", paper.dense(1, 2000)).engine
-    export(Model(engine, _encoder(), {"kind": "benchmark"}), "onnx", out)
+    Model(engine, _encoder(), {"kind": "benchmark"}).export(out, "onnx")
     scorer = Scorer(out)
     ids, elapsed, age = (column[1:] for column in probes(engine.schema, engine.method.ends, 2))
     row, events = torch.from_numpy(ids), known(engine.schema.d_max, ids, elapsed, age)

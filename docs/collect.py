@@ -21,7 +21,6 @@ from tracecvr.bench import gauntlet, gauntlet_results, report
 FOLDER = Path(__file__).parent / "results"
 TAKEN = (
     "table.md",
-    "table.tex",
     "results.parquet",
     "reliability.parquet",
     "forecast.parquet",

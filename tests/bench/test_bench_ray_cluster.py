@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from tracecvr.base.errors import UserError
-from tracecvr.bench.engines.ray_cluster import connected
+from tracecvr.bench.engines.ray_cluster import connect
 
 
 def refused(address: str | None) -> str:
-    with pytest.raises(UserError) as raised, connected(address):
+    with pytest.raises(UserError) as raised, connect(address):
         pass
     return str(raised.value)
 

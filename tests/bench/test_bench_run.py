@@ -22,7 +22,8 @@ from benches import FAILS, SUITE, children, gone, one_thread, same, until
 from tracecvr.base import config
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.bench import engines, results, segments, suite, tables, tuned
+from tracecvr.bench import engines, results, suite, tables, tuned
+from tracecvr.bench.command import bench
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.runner import Request, State, carry_out, hold_bench
 from tracecvr.bench.suite import Cell, Row
@@ -72,7 +73,7 @@ def test_results_have_every_column_and_one_row_per_cell(undisturbed: Path) -> No
     assert trace["steps_per_click"] == result["cost"]["steps"] / result["cost"]["clicks"]
     assert trace["events_per_click"] == pytest.approx(3, abs=0.1)
     assert trace["time_stream_s"] > 0
-    assert frame["time_shared_warm_up_s"].to_list()[0] > 0  # the served net's start is everybody's
+    assert frame["time_shared_warm_up_s"].to_list()[1] > 0  # the served net's start is everybody's
     assert json.loads(trace["settings"])["hidden"] == "16,8"
     bins = pl.read_parquet(undisturbed / "reliability.parquet")
     assert bins.filter(pl.col("cell") == trace["cell"])["clicks"].sum() == trace["clicks"]
@@ -173,17 +174,12 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
     assert len(workers) >= 2
     until(lambda: all(gone(pid) for pid in workers))
 
-    assert call(*command(folder, out)[3:], "--by", "device") == 1
+    assert call(*command(folder, out)[3:]) == 1
     output = capsys.readouterr().out
     assert "| Oracle |" in output
-    assert "GAUC" in output
     assert "failed: dfsn~window=9d~seed0: satellite_window" in output
     assert "the same command again tries the failed cells once more" in output
     assert f"report: {out / 'report.html'}" in output
-    assert "GAUC" in (out / "report.html").read_text()
-    by_segment = pl.read_parquet(out / "segments.parquet")
-    assert by_segment.filter(pl.col("cell") == "trace~seed0")["segment"].to_list() == [0, 1, 2]
-    tables.write(out)  # without segments, as the other's
     same(undisturbed, out)
 
 
@@ -205,9 +201,10 @@ def test_killed_at_random_many_times(folder: Path, undisturbed: Path, start: Sta
     same(undisturbed, out)
 
 
-def test_a_feature_that_is_none_is_named(folder: Path, undisturbed: Path) -> None:
-    with pytest.raises(UserError, match=r"--by devise: no such feature.*did you mean 'device'"):
-        segments.write(undisturbed, undisturbed / "data", "devise")
+def test_forecasts_need_a_feature_and_others_take_none(folder: Path) -> None:
+    request = Request(suite.load("quick"), "synthetic")
+    with pytest.raises(UserError, match="--by FEATURE goes with the suite forecast"):
+        bench(request, folder / "no", Serial(), by="device")
 
 
 def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path, start: Start) -> None:
@@ -249,12 +246,10 @@ def start(folder: Path) -> Iterator[Start]:
 # What is seen meanwhile.
 
 
-def test_time_left_follows_from_the_weight_that_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_follows_from_the_cells_that_have_ended() -> None:
     cells = tuple(Cell(Row(name, name, name=name), 0) for name in "abcd")
-    state = State(cells, {f"{name}~seed0": weight for name, weight in zip("abcd", (1.0, 2.0, 3.0, 4.0), strict=True)})
-    monkeypatch.setattr(time, "monotonic", lambda: state.started + 60.0)
+    state = State(cells, before=1, done=["a~seed0"])
+    state.started -= 60
     assert state.seconds_left() is None
-    state.done, state.before = ["a~seed0", "b~seed0"], 1.0  # a was done before this session
-    assert state.seconds_left() == pytest.approx(7 * 60 / 2)
-    state.at["c~seed0"] = ("stream", 5, 10)
-    assert state.seconds_left() == pytest.approx((7 - 3 * 0.55) * 60 / (2 + 3 * 0.55))
+    state.end("b~seed0", None)
+    assert state.seconds_left() == pytest.approx(2 * 60, rel=0.01)

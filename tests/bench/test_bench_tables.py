@@ -63,8 +63,6 @@ def test_a_comparison_ranks_all_but_bounds(tmp_path: Path) -> None:
     assert lines(out, "| TRACE")[0] == "| TRACE | **0.7950 ± 0.0212** | 1.00 | 10 |"
     assert lines(out, "| DEFER")[0].startswith("| DEFER | <u>0.7800 ± 0.0283</u> |")
     assert lines(out, "| Oracle")[0].startswith("| Oracle | 0.8100 ± 0.0141 |")
-    assert r"\textbf{0.7950 $\pm$ 0.0212}" in (out / "table.tex").read_text()
-    assert "paper" not in (out / "table.md").read_text()
 
 
 def test_relative_improvement_on_both_scales(tmp_path: Path) -> None:
@@ -86,25 +84,6 @@ def test_a_lower_loss_is_the_better_one(tmp_path: Path) -> None:
     out = bench(tmp_path, COMPARED, [[1 - x for x in values] for values in AUC], "nll")
     assert "**0.2050" in lines(out, "| TRACE")[0]
     assert lines(out, "| TRACE")[2].startswith("| TRACE | 0.850 |")
-
-
-def test_the_papers_numbers_stand_beside_ours_on_its_own_logs_alone(tmp_path: Path) -> None:
-    out = bench(tmp_path, COMPARED, AUC, data="criteo")
-    assert lines(out, "| TRACE")[0].endswith("| 0.8382 | 0.3919 | 0.6370 |")
-    assert "paper's AUC" in (out / "table.md").read_text()
-    assert "not ours" in (out / "table.md").read_text()
-    variant = [row("TRACE", "trace", "ours", variant="passes")]
-    assert lines(bench(tmp_path, variant, [[0.5]], data="criteo"), "| TRACE")[0].endswith("|  |  |  |")
-
-
-def test_pairs_and_their_mean_change(tmp_path: Path) -> None:
-    rows = [row("FNW", "fnw"), row("FTP", "ftp")]
-    rows += [row(f"{r['label']} + completer", r["method"], base=r["label"], plugins=["completer"]) for r in rows]
-    out = bench(tmp_path, rows, [[0.50, 0.50], [0.80, 0.80], [0.55, 0.55], [0.76, 0.76]], suite={"layout": "pairs"})
-    assert lines(out, "| FNW")[0] == "| FNW | 0.5000 ± 0.0000 | **0.5500 ± 0.0000** | +10.00% |"
-    assert lines(out, "| FTP")[0] == "| FTP | 0.8000 ± 0.0000 | 0.7600 ± 0.0000 | -5.00% |"
-    assert lines(out, "| mean change")[0] == "| mean change |  |  | +2.50% |"
-    assert lines(out, "| FNW + completer | FNW | ")[0].startswith("| FNW + completer | FNW | **+0.0500")
 
 
 def test_changes_are_against_the_row_that_is_named(tmp_path: Path) -> None:
@@ -143,7 +122,7 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     assert tuned.load(out / "tuned.toml").learning == "paper"
     fnw = chosen.methods["fnw"]
     assert (fnw.trials, fnw.defaults, fnw.best) == (3, 0.5, 0.4)
-    assert "defaults" in lines(out, "| trace")[0]
+    assert "| defaults |" in lines(out, "| TRACE")[0]
     assert "on day 3 to day 10" in (out / "table.md").read_text()
     with pytest.raises(UserError, match="no such file"):
         tuned.load(out / "other.toml")
@@ -168,5 +147,4 @@ def test_the_head_says_how_the_stream_was_learnt(tmp_path: Path) -> None:
     assert paper.endswith("newest weights served), but batch_size=256, stream.average=2d.")
     tuned_head = head(tmp_path, {"learning": "ours"}, {"average": "2d"}, tuned={"trace": {"lam": "1"}})
     assert tuned_head.endswith("a 12-hour average), but average=2d, and what was tuned for each method.")
-    assert "Learning settings" in (tmp_path / "table.tex").read_text()
     assert "earning" not in head(tmp_path, {})  # a bench of old does not say it

@@ -14,37 +14,11 @@ from pathlib import Path
 import pytest
 from conftest import Call
 
+from quick import SMALL_NETS
 from tracecvr.base import registry
 
-PRETRAIN = [
-    "run",
-    "--method",
-    "pretrain",
-    "--data",
-    "synthetic",
-    "--set",
-    "hidden=8",
-    "--set",
-    "warm_epochs=1",
-    "--set",
-    "warm_batch_size=256",
-    "--threads",
-    "1",
-]
-SMALL = [
-    "--data",
-    "synthetic",
-    "--data-set",
-    "clicks=3000",
-    "--set",
-    "hidden=8",
-    "--set",
-    "warm_epochs=1",
-    "--set",
-    "warm_batch_size=256",
-    "--threads",
-    "1",
-]
+PRETRAIN = ["run", "--method", "pretrain", "--data", "synthetic", *SMALL_NETS, "--threads", "1"]
+SMALL = ["--data", "synthetic", "--data-set", "clicks=3000", *SMALL_NETS, "--threads", "1"]
 
 
 def test_help_answers_at_once() -> None:

@@ -34,8 +34,8 @@ FEW = 1
 
 def make_pieces_small(patch: pytest.MonkeyPatch) -> None:
     """Blocks and batches of a few rows, so that small logs have many."""
-    patch.setattr(raw_csv, "_BLOCK", 400)
-    patch.setattr(scratch, "_BATCH", 7)
+    patch.setattr(raw_csv, "_BATCH", 7)
+    patch.setattr(scratch, "_SLICE", 7)
 
 
 @pytest.fixture(autouse=True)
@@ -50,16 +50,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @given(
     st.lists(st.lists(st.integers(0, 20), max_size=30), max_size=6),
     st.integers(1, 9),
-    st.integers(1, 3),
     st.sampled_from([FEW, 200, 10**6]),
 )
-def test_any_clicks_are_sorted_and_no_second_is_cut(
-    times: list[list[int]], batch: int, batches: int, budget: int
-) -> None:
+def test_any_clicks_are_sorted_and_no_second_is_cut(times: list[list[int]], batch: int, budget: int) -> None:
     parts = [[(ts, 100 * i - j) for j, ts in enumerate(part)] for i, part in enumerate(times)]
     with pytest.MonkeyPatch.context() as patch, Scratch(budget=budget) as room:
-        patch.setattr(scratch, "_BATCH", batch)
-        patch.setattr(scratch, "_BATCHES", batches)
+        patch.setattr(scratch, "_SLICE", batch)
+        patch.setattr(scratch, "_MOST_PARTS", 20)
         sorter = ClickSorter(room)
         for part in parts:
             sorter.add(pl.DataFrame(part, {"click_ts": pl.Int64, "click_id": pl.Int64}, orient="row"))
@@ -237,7 +234,7 @@ def test_progress_is_of_rows_and_ends_at_the_total(tmp_path: Path, monkeypatch: 
     table, _ = Taobao().prepare(
         path, Scratch(budget=4_000, progress=lambda stage, done, total: seen[stage].append((done, total)))
     )
-    assert list(seen) == ["read", "group", "write"]
+    assert list(seen) == ["read", "group", "sort", "write"]
     for stage, total in (("read", 600), ("group", 600), ("write", table.counts["clicks"])):
         done = [d for d, _ in seen[stage]]
         assert done == sorted(done)

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planted
+from quick import SMALL_NETS, flags
 from test_external_sort import same
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
@@ -31,22 +32,7 @@ from tracecvr.runs.spec import dataset_of
 
 Write = Callable[[Path, planted.Log], tuple[Path, Counter[str]]]
 SHAPES: dict[str, Write] = {"clicks": planted.write_clicks, "events": planted.write_events}
-RUN = (
-    "--data",
-    "logs",
-    "--set",
-    "interval=20d",
-    "--set",
-    "hidden=8",
-    "--set",
-    "warm_epochs=1",
-    "--set",
-    "warm_batch_size=256",
-    "--set",
-    "batch_size=512",
-    "--threads",
-    "1",
-)
+RUN = ("--data", "logs", *SMALL_NETS, *flags("--set", "interval=20d", "batch_size=512"), "--threads", "1")
 
 
 @pytest.fixture(params=SHAPES)
@@ -122,7 +108,7 @@ def test_a_log_bigger_than_memory_is_the_same(
     dataset = dataset_of("logs", [f"schema={schema_of(log)}", "max_bad=0.2"])
     expected, encoder = dataset.prepare(None)
     monkeypatch.setattr(files, "_BATCH", 100)
-    monkeypatch.setattr(external_sort, "_BATCH", 50)
+    monkeypatch.setattr(external_sort, "_SLICE", 50)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     table, its_encoder = dataset.prepare(None, Scratch(tmp_path, budget=budget))
     assert same(table, expected)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
-from tracecvr.bench.segments import by_segment
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import ClickTable, Schema
 from tracecvr.datasets.synthetic import Synthetic
@@ -53,11 +52,6 @@ def test_a_weighted_click_counts_like_so_many(pairs: list[tuple[float, bool]], c
     weighted = metrics.as_dict(metrics.evaluate(s, y, metrics.population_weight(y, 1 / copies)))
     all_of_them = metrics.as_dict(metrics.evaluate(np.repeat(s, times), np.repeat(y, times)))
     assert weighted == pytest.approx(all_of_them, rel=1e-9, abs=1e-12)
-    segment = np.arange(len(s)) % 2
-    ours = by_segment(segment, s, y, metrics.population_weight(y, 1 / copies))
-    theirs = by_segment(np.repeat(segment, times), np.repeat(s, times), np.repeat(y, times))
-    for name in ("clicks", "conversions", "nll", "mean_prediction"):
-        assert ours[name].to_list() == pytest.approx(theirs[name].to_list())
 
 
 def test_all_clicks_kept_means_no_weights() -> None:

@@ -186,7 +186,7 @@ def test_a_broken_line_is_named(tmp_path: Path, case: str) -> None:
 
 def test_a_broken_line_far_down_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the first block, where line numbers are counted and not read off."""
-    monkeypatch.setattr(raw_csv, "_BLOCK", 1 << 18)
+    monkeypatch.setattr(raw_csv, "_BATCH", 10_000)
     lines = [line(i, numbers=(str(i), *NUMBERS[1:])) for i in range(40_000)]
     for broken, message in ((line("x"), "column 'click_ts'"), (GOOD[0][:-2], "expected 19")):
         with pytest.raises(UserError, match=f"line 35001[,:] {message}"):

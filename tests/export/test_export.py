@@ -24,6 +24,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import export as benchmark
+from quick import SMALL_NETS
+from tracecvr.api.models import Model
+from tracecvr.api.models import load as open_model
 from tracecvr.authoring.method import Method
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
@@ -34,10 +37,9 @@ from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocab
 from tracecvr.data.table import NEVER, Schema
 from tracecvr.export import scorer, write
 from tracecvr.export.formats import FORMATS, quiet, trace
-from tracecvr.export.model import Model, open_model
 from tracecvr.export.outputs import known, model_outputs, probes
 from tracecvr.export.stable_functions import FORMS
-from tracecvr.export.write import describe_column, export
+from tracecvr.export.write import describe_column
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.mhol import MHOL
 from tracecvr.nets.backbones import MLP
@@ -149,7 +151,7 @@ def test_graphs_answer_as_the_engine(method: str) -> None:
 def test_onnx_answers_as_the_engine(method: str, tmp_path: Path) -> None:
     """Quickly, of a mixture and of a law of delays; and below of a posterior."""
     engine = trained(method)
-    manifest = export(Model(engine, _stand_in(engine.schema), {}), "onnx", tmp_path / "out")
+    manifest = Model(engine, _stand_in(engine.schema), {}).export(tmp_path / "out", "onnx")
     has_posterior = type(engine.method).posterior is not Method.posterior
     assert list(manifest["models"]) == ["score", "posterior"][: 1 + has_posterior]
     ids = probes(engine.schema, engine.method.ends, 300)[0]
@@ -166,7 +168,7 @@ def _stand_in(schema: Schema) -> Encoder:
 @pytest.mark.parametrize("backbone", ["blend", "wide_deep", "mlp", "dcn_v2", "deepfm"])
 def test_every_backbone_is_exported(backbone: str, kind: str, tmp_path: Path) -> None:
     engine = trained("vanilla", schema_of(), backbone=backbone)
-    export(Model(engine, ENCODER, {}), kind, tmp_path / "out")
+    Model(engine, ENCODER, {}).export(tmp_path / "out", kind)
     scores = exported(tmp_path / "out").log_odds(RAW)
     np.testing.assert_allclose(scores, engine.score(torch.from_numpy(ENCODER.encode(frame(RAW)))), atol=1e-4)
 
@@ -188,7 +190,7 @@ def test_the_probes_hold_every_extreme() -> None:
 
 def test_odds_are_corrected_for_negatives_that_were_left_out(tmp_path: Path) -> None:
     whole = mixed().engine.score(torch.from_numpy(ENCODER.encode(frame(RAW))))
-    export(mixed(negatives_kept=0.1), "pt2", tmp_path / "out")
+    mixed(negatives_kept=0.1).export(tmp_path / "out", "pt2")
     np.testing.assert_allclose(exported(tmp_path / "out").log_odds(RAW) - whole, np.log(0.1), atol=1e-5)
 
 
@@ -197,14 +199,14 @@ def test_what_serves_is_exported_not_what_has_been_learnt_since(tmp_path: Path) 
     served = engine.score(torch.from_numpy(ENCODER.encode(frame(RAW))))
     engine._published.append({name: value.clone() for name, value in engine._main.state_dict().items()})
     nn.init.zeros_(engine._main.get_parameter("layers.6.weight"))
-    export(Model(engine, ENCODER, {}), "pt2", tmp_path / "out")
+    Model(engine, ENCODER, {}).export(tmp_path / "out", "pt2")
     np.testing.assert_allclose(exported(tmp_path / "out").log_odds(RAW), served, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", some_slow(FORMATS, ["pt2"]))
 def test_the_same_model_is_the_same_bytes_and_names_no_machine(name: str, tmp_path: Path) -> None:
     for out in ("one", "two"):
-        export(mixed(), name, tmp_path / out)
+        mixed().export(tmp_path / out, name)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
         assert str(Path(write.__file__).parents[1]).encode() not in path.read_bytes()
@@ -266,7 +268,7 @@ print(json.dumps([answer.tolist() for answer in answers]))
 def test_the_scorer_needs_neither_torch_nor_this_package(tmp_path: Path) -> None:
     model = mixed_trace()
     engine, out = model.engine, tmp_path / "out"
-    manifest = export(model, "onnx", out)
+    manifest = model.export(out, "onnx")
     elapsed = [0, 700, HOUR, 3 * DAY]
     ages: list[list[int | None]] = [[None, None], [None, 30], [40, 50], [None, None]]
     given = json.dumps({"clicks": RAW, "elapsed": elapsed, "ages": ages})
@@ -424,7 +426,7 @@ def test_an_edge_is_the_least_value_of_its_bin(scale: str) -> None:
 def test_xxhash_is_needed_only_where_a_feature_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Encoder(ENCODER.columns[2:])
     for encoder, out in ((ENCODER, "hashed"), (plain, "plain")):
-        export(Model(trained("vanilla", schema_of(encoder)), encoder, {}), "pt2", tmp_path / out)
+        Model(trained("vanilla", schema_of(encoder)), encoder, {}).export(tmp_path / out, "pt2")
         assert ("xxhash" in (tmp_path / out / "README.txt").read_text()) == (out == "hashed")
         assert "onnxruntime" not in (tmp_path / out / "scorer.py").read_text()
     monkeypatch.setitem(sys.modules, "xxhash", None)
@@ -434,7 +436,7 @@ def test_xxhash_is_needed_only_where_a_feature_is_hashed(tmp_path: Path, monkeyp
 
 
 def test_a_click_without_a_feature_is_refused_and_one_of_unseen_values_is_not(tmp_path: Path) -> None:
-    export(mixed(), "pt2", tmp_path / "out")
+    mixed().export(tmp_path / "out", "pt2")
     ask = exported(tmp_path / "out")
     assert np.isfinite(ask.log_odds([RAW[0] | {"campaign": "never seen", "spent": 1e12}])).all()
     with pytest.raises(KeyError, match="spent"):
@@ -467,7 +469,7 @@ def test_a_backbone_that_cannot_be_exported_is_named(tmp_path: Path, monkeypatch
     ids = torch.from_numpy(ENCODER.encode(frame(RAW)))
     before = engine.score(ids)
     with pytest.raises(UserError, match=r"(?s)score of method 'vanilla' with backbone 'of_one_size'.*x\.shape\[0\]"):
-        export(Model(engine, ENCODER, {}), "pt2", tmp_path / "out")
+        Model(engine, ENCODER, {}).export(tmp_path / "out", "pt2")
     assert list(tmp_path.iterdir()) == []
     assert (engine.score(ids) == before).all()
 
@@ -485,19 +487,19 @@ def test_an_export_that_differs_from_torch_is_not_written(tmp_path: Path, monkey
     monkeypatch.setitem(registry.available("backbone"), "forgetful", Forgetful)
     engine = trained("vanilla", schema_of(), backbone="forgetful")
     with pytest.raises(UserError, match=r"exported score is 0\.001\d* from torch's log-odds, more than 0\.0001"):
-        export(Model(engine, ENCODER, {}), "pt2", tmp_path / "out")
+        Model(engine, ENCODER, {}).export(tmp_path / "out", "pt2")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
-        export(mixed(), "pt2", tmp_path)
+        mixed().export(tmp_path, "pt2")
 
 
 def test_a_missing_package_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"onnx is not installed.*tracecvr\[export\]"):
-        export(mixed(), "onnx", tmp_path / "out")
+        mixed().export(tmp_path / "out", "onnx")
     assert FORMATS["pt2"].needs == ()
 
 
@@ -514,25 +516,7 @@ _DATA = ("--data", "synthetic", *(word for option in _LOG for word in ("--data-s
 
 def test_a_run_is_exported_by_the_command_line(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
-    assert (
-        call(
-            "run",
-            "--method",
-            "vanilla",
-            *_DATA,
-            "--set",
-            "hidden=8",
-            "--set",
-            "warm_epochs=1",
-            "--set",
-            "warm_batch_size=256",
-            "--threads",
-            1,
-            "--out",
-            run,
-        )
-        == 0
-    )
+    assert call("run", "--method", "vanilla", *_DATA, *SMALL_NETS, "--threads", 1, "--out", run) == 0
     assert call("export", run, "--format", "pt2", "--out", out) == 0
     assert "score.pt2: within" in capsys.readouterr().out
     model = open_model(run)
@@ -560,22 +544,7 @@ def test_the_version_that_serves_is_exported(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, events = tmp_path / "store", tmp_path / "events"
-    assert (
-        call(
-            "init",
-            store,
-            *_DATA,
-            "--method",
-            "vanilla",
-            "--set",
-            "hidden=8",
-            "--set",
-            "warm_epochs=1",
-            "--set",
-            "warm_batch_size=256",
-        )
-        == 0
-    )
+    assert call("init", store, *_DATA, "--method", "vanilla", *SMALL_NETS) == 0
     assert call("export", store, "--out", tmp_path / "none") == 2
     assert "no version yet" in capsys.readouterr().err
     assert call("events", *_DATA, "--end", "4d") == 0

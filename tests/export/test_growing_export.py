@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from grown import OPTIONS, Grown, key_of, log, warmed
+from tracecvr.api.models import Model
 from tracecvr.checks.subject import plan_for
-from tracecvr.export.model import Model
-from tracecvr.export.write import export
 
 
 def test_an_exports_scorer_knows_the_map(tmp_path: Path) -> None:
@@ -23,7 +22,7 @@ def test_an_exports_scorer_knows_the_map(tmp_path: Path) -> None:
     plan = plan_for(log()[0])
     for number in range(6):
         engine.tick(source, *plan.bounds(number))
-    export(Model(engine, log()[1], {"kind": "run"}), "onnx", tmp_path / "export")
+    Model(engine, log()[1], {"kind": "run"}).export(tmp_path / "export", "onnx")
     raw = Grown(**OPTIONS).read(None).frame.tail(400).select("segment", "item", "device")
     clicks = [*raw.iter_rows(named=True), {"segment": 1, "item": "never seen", "device": 0}]
     lines = "\n".join(json.dumps(click) for click in clicks)

@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 import torch
 
+from quick import flags
 from saving import save_prepared
 from tracecvr.api.replays import load_result
 from tracecvr.base import metrics
@@ -298,14 +299,7 @@ COMMAND = [
     *(
         "--threads",
         "1",
-        "--set",
-        "hidden=16,8",
-        "--set",
-        "batch_size=256",
-        "--set",
-        "warm_epochs=1",
-        "--set",
-        "warm_batch_size=256",
+        *flags("--set", "hidden=16,8", "batch_size=256", "warm_epochs=1", "warm_batch_size=256"),
         "--checkpoint-every",
         "0",
     ),

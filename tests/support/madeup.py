@@ -14,8 +14,6 @@ from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
 from tracecvr.base.seeds import generator
 from tracecvr.bench import results
-from tracecvr.bench.log_summary import measure
-from tracecvr.checks.subject import small_log
 
 Figures = Mapping[str, Sequence[float | None]]
 """Row to AUC by seed; None for a cell that is not finished. Other metrics follow from it."""
@@ -60,7 +58,6 @@ def bench(out: Path, figures: Figures = AUC, bases: Mapping[str, str] | None = N
     for cell in cells:
         _folder(out / "cells" / cell["cell"], cell)
     pl.concat([_bins(cell) for cell in cells]).write_parquet(out / "reliability.parquet")
-    write_json(out / "log.json", measure(small_log()))
     return out
 
 
@@ -98,7 +95,7 @@ def _folder(folder: Path, cell: dict[str, Any]) -> None:
     start = np.arange(10 * DAY, 20 * DAY, HOUR)
     auc = cell["auc"] + rng.normal(0, 0.02, len(start))
     frame = pl.DataFrame({"start": start, "clicks": 10, "conversions": 2, "auc": auc, "nll": 1.2 - auc})
-    frame = frame.with_columns(ece=0.05, pcoc=pl.col("auc") + 0.3)
+    frame = frame.with_columns(ece=0.05, pcoc=pl.col("auc") + 0.3, logistic_nll=0.5)
     frame = frame.with_columns(auc=pl.when(pl.col("start") % (7 * HOUR) == 0).then(None).otherwise(pl.col("auc")))
     frame.write_parquet(folder / "intervals.parquet")
 

@@ -46,11 +46,6 @@ def name_of(given: str | Path | type) -> str:
     return Given(given)
 
 
-def is_registered(kind: str, name: str) -> bool:
-    """Whether only this process knows a class by that name."""
-    return name in registry.registered(kind)
-
-
 def _kind(cls: type) -> str:
     kind = next((kind for base, kind in _KINDS.items() if issubclass(cls, base)), None)
     if kind is None or not isinstance(vars(cls).get("name"), str):

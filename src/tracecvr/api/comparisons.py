@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from tracecvr.api import shown
-from tracecvr.api.authors import is_registered, name_of
+from tracecvr.api.authors import name_of
 from tracecvr.api.logs import Log
 from tracecvr.api.pictures import Picture, over_time
 from tracecvr.api.replays import Result, load_result
@@ -141,7 +141,6 @@ def compare(
     seeds: int | Sequence[int] = 1,
     metrics: Sequence[str] = METRICS,
     out: str | Path | None = None,
-    by: str | None = None,
     progress: bool = True,
     workers: int | None = None,
     engine: str = "local",
@@ -164,8 +163,6 @@ def compare(
         Columns of the tables.
     out
         Directory of the bench; the same call goes on in it. Without it, files are temporary and go with the board.
-    by
-        A feature: metrics by its values, too, in the report.
     progress
         Show progress.
     workers, engine, address
@@ -196,7 +193,7 @@ def compare(
     )
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "bench" if holds is not None else Path(out or "")
-    state = carry_out(request, folder, _engine(rows, engine, workers, address), by, progress=progress)
+    state = carry_out(request, folder, _engine(rows, engine, workers, address), progress=progress)
     if not state.done:
         raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))
     return Board(folder, state.failed, holds)
@@ -229,7 +226,6 @@ def run_gauntlet(
     engine: BenchEngine,
     logs: Sequence[str] = (),
     short: bool = False,
-    by: str | None = None,
 ) -> gauntlet.Ran:
     """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form."""
     suite = request.suite
@@ -237,7 +233,7 @@ def run_gauntlet(
     chosen = gauntlet.choose_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
 
     def carry(one: Request, folder: Path) -> State:
-        return carry_out(one, folder, engine, by)
+        return carry_out(one, folder, engine)
 
     return gauntlet.carry_out(replace(request, methods=methods), chosen, out, carry)
 
@@ -274,7 +270,7 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
     privileged = registry.get("method", method).privileged  # type: ignore[attr-defined]
     role = "upper" if privileged else role_of(method)
     row = {"method": method, "plugins": plugins, "set": own, "role": role}
-    return row | ({"label": label.replace("{", "{{").replace("}", "}}")} if label else {})
+    return row | ({"label": label} if label else {})
 
 
 def _check(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -287,7 +283,7 @@ def _check(metrics: Sequence[str]) -> tuple[str, ...]:
 
 def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, address: str | None) -> BenchEngine:
     """Where runs are carried out: here, if only this process knows a class."""
-    here = any(is_registered(kind, one) for row in rows for kind, one in _parts(row))
+    here = any(one in registry.registered_names(kind) for row in rows for kind, one in _parts(row))
     if name == "local" and (workers == 1 or here):
         return Serial()
     return engines.choose(name, os.cpu_count() or 1, workers, address)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from tracecvr.api import shown
 from tracecvr.api.frames import Table
 from tracecvr.api.own_tables import Duration, Moment, prepare_tables
 from tracecvr.base import config
-from tracecvr.base.durations import duration, exact_duration
+from tracecvr.base.durations import duration, exact_duration, moment
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.base.registry import Given
 from tracecvr.data import prepared
+from tracecvr.data.inspection.said import Said
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import ClickTable, Schema, atomic_directory, read_manifest
 from tracecvr.runs.spec import dataset_of
@@ -111,6 +111,7 @@ class Log:
 
     def _facts(self) -> dict[str, str]:
         schema, clicks = self.schema, len(self)
+        start = moment(schema.split, self.prepared.origin)
         facts = {
             "log": self.data,
             "clicks": f"{clicks:,}, of which {self.conversions:,} converted ({self.conversions / max(clicks, 1):.2%})",
@@ -118,19 +119,13 @@ class Log:
             "actions": ", ".join(schema.actions),
             "d_max": duration(schema.d_max),
             "horizons": ", ".join(map(exact_duration, schema.horizons)),
-            "stream": f"starts {self.moment(schema.split)}, in intervals of {duration(schema.interval)}",
+            "stream": f"starts {start}, in intervals of {duration(schema.interval)}",
         }
         if self.defects:
             facts["defects"] = ", ".join(f"{name} {count:,}" for name, count in self.defects.items())
         if self.doubts:
             facts["in doubt"] = "; ".join(self.doubts)
         return facts
-
-    def moment(self, seconds: int) -> str:
-        """A time of the log for people: a date if it has a calendar, else a day."""
-        if self.prepared.origin is None:
-            return f"after {duration(seconds)}"
-        return datetime.fromtimestamp(self.prepared.origin + seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def dataset(name: str, source: str | Path | None = None, **options: Any) -> Log:
@@ -228,32 +223,34 @@ def read(
     --------
     >>> log = read("clicks.parquet", "sales.csv", id="click_id", click_time="ts", d_max="30d")  # doctest: +SKIP
     """
-    roles: dict[str, Any] = {
-        "id": id,
-        "click_time": click_time,
-        "conversion_time": conversion_time,
-        "converted": converted,
-        "delay": delay,
-        "features": features,
-    }
-    tables: dict[str, Any] = {"conversions": conversions, "actions": actions, "refunds": refunds}
+    said = Said(
+        id=() if id is None else (id,) if isinstance(id, str) else tuple(id),
+        click_time=click_time,
+        conversion_time=conversion_time,
+        converted=converted,
+        delay=delay,
+        features=None if features is None else tuple(features),
+    )
+    beside = dict(actions or {}) | ({} if refunds is None else {"refund": refunds})
     labels: dict[str, Any] = {"d_max": d_max, "horizons": horizons, "split": split, "interval": interval}
     labels["observed_until"] = observed_until
-    if (ready := _ready(clicks, {**roles, **tables}, labels)) is not None:
+    roles = [name for name, value in asdict(said).items() if value]
+    tables = {"conversions": conversions, "actions": actions, "refunds": refunds}
+    roles += [name for name, value in tables.items() if value is not None]
+    if (ready := _ready(clicks, roles, labels)) is not None:
         return ready
     with shown.progress(progress) as watch:
-        made = prepare_tables(clicks, **tables, **roles, zone=zone, labels=labels, progress=watch)
+        made = prepare_tables(clicks, conversions, beside, said, zone, labels, watch)
     return Log("logs", made.table, (), made.doubts, made.proposal, _holds=made.folder)
 
 
-def _ready(clicks: Table, roles: Mapping[str, Any], labels: Mapping[str, Any]) -> Log | None:
+def _ready(clicks: Table, roles: Sequence[str], labels: Mapping[str, Any]) -> Log | None:
     """A log that is described already: a prepared directory, or a schema."""
     path = Path(clicks) if isinstance(clicks, str | Path) else None
     if path is None or not (ClickTable.exists(path) or path.suffix == ".toml"):
         return None
-    given = [name for name, value in roles.items() if value is not None]
-    if given:
-        raise UserError(f"{path} says what its columns mean: leave out {', '.join(given)}")
+    if roles:
+        raise UserError(f"{path} says what its columns mean: leave out {', '.join(roles)}")
     options = config.settings_of({name: value for name, value in labels.items() if value is not None})
     settings = [f"{key}={text}" for key, text in options.items()]
     if ClickTable.exists(path):

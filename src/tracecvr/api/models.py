@@ -23,7 +23,7 @@ from tracecvr.data.table import NEVER, Ints, atomic_directory
 from tracecvr.forecast.cells import Outcomes, count
 from tracecvr.forecast.forecast import forecast
 from tracecvr.learn.engine import Engine
-from tracecvr.runs.run import save_model
+from tracecvr.runs import run
 from tracecvr.stream.reveal import reveal
 
 _MOST_OTHERS = 100
@@ -52,6 +52,10 @@ class Model:
     encoder: Encoder
     source: dict[str, Any] = field(default_factory=lambda: {"kind": "run"}, repr=False)
     """What it was taken from: a run, or the version of a live model."""
+
+    def __post_init__(self) -> None:
+        if self.encoder.features != self.engine.schema.features:
+            raise UserError("the encoder's features are not the model's: the directory holds files of two logs")
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -233,15 +237,15 @@ class Model:
     def save(self, path: str | Path) -> Path:
         """Write the model to a new directory, from which `load` and `tracecvr export` read it."""
         with atomic_directory(Path(path)) as folder:
-            save_model(self.engine, folder)
+            run.save_model(self.engine, folder)
             self.encoder.save(folder / "encoder.json")
         return Path(path)
 
     def export(self, path: str | Path, format: str = "onnx") -> dict[str, Any]:
         """Write the model for systems without this package (`onnx` or `pt2`), checked; returns the manifest."""
-        from tracecvr.export import model, write
+        from tracecvr.export.write import export
 
-        return write.export(model.Model(self.engine, self.encoder, self.source), format, Path(path))
+        return export(self.engine, self.encoder, self.source, format, Path(path))
 
     def __repr__(self) -> str:
         return f"Model({self.engine.method.name}, features={', '.join(self.features)})"
@@ -301,7 +305,33 @@ def _seconds(values: pl.Series) -> Ints:
 def load(path: str | Path, version: int | None = None) -> Model:
     """Open a model: one that `Model.save` wrote, the directory of a run, or a live model, of which the version that
     serves is taken, or another one."""
-    from tracecvr.export.model import open_model
+    folder = Path(path)
+    if (folder / "store.json").is_file():
+        return _of_store(folder, version)
+    if version is not None:
+        raise UserError(f"{folder} is no store, and a run has one version: leave --version out")
+    engine = run.load(folder)
+    if not (folder / "encoder.json").exists():
+        raise UserError(f"{folder}: the run is not finished; go on with `tracecvr run ... --resume`, then export it")
+    return Model(engine, Encoder.load(folder / "encoder.json"))
 
-    model = open_model(Path(path), version)
-    return Model(model.engine, model.encoder, model.source)
+
+def _of_store(folder: Path, version: int | None) -> Model:
+    try:
+        from tracecvr.online.store.store import Store
+        from tracecvr.online.store.versions import Versions
+    except ImportError:
+        raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
+    store = Store.open(folder)
+    versions = Versions(folder, store.settings.keep)
+    number = versions.serving() if version is None else version
+    if number is None:
+        raise UserError(f"{folder} has no version yet: learn one with `tracecvr tick {folder}`")
+    known = {manifest["intervals"]: manifest for manifest in versions.manifests() if manifest["published"]}
+    if number not in known:
+        raise UserError(f"{folder} has no version {number}: choose one of {', '.join(map(str, known)) or 'none'}")
+    if not versions.whole(known[number]):
+        raise UserError(f"{folder}: version {number} is damaged; choose another --version")
+    engine = store.engine()
+    versions.restore(engine, known[number])
+    return Model(engine, store.reader.encoder, {"kind": "store", "version": number})

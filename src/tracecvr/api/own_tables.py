@@ -6,7 +6,7 @@ Tables are written as Parquet into a temporary directory. The inspection is told
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -47,38 +47,22 @@ class OwnTables:
 def prepare_tables(
     clicks: Table,
     conversions: Table,
-    actions: Mapping[str, Table] | None,
-    refunds: Table,
-    id: str | Sequence[str] | None,
-    click_time: str | None,
-    conversion_time: str | None,
-    converted: str | None,
-    delay: str | None,
-    features: Sequence[str] | None,
+    beside: Mapping[str, Table],
+    said: Said,
     zone: str,
     labels: Mapping[str, Any],
     progress: Progress,
 ) -> OwnTables:
-    """Inspect and prepare a log."""
-    beside = dict(actions or {}) | ({} if refunds is None else {"refund": refunds})
+    """Inspect and prepare a log. `beside`: other things that follow a click, each a table or a column of `clicks`."""
     in_clicks = _columns_of(clicks)
     columns = {name: given for name, given in beside.items() if isinstance(given, str) and given in in_clicks}
     others = ({} if conversions is None else {"conversion": conversions}) | {
         name: given for name, given in beside.items() if name not in columns
     }
-    said = Said(
-        id=() if id is None else (id,) if isinstance(id, str) else tuple(id),
-        click_time=click_time,
-        conversion_time=conversion_time,
-        converted=converted,
-        delay=delay,
-        actions=columns,
-        features=None if features is None else tuple(features),
-    )
     folder = TemporaryFolder()
     room = folder.path
-    if others:
-        said = replace(said, tables={str(room / f"{name}.parquet"): name for name in ("click", *others)})
+    tables = {str(room / f"{name}.parquet"): name for name in ("click", *others)} if others else {}
+    said = replace(said, actions=columns, tables=tables)
     written = _write_tables(clicks, others, said, room)
     inspection = inspect_files(written, room, zone, progress, said)
     _refuse_leaks(inspection, said)

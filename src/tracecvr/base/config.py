@@ -159,14 +159,20 @@ def chosen(text: str, choices: tuple[str, ...], flag: str) -> str:
 
 def filled(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """An instance from a table of TOML: durations may be written as text, one value stands for a list of one."""
-    hints, known = get_type_hints(cls, include_extras=True), [o.name for o in options(cls)]
-    for key in table:
-        if key not in known:
-            raise UserError(f"{where}: unknown key {key!r}{nearest(key, known)}; known keys: {', '.join(known)}")
+    hints = get_type_hints(cls, include_extras=True)
+    refuse_unknown(table, [o.name for o in options(cls)], where)
     try:
         return validate(cls(**{key: _from_toml(value, hints[key], key) for key, value in table.items()}))
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse keys that nobody knows; `where` is named in the error."""
+    names = list(known)
+    for key in given:
+        if key not in names:
+            raise UserError(f"{where}: unknown key {key!r}{nearest(key, names)}; known keys: {', '.join(names)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -49,7 +49,6 @@ TERMS = (
         "Predicted over observed conversions: mean prediction divided by the share of clicks that converted. 1 is "
         "right; 1.2 means that 20 % too many conversions are predicted.",
     ),
-    Term("GAUC", "AUC inside each segment, averaged over segments by clicks."),
     Term("CVR", "Conversion rate: the share of clicks that convert.", also=("conversion rate",)),
     Term(
         "RI",
@@ -131,16 +130,6 @@ def terms_in(text: str) -> list[Term]:
     ['PR-AUC', 'NLL', 'intervals']
     """
     return [term for term in TERMS if _pattern(term).search(text)]
-
-
-def meaning_of(heading: str) -> str | None:
-    """What a heading means, by the first word in it that has an explanation.
-
-    >>> meaning_of("tick of PCOC"), meaning_of("method")
-    ('One interval, learnt: it gives one version.', None)
-    """
-    places = [(at.start(), term) for term in TERMS if (at := _pattern(term).search(heading))]
-    return min(places, key=lambda one: one[0])[1].meaning if places else None
 
 
 def _pattern(term: Term) -> re.Pattern[str]:

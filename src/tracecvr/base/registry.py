@@ -81,7 +81,7 @@ def register(kind: str, cls: type) -> None:
     available.cache_clear()
 
 
-def registered(kind: str) -> tuple[str, ...]:
+def registered_names(kind: str) -> tuple[str, ...]:
     """Names that only this process knows."""
     return tuple(_REGISTERED[kind])
 

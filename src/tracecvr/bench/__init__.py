@@ -13,9 +13,7 @@ DIR/results.parquet   one row per finished cell, in the suite's order, then by s
 DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out
 DIR/forecast.parquet  of the suite `forecast`: error, bias, coverage, width by cell, estimator, age and size
 DIR/forecast_day.parquet  of the same: how the forecast of one day went on
-DIR/segments.parquet  with --by FEATURE: one row per cell and segment
-DIR/table.md, table.tex
-DIR/log.json          delays and daily rates of the log, sums only: see `log_summary`
+DIR/table.md
 DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png] [--svg]` redraws it
 DIR/figures/          with --pdf, --png or --svg: each figure of the report as a file
 DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned; see `tuned`
@@ -23,14 +21,15 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 
 `bench.json`: {"suite": {"name", "about", "layout", "metrics", ...}, "data", "data_options", "fingerprint", "source",
 "seeds", "settings", "rows": [{"label", "method", "plugins", "settings", "role", "variant", "base"}], "tracecvr",
-"judged": {"from", "until"} (null where rows differ), "tuned": settings by method, "tuning": what --tuned held}.
+"judged": {"from", "until"} (null where rows differ), "log": {"origin", "notes", "counts"},
+"tuned": settings by method, "tuning": what --tuned held}.
 
 `results.parquet`, all columns always there:
 
 | column | meaning |
 |---|---|
 | cell | its directory in `cells/` |
-| label, variant | the row's name in tables, and which form of it (the value of a swept option) |
+| label, variant | the row's name in tables, and of a search its trial |
 | role | `lower` (Pretrain), `zero` (Vanilla), `upper` (Oracle, apart), `ours` (TRACE), `method` |
 | base | label of the row that it is to be compared with; empty if none |
 | method, plugins, settings, seed | what was run; plugins joined by `+`, settings as JSON |
@@ -44,15 +43,14 @@ DIR/tuned.toml        of the suite `tune`: the best settings of each method, for
 | time_prepare_s, time_warm_up_s, time_shared_warm_up_s, time_stream_s | seconds; shared is what another cell spent |
 | memory_peak_mb | of the worker process, when the cell ended |
 
-`segments.parquet`: cell, by, value (raw, if the encoder can tell), segment (encoded id),
-clicks, conversions, auc, nll, mean_prediction, pcoc. `outcome.Outcome(DIR)` reads a bench back, with rows, differences
-and references, for whoever draws it; `text_tables.Table` is what tables are made of.
+`outcome.Outcome(DIR)` reads a bench back, with rows, differences and references, for whoever draws it;
+`text_tables.Table` is what tables are made of.
 
 Columns that start with `time_` or `memory_` depend on the machine. All others are the same bytes whatever the number of
 workers, whichever the engine and however often the bench was killed.
 
 Rooms: `suite` and `suite_rows` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray),
-`progress_board` (progress), `results` (cells to results.parquet), `outcome`, `stats`, `tables`, `segments`, `tune`,
-`tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`), `paper`
-(the paper's own numbers), `log_summary` (the log itself), `report`, `command` (all of it).
+`progress_board` (progress), `results` (cells to results.parquet), `outcome`, `stats`, `tables`, `tune`,
+`tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`),
+`report`, `command` (all of it).
 """

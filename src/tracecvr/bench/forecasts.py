@@ -21,10 +21,8 @@ NAME = "forecast.parquet"
 CLOSING = "forecast_day.parquet"
 
 
-def write(out: Path, log: Path, by: str | None) -> None:
+def write(out: Path, log: Path, by: str) -> None:
     """`forecast.parquet`: of each cell, estimator, age and size; `forecast_day.parquet`: one day of each cell."""
-    if by is None:
-        raise UserError("this suite forecasts by segment: name a feature, such as --by campaign")
     ready, parts, days = prepared.load(log), [], []
     for cell in pl.read_parquet(out / "results.parquet")["cell"]:
         plan = FullPlan(**read_json(out / "cells" / cell / "result.json")["plan"])

@@ -102,6 +102,6 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
 def _measure(folder: Path, log: dict[str, str]) -> pl.DataFrame | None:
     if not (folder / "results.parquet").is_file():
         return None
-    about = log["about"] or next(iter(read_json(folder / "log.json")["notes"]), "")
+    about = log["about"] or next(iter(read_json(folder / "bench.json")["log"]["notes"]), "")
     outcome = Outcome(folder)
     return regret.measure(outcome, log["name"], about) if outcome.lines else None

@@ -194,7 +194,6 @@ def _content(field: Field) -> dict[str, Any]:
         "clicks": int(seen["clicks"].sum()),
         "conversions": int(seen["conversions"].sum()),
         "ours": "",
-        "headline": [_headline(field)],
         "sentences": _sentences(field),
         "unfinished": [],
         "facts": {"logs": ", ".join(field.logs), "not at hand": ", ".join(facts["absent"]) or "none"},
@@ -202,27 +201,14 @@ def _content(field: Field) -> dict[str, Any]:
     }
 
 
-def _headline(field: Field) -> str:
+def _sentences(field: Field) -> list[Sentence]:
     if not field.fair:
-        return "No run is finished yet."
+        return [Sentence("fact", "No run is finished yet.")]
     first = field.fair[0]
     most = max(field.fair, key=lambda one: one.near_best)
-    return (
+    text = (
         f"{first.label} has the smallest worst regret: {_number(first.worst)}, on {first.worst_log}. {most.label} is "
         f"near the best on most logs: {most.near_best} of {len(field.logs)}."
     )
-
-
-def _sentences(field: Field) -> list[Sentence]:
-    made = []
-    for log, about in field.logs.items():
-        best = field.best_on(log)
-        near = [row["label"] for row in field.rows.values() if row["log"] == log and row["near_best"]]
-        near = [name for name in near if name != best["label"]]
-        others = f" Not significantly worse: {', '.join(near)}." if near else " It is clearly the best."
-        made.append(
-            Sentence("fact", f"{log} ({about}): {best['label']} has the lowest NLL, {best['nll']:.4f}.{others}")
-        )
-    if len(field.facts["seeds"]) == 1 and made:
-        made.append(Sentence("fact", "One seed: variation between seeds is not known; intervals are over days."))
-    return made
+    one_seed = ["One seed: variation between seeds is not known; intervals are over days."]
+    return [Sentence("fact", one) for one in [text, *one_seed * (len(field.facts["seeds"]) == 1)]]

@@ -15,8 +15,6 @@ from tracecvr.base.metrics import TITLES
 from tracecvr.bench import stats
 
 NAMES = TITLES
-
-
 ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
 
 
@@ -48,6 +46,11 @@ class Line:
     def mean(self, column: str) -> float | None:
         spread = self.spread(column)
         return None if spread is None else spread.mean
+
+    @property
+    def seconds(self) -> float:
+        """What a run takes, its warm-up included, also if another cell did that."""
+        return sum(self.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream"))
 
 
 class Outcome:
@@ -116,7 +119,7 @@ class Outcome:
     def beyond_logistic(self, line: Line) -> stats.Difference | None:
         """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""
         seeds = [one for seed in line.cells["seed"] if (one := self.intervals(line, seed)) is not None]
-        if not seeds or any("logistic_nll" not in one.columns for one in seeds):
+        if not seeds:
             return None
         start, clicks = seeds[0]["start"].to_numpy(), seeds[0]["clicks"].to_numpy().astype(float)
         ours = np.mean([numbers(one["nll"]) for one in seeds], axis=0)
@@ -140,7 +143,5 @@ def column_of(metric: str, pooled: bool) -> str:
 
 def losers(outcome: Outcome) -> list[Line]:
     """Rows whose NLL is worse than that of the constant."""
-    if "constant_nll" not in outcome.results.columns:
-        return []
     known = [(line, line.mean("nll"), line.mean("constant_nll")) for line in outcome.lines]
     return [line for line, ours, constant in known if ours is not None and constant is not None and ours > constant]

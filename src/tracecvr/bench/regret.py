@@ -137,15 +137,14 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
     if not fair:
         return pl.DataFrame(schema=SCHEMA)
     best = min(fair, key=lambda name: scores[name].mean)
+    logistic = course.reference(numbers(course.intervals["logistic_nll"]))
     rows = []
     for line in course.lines:
         ours = scores[line.name]
         figures: dict[str, Difference | None] = dict.fromkeys(FIGURES)
         figures["regret"] = regret = course.difference(ours, scores[best])
         figures["excess"] = None if course.truth is None else course.difference(ours, course.truth)
-        if "logistic_nll" in course.intervals.columns:
-            logistic = course.reference(numbers(course.intervals["logistic_nll"]))
-            figures["logistic"] = course.difference(ours, logistic)
+        figures["logistic"] = course.difference(ours, logistic)
         upper, known = line.facts["role"] == "upper", regret.low is not None
         rows.append(
             {
@@ -162,7 +161,7 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
                 "best": line.name == best,
                 "near_best": True if line.name == best else None if upper or not known else not regret.clear,
                 "over": regret.over,
-                "seconds": sum(line.mean(f"time_{part}_s") or 0.0 for part in ("warm_up", "shared_warm_up", "stream")),
+                "seconds": line.seconds,
             }
             | {f"{name}{end}": value for name, one in figures.items() for end, value in _ends(one).items()}
         )

@@ -16,7 +16,7 @@ from tracecvr.bench.suite import Cell
 
 POOLED = tuple(Metrics.__dataclass_fields__)
 BESIDE = tuple(f"{reference}_{name}" for reference in ("constant", "logistic") for name in POOLED)
-"""Pooled metrics of the references; null in results from before there were any."""
+"""Pooled metrics of the references."""
 _TIMES = ("prepare", "warm_up", "shared_warm_up", "stream")
 _TEXT = ("cell", "label", "variant", "role", "base", "method", "plugins", "settings")
 _COUNTS = ("seed", "clicks", "conversions", "events", "steps", "skipped_events", "clipped_weights")

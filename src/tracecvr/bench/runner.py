@@ -16,17 +16,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from tracecvr.base import config, registry
+from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import is_locked, locked, read_json, write_json
 from tracecvr.base.progress import Progress
 from tracecvr.bench import results, tuned
-from tracecvr.bench.suite import Cell, Row, Suite
+from tracecvr.bench.suite import Cell, Suite
 from tracecvr.bench.suite_rows import rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
-from tracecvr.data.table import ClickTable, Schema, read_manifest
-from tracecvr.plugins.rehearsal import events_per_idle_click
+from tracecvr.data.table import ClickTable, read_manifest
 from tracecvr.runs.run import Spec, run
 from tracecvr.runs.run_directory import refuse_other
 from tracecvr.runs.spec import dataset_of, plan_of, signature, spec_of
@@ -54,22 +53,19 @@ class State:
     """Where a bench is: what is shown while it runs."""
 
     cells: tuple[Cell, ...]
-    weight: dict[str, float]
-    """Expected cost of each cell, in units that only their ratios matter of."""
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     at: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     """Cells at work: stage, done, total."""
     started: float = field(default_factory=time.monotonic)
-    before: float = 0.0
-    """Weight that was done before this session."""
+    before: int = 0
+    """Cells that were done before this session."""
 
     def seconds_left(self) -> float | None:
-        """By how much weight was done since the start; None before anything was."""
-        total, now = sum(self.weight.values()), sum(self.weight[name] for name in (*self.done, *self.failed))
-        now += sum(self.weight[name] * _share(*where) for name, where in self.at.items())
-        gained = now - self.before
-        return (total - now) * (time.monotonic() - self.started) / gained if gained > 1e-3 * total else None
+        """As if all cells took equally long; None before the first has ended."""
+        ended = len(self.done) + len(self.failed)
+        now = time.monotonic() - self.started
+        return now * (len(self.cells) - ended) / (ended - self.before) if ended > self.before else None
 
     def end(self, name: str, failure: str | None) -> None:
         """A cell is at work no more: it is done unless there is a failure to tell."""
@@ -91,14 +87,13 @@ class Bench:
     cells: tuple[Cell, ...]
     data: str
     log: Path
-    schema: Schema
 
 
 class BenchEngine(Protocol):
     """Has cells run somewhere, and tells in `state` where they are, which are done and which failed."""
 
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
-        """Return when all cells that wait, the longest first, are done or failed; call `watch` every second or so."""
+        """Return when all cells that wait are done or failed; call `watch` every second or so."""
 
 
 @contextmanager
@@ -111,15 +106,9 @@ def hold_bench(request: Request, out: Path) -> Iterator[Bench]:
 
 def carry_out(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) -> State:
     """Have an engine run every cell that is not finished, then write `results.parquet` and `failed.json`."""
-    state = State(bench.cells, {cell.name: _weight(cell.row, bench.schema) for cell in bench.cells})
-    waiting = []
-    for cell in bench.cells:
-        if results.is_finished(bench.out / "cells" / cell.name):
-            state.done.append(cell.name)
-        else:
-            waiting.append(cell)
-    state.before = sum(state.weight[name] for name in state.done)
-    waiting.sort(key=lambda cell: -state.weight[cell.name])  # the longest first: no straggler at the end
+    done = [cell.name for cell in bench.cells if results.is_finished(bench.out / "cells" / cell.name)]
+    waiting = [cell for cell in bench.cells if cell.name not in done]
+    state = State(bench.cells, done, before=len(done))
     if waiting:
         engine(bench, waiting, state, watch)
     results.write(bench.out, bench.cells)
@@ -147,11 +136,10 @@ def _open(request: Request, out: Path) -> Bench:
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
     manifest, table = read_manifest(log), ClickTable.load(log)
-    schema = table.schema
     times = tuned.times(table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned)
     rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.settings)
     plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
-    tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, schema.split)
+    tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, table.schema.split)
     facts = {
         "fingerprint": manifest["fingerprint"],
         "data_options": manifest["options"],
@@ -161,10 +149,12 @@ def _open(request: Request, out: Path) -> Bench:
         refuse_other(facts, read_json(out / "bench.json"), str(out), "bench")
     else:
         source = signature(() if request.source is None else (request.source,))
-        write_json(out / "bench.json", asked | facts | {"source": source, "judged": tuned.find_judged(plans, table)})
+        log_facts = {"origin": manifest.get("origin"), "notes": list(table.schema.notes), "counts": table.counts}
+        judged = tuned.find_judged(plans, table)
+        write_json(out / "bench.json", asked | facts | {"source": source, "judged": judged, "log": log_facts})
     (out / "cells").mkdir(exist_ok=True)
     cells = tuple(Cell(row, seed) for row in rows for seed in request.seeds)
-    return Bench(out, cells, request.data, log, schema)
+    return Bench(out, cells, request.data, log)
 
 
 def _ask(request: Request) -> dict[str, Any]:
@@ -197,14 +187,6 @@ def _is_draft(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
-def _weight(row: Row, schema: Schema) -> float:
-    """What a cell costs, roughly: a part for warm-up and scoring, and one for each time that a click is shown."""
-    method = registry.get("method", row.method)()
-    method.schema = schema
-    shown = len(schema.horizons) if "rehearsal" in row.plugins else events_per_idle_click(method.schedule())
-    return 1.0 + shown * int(row.settings.get("passes", "1"))
-
-
 # A cell.
 
 
@@ -234,8 +216,3 @@ def _until_free(folder: Path, tell: Progress) -> None:
     while folder.exists() and is_locked(folder) and time.monotonic() < end:
         tell("wait", 0, 1)
         time.sleep(0.1)
-
-
-def _share(stage: str, done: int, total: int) -> float:
-    """How much of a cell is done, from the stage that it is in."""
-    return 0.1 + 0.9 * done / max(total, 1) if stage == "stream" else 0.0

@@ -166,11 +166,3 @@ def improvement(value: float, zero: float, one: float) -> float | None:
 def better(metric: str, a: float, b: float) -> bool:
     """Whether a is the better value of two."""
     return a < b if metric in LOWER_IS_BETTER else a > b
-
-
-def two_best(metric: str, means: Mapping[str, float]) -> tuple[str | None, str | None]:
-    """Who is best and who is second; nobody for metrics without a direction."""
-    if metric not in LOWER_IS_BETTER + HIGHER_IS_BETTER:
-        return None, None
-    order = sorted(means, key=lambda name: means[name], reverse=metric in HIGHER_IS_BETTER)
-    return (*order[:2], None, None)[0], (*order[:2], None, None)[1]

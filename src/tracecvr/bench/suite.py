@@ -2,17 +2,16 @@
 
 ```toml
 about = "one sentence"
-layout = "comparison"            # how table.md looks: comparison, pairs, changes, forecast or tune
+layout = "comparison"            # how table.md looks: comparison, changes, forecast or tune
 metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
 learning = "paper"               # how the stream is learnt: ours (the default) or paper; other settings win over it
 [set]                            # settings of every row that knows them; --set wins
 [data.synthetic]                 # options of a dataset unless --data-set is given
 [[row]]
 method = "trace"                 # one, several, or "all" that are found, those in `except` left out
-label = "w/o Gate"               # by default what the field calls it; {method} and keys of `grid` are filled in
+label = "w/o Gate"               # by default what the field calls the method, which {method} stands for
 plugins = ["completer"]
 set = {gate = false}             # this row's own settings: they win over all others
-grid = {lam = [0, 0.1]}          # one row for each combination
 role = "ours"                    # method, lower, zero, upper, ours; the role of the method's class by default
 base = "TRACE"                   # label of the row it is compared with
 
@@ -51,10 +50,10 @@ from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 
-LAYOUTS = ("comparison", "pairs", "changes", "forecast", "tune")
+LAYOUTS = ("comparison", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
-_ROW_KEYS = {"method", "except", "label", "plugins", "set", "grid", "role", "base", "variant"}
+_ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}
 
 
 @dataclass(frozen=True)
@@ -202,11 +201,7 @@ def seeds_of(given: str) -> tuple[int, ...]:
 def _check(path: Path, content: dict[str, Any]) -> Suite:
     known = {"about", "layout", "metrics", "learning", "set", "data", "row", "log", "short"}
     known |= {"trial", "first", "score"}
-    for key in content:
-        if key not in known:
-            raise UserError(
-                f"{path}: unknown key {key!r}{config.nearest(key, known)}; known: {', '.join(sorted(known))}"
-            )
+    config.refuse_unknown(content, sorted(known), str(path))
     layout = content.get("layout", "comparison")
     if layout not in LAYOUTS:
         raise UserError(f"{path}: layout is {layout!r}: choose one of {', '.join(LAYOUTS)}")
@@ -237,9 +232,7 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
 
 
 def _log(where: str, raw: Mapping[str, Any]) -> Log:
-    for key in raw:
-        if key not in _LOG_KEYS:
-            raise UserError(f"{where}: unknown key {key!r}{config.nearest(key, _LOG_KEYS)}")
+    config.refuse_unknown(raw, _LOG_KEYS, where)
     for key in ("name", "data"):
         if key not in raw:
             raise UserError(f"{where}: no {key}")
@@ -266,9 +259,7 @@ def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:
 
 
 def _check_row(where: str, row: dict[str, Any]) -> None:
-    for key in row:
-        if key not in _ROW_KEYS:
-            raise UserError(f"{where}: unknown key {key!r}{config.nearest(key, _ROW_KEYS)}")
+    config.refuse_unknown(row, sorted(_ROW_KEYS), where)
     if "method" not in row:
         raise UserError(f"{where}: no method")
     if row.get("role", "method") not in ROLES:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,22 +64,18 @@ def _add(suite: Suite, methods: Sequence[str]) -> list[Row]:
 
 
 def _expand(raw: Mapping[str, Any], methods: Sequence[str]) -> list[Row]:
-    """The rows that an entry of a suite stands for: methods by settings."""
-    rows = []
-    for method in _methods(raw, methods):
-        title = title_of(method)
-        for swept, variant in _sweep(raw.get("grid", {})):
-            row = Row(
-                label=_fill(raw.get("label", "{method}"), {"method": title} | swept),
-                method=method,
-                plugins=tuple(raw.get("plugins", ())),
-                settings=config.settings_of(raw.get("set", {})) | swept,
-                role=raw.get("role", role_of(method)),
-                variant=raw.get("variant", variant),
-                base=_fill(raw.get("base", ""), {"method": title}),
-            )
-            rows.append(row)
-    return rows
+    """The rows that an entry of a suite stands for, one for each of its methods."""
+    return [
+        Row(
+            label=raw.get("label", "{method}").replace("{method}", title_of(method)),
+            method=method,
+            plugins=tuple(raw.get("plugins", ())),
+            settings=config.settings_of(raw.get("set", {})),
+            role=raw.get("role", role_of(method)),
+            base=raw.get("base", "").replace("{method}", title_of(method)),
+        )
+        for method in _methods(raw, methods)
+    ]
 
 
 def title_of(method: str) -> str:
@@ -97,24 +92,6 @@ def role_of(method: str) -> str:
     return str(vars(registry.get("method", method)).get("role", Method.role))
 
 
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    """A text with `{key}` replaced by values. Keys may have dots; `{{` and `}}` stand for braces.
-
-    >>> _fill("{method} at {stream.learning_rate}", {"method": "TRACE", "stream.learning_rate": "0.001"})
-    'TRACE at 0.001'
-    """
-
-    def value(match: re.Match[str]) -> str:
-        if (key := match[1]) is None:
-            return match[0][0]
-        if key not in values:
-            known = ", ".join(f"{{{name}}}" for name in values)
-            raise UserError(f"{text!r}: {{{key}}} stands for nothing here; known: {known}")
-        return values[key]
-
-    return re.sub(r"\{\{|\}\}|\{([^{}]*)\}", value, text)
-
-
 def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
     named = raw["method"]
     if named == "all":
@@ -124,15 +101,6 @@ def _methods(raw: Mapping[str, Any], asked: Sequence[str]) -> list[str]:
         return list(names)
     given = {name: name for name in asked}  # the command line's own: it may name files, a suite may not
     return [given[name] for name in names if name in given]
-
-
-def _sweep(grid: Mapping[str, Any]) -> list[tuple[dict[str, str], str]]:
-    """Settings and the name of each combination; one without either if nothing is swept."""
-    combinations = []
-    for values in product(*grid.values()):
-        settings = {key: config.text_of(value) for key, value in zip(grid, values, strict=True)}
-        combinations.append((settings, ", ".join(f"{key}={value}" for key, value in settings.items())))
-    return combinations
 
 
 def _trials(suite: Suite, row: Row) -> list[Row]:

@@ -1,38 +1,48 @@
-"""The tables of a bench, for reading (`table.md`) and for a paper (`table.tex`)."""
+"""The tables of a bench (`table.md`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
-
-import polars as pl
 
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import write_text
-from tracecvr.bench import forecasts, paper, stats
-from tracecvr.bench import tune as tuning
+from tracecvr.bench import forecasts, stats, tune
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
-from tracecvr.bench.segments import tables as by_segment
 from tracecvr.bench.suite import LEARNING
-from tracecvr.bench.text_tables import Table, Text, difference_cell, mean_text
+from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
 from tracecvr.learn.stream_learning import StreamLearning
 
 
-def write(out: Path, segments: pl.DataFrame | None = None) -> None:
-    """Both tables from what a bench directory holds; with `segments`, also by segment."""
+def write(out: Path) -> None:
+    """`table.md` of what a bench directory holds."""
     outcome = Outcome(out)
-    tables = of_layout(outcome)
-    if segments is not None and len(segments):
-        tables += by_segment(outcome.results, segments)
-    head = [f"# {outcome.suite['name']}: {outcome.suite['about']}", "", _head(outcome)]
-    markdown = "\n\n".join(["\n".join(head), *(table.markdown() for table in tables)]) + "\n"
-    latex = "\n\n".join([f"% {_head(outcome)}", *(table.latex() for table in tables)]) + "\n"
-    write_text(out / "table.md", markdown)
-    write_text(out / "table.tex", latex)
+    head = f"# {outcome.suite['name']}: {outcome.suite['about']}\n\n{_head(outcome)}"
+    write_text(out / "table.md", "\n\n".join([head, *(table.markdown() for table in tables_of(outcome))]) + "\n")
+
+
+def tables_of(outcome: Outcome) -> list[Table]:
+    """The tables of a bench by its layout, references beside its methods, and what these were given by tuning."""
+    layout = outcome.suite["layout"]
+    if layout == "forecast":
+        made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
+    elif layout == "tune":
+        made = [tune.table(outcome)]
+    else:
+        made = [_figures(outcome, pooled=False), _figures(outcome, pooled=True)]
+        made += [_improvements(outcome)] if layout == "comparison" else []
+        made += [_differences(outcome, pooled=False)]
+    made += [*references(outcome), *tune.tabulate_given(outcome)]
+    return [table for table in made if table.rows]
+
+
+def summary(outcome: Outcome) -> list[Table]:
+    """The shortest answer: figures, and differences against the best other method."""
+    several = len(outcome.bench["seeds"]) > 1
+    tables = [_figures(outcome, pooled=True), _differences(outcome, pooled=several), *references(outcome)]
+    return [table for table in tables if table.rows]
 
 
 def _head(outcome: Outcome) -> str:
@@ -70,8 +80,8 @@ def _period(outcome: Outcome) -> str:
 
 
 def references(outcome: Outcome) -> list[Table]:
-    """What a constant and a logistic regression score on the same clicks; old results have none."""
-    if not outcome.lines or "constant_nll" not in outcome.results.columns:
+    """What a constant and a logistic regression score on the same clicks."""
+    if not outcome.lines:
         return []
     names = list(dict.fromkeys([*outcome.metrics, "nll", "ne", "pcoc"]))
     table = Table("References, pooled over the stream", ["reference", *(NAMES[m] + ARROWS.get(m, "") for m in names)])
@@ -79,7 +89,7 @@ def references(outcome: Outcome) -> list[Table]:
         if outcome.lines[0].mean(f"{prefix}_nll") is None:
             continue
         values = [outcome.lines[0].mean(f"{prefix}_{name}") for name in names]  # they are the same for all rows
-        table.rows.append([Text(title), *(Text("n/a" if v is None else f"{v:.4f}") for v in values)])
+        table.rows.append([Text(title), *map(figure_cell, values)])
     table.notes.append(
         "The warm-up part's rate; and a weight for each id, learnt from warm-up and then from final labels, d_max late."
     )
@@ -102,89 +112,27 @@ def beside_logistic(outcome: Outcome) -> Table:
     return table
 
 
-# Layouts.
-
-
-def comparison(outcome: Outcome) -> list[Table]:
-    """Figures, relative improvement, and differences against the best other method."""
-    tables = [_figures(outcome, pooled=False), _figures(outcome, pooled=True), _improvements(outcome)]
-    tables += [_differences(outcome, pooled=False)]
-    return [table for table in tables if table.rows]
-
-
-def summary(outcome: Outcome) -> list[Table]:
-    """The shortest answer: figures, and differences against the best other method."""
-    several = len(outcome.bench["seeds"]) > 1
-    tables = [_figures(outcome, pooled=True), _differences(outcome, pooled=several), *references(outcome)]
-    return [table for table in tables if table.rows]
-
-
-def changes(outcome: Outcome) -> list[Table]:
-    """Figures, and differences of each row against the row that it is a variant of."""
-    tables = [_figures(outcome, pooled=False), _figures(outcome, pooled=True), _differences(outcome, pooled=False)]
-    return [table for table in tables if table.rows]
-
-
-def pairs(outcome: Outcome) -> list[Table]:
-    """Each method with and without an addition, the relative change, and the mean of these."""
-    return [_pairs(outcome, pooled=False), _pairs(outcome, pooled=True), _differences(outcome, pooled=False)]
-
-
-def forecast(outcome: Outcome) -> list[Table]:
-    """Forecasts of every estimator at each age, beside the usual figures."""
-    return [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
-
-
-def tune(outcome: Outcome) -> list[Table]:
-    """The best trial of each method."""
-    return [tuning.table(outcome)]
-
-
-LAYOUTS: dict[str, Callable[[Outcome], list[Table]]] = {
-    "comparison": comparison,
-    "changes": changes,
-    "pairs": pairs,
-    "forecast": forecast,
-    "tune": tune,
-}
-
-
-def of_layout(outcome: Outcome) -> list[Table]:
-    """The tables of a bench, the references beside its methods, and what these were given if that was tuned."""
-    made = [*LAYOUTS[outcome.suite["layout"]](outcome), *references(outcome), *tuning.tabulate_given(outcome)]
-    return [table for table in made if table.rows]
-
-
 # Their parts.
 
 
 def _figures(outcome: Outcome, pooled: bool) -> Table:
-    theirs = {} if pooled else _paper_figures(outcome)
     headings = ["method", *(NAMES[m] + ARROWS.get(m, "") for m in outcome.metrics), "events/click", "steps/1000 clicks"]
-    headings += [f"paper's {NAMES[m]}" for m in paper.METRICS] if theirs else []
-    interval_notes = (
-        "pooled over the stream" if pooled else "means over intervals, weighted by clicks; calibration pooled"
-    )
-    table = Table(f"Metrics, {interval_notes}", headings)
-    best = {m: _two_best(outcome, m, column_of(m, pooled)) for m in outcome.metrics}
+    means = "pooled over the stream" if pooled else "means over intervals, weighted by clicks; calibration pooled"
+    table = Table(f"Metrics, {means}", headings)
+    best = {m: outcome.rank(m, column_of(m, pooled))[:2] if m in ARROWS else [] for m in outcome.metrics}
     for number, line in enumerate(outcome.lines):
         row = [Text(line.name)]
         for metric in outcome.metrics:
             spread = line.spread(column_of(metric, pooled))
-            first, second = (place == number for place in best[metric])
+            first, second = (line is one for one in (*best[metric], None, None)[:2])
             row.append(Text(mean_text(spread), bold=first, underline=second))
         row += [Text(f"{line.mean('events_per_click') or 0:.2f}")]
         row += [Text(f"{1000 * (line.mean('steps_per_click') or 0):.3g}")]
-        if theirs:
-            row += [Text(f"{theirs[number][m]:.4f}" if m in theirs[number] else "") for m in paper.METRICS]
         if line.facts["role"] == "upper" and (number == 0 or outcome.lines[number - 1].facts["role"] != "upper"):
             table.apart.add(number)
         table.rows.append(row)
     if any(line.facts["role"] == "upper" for line in outcome.lines):
         table.notes.append("Best in bold, second best underlined; upper bounds are not ranked.")
-    if theirs:
-        caveat = paper.CAVEATS.get(outcome.bench["data"], "")
-        table.notes.append(f"The paper's columns are its Table 1, not ours; {caveat}.")
     return table
 
 
@@ -249,63 +197,3 @@ def interval_notes(over: set[str]) -> list[str]:
             "corrected for the number of comparisons."
         )
     return notes
-
-
-def _pairs(outcome: Outcome, pooled: bool) -> Table:
-    metrics = [m for m in outcome.metrics if m in ARROWS]
-    interval_notes = "pooled" if pooled else "means over intervals, weighted by clicks; calibration pooled"
-    table = Table(f"With and without, {interval_notes}", ["method"])
-    theirs = {} if pooled else paper.TABLE2.get(outcome.bench["data"], {})
-    for metric in metrics:
-        table.headings += [NAMES[metric] + ARROWS[metric], "with", "change"]
-        table.headings += ["paper's"] if theirs and metric in paper.METRICS else []
-    relative: dict[str, list[float]] = {metric: [] for metric in metrics}
-    for line in outcome.lines:
-        base = outcome.base_of(line)
-        if base is None:
-            continue
-        row = [Text(base.name)]
-        for metric in metrics:
-            a, b = base.spread(column_of(metric, pooled)), line.spread(column_of(metric, pooled))
-            ratio = None if a is None or b is None or a.mean == 0 else b.mean / a.mean - 1
-            relative[metric] += [] if ratio is None else [ratio]
-            gain = a is not None and b is not None and stats.better(metric, b.mean, a.mean)
-            row += [
-                Text(mean_text(a)),
-                Text(mean_text(b), bold=gain),
-                Text("n/a" if ratio is None else f"{ratio:+.2%}"),
-            ]
-            if theirs and metric in paper.METRICS:
-                row.append(Text(_paper_change(outcome.bench["data"], line.facts["method"], metric)))
-        table.rows.append(row)
-    last = [Text("mean change")]
-    for metric in metrics:
-        mean = f"{fmean(relative[metric]):+.2%}" if relative[metric] else "n/a"
-        last += [Text(""), Text(""), Text(mean)] + ([Text("")] if theirs and metric in paper.METRICS else [])
-    table.rows.append(last)
-    table.apart.add(len(table.rows) - 1)
-    table.notes.append(
-        "Bold: better with it, by the mean alone; whether it is statistically significant is shown below."
-    )
-    return table
-
-
-def _paper_change(data: str, method: str, metric: str) -> str:
-    before, after = paper.table1(data, method).get(metric), paper.table2(data, method).get(metric)
-    return "" if before is None or after is None else f"{after / before - 1:+.1%}"
-
-
-def _paper_figures(outcome: Outcome) -> dict[int, dict[str, float]]:
-    """By line; empty if the log is none of the paper's. Only methods as the paper ran them have a figure of its."""
-    data = outcome.bench["data"]
-    if data not in paper.TABLE1:
-        return {}
-    plain = [not line.facts["plugins"] and not line.facts["variant"] for line in outcome.lines]
-    return {n: paper.table1(data, line.facts["method"]) if plain[n] else {} for n, line in enumerate(outcome.lines)}
-
-
-def _two_best(outcome: Outcome, metric: str, column: str) -> tuple[int | None, int | None]:
-    ranked = {str(n): line for n, line in enumerate(outcome.lines) if line.facts["role"] != "upper"}
-    means: Mapping[str, float] = {n: mean for n, line in ranked.items() if (mean := line.mean(column)) is not None}
-    first, second = stats.two_best(metric, means)
-    return None if first is None else int(first), None if second is None else int(second)

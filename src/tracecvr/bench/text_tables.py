@@ -1,19 +1,10 @@
-"""Tables as data, and how they are written in Markdown and LaTeX."""
+"""Tables as data, and how they are written in Markdown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from tracecvr.bench import stats
-
-_TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
-    "±": r"$\pm$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "|": r"$\mid$",
-    "~": r"\textasciitilde{}",
-    "\\": r"\textbackslash{}",
-}
 
 
 @dataclass(frozen=True)
@@ -31,12 +22,6 @@ class Text:
         if self.bold:
             return f"**{plain}**"
         return f"<u>{plain}</u>" if self.underline else plain
-
-    def latex(self) -> str:
-        plain = escape(self.whole)
-        if self.bold:
-            return rf"\textbf{{{plain}}}"
-        return rf"\underline{{{plain}}}" if self.underline else plain
 
     @property
     def whole(self) -> str:
@@ -61,27 +46,6 @@ class Table:
         lines += [line for note in self.notes for line in ("", note)]
         return "\n".join(lines)
 
-    def latex(self) -> str:
-        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{escape(self.title)}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.headings) - 1)}}}", r"\toprule"]
-        lines += [" & ".join(map(escape, self.headings)) + r" \\", r"\midrule"]
-        for number, row in enumerate(self.rows):
-            if number in self.apart and number:
-                lines.append(r"\midrule")
-            lines.append(" & ".join(place.latex() for place in row) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}"]
-        lines += [rf"\par\smallskip\footnotesize {escape(note)}" for note in self.notes]
-        return "\n".join([*lines, r"\end{table}"])
-
-
-def escape(text: str) -> str:
-    """Plain text for LaTeX.
-
-    >>> escape("es_dfm: 50 % ± 1")
-    'es\\\\_dfm: 50 \\\\% $\\\\pm$ 1'
-    """
-    return "".join(_TEX.get(letter, letter) for letter in text)
-
 
 def mean_text(spread: stats.Spread | None) -> str:
     """A mean with its deviation.
@@ -95,22 +59,20 @@ def mean_text(spread: stats.Spread | None) -> str:
 
 
 def difference_cell(difference: stats.Difference | None) -> Text:
-    """A difference with its interval and p-value, bold if the interval excludes zero."""
-    if difference is None:
-        return Text("n/a")
-    mean, _, detail = difference_text(difference).partition(" ")
-    return Text(mean, bold=difference.clear, detail=detail)
+    """A difference with its interval and p-value, bold if the interval excludes zero.
 
-
-def difference_text(difference: stats.Difference | None) -> str:
-    """A difference with its interval and p-value.
-
-    >>> difference_text(stats.Difference(0.0123, 0.01, 0.0146, 0.004, 3))
+    >>> difference_cell(stats.Difference(0.0123, 0.01, 0.0146, 0.004, 3)).whole
     '+0.0123 [+0.0100, +0.0146] p=0.004'
     """
     if difference is None:
-        return "n/a"
-    if difference.low is None or difference.high is None or difference.p is None:
-        return f"{difference.mean:+.4f}"
+        return Text("n/a")
+    mean = f"{difference.mean:+.4f}"
+    if difference.low is None or difference.p is None:
+        return Text(mean)
     p = "p<0.001" if difference.p < 0.001 else f"p={difference.p:.3f}"
-    return f"{difference.mean:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] {p}"
+    return Text(mean, bold=difference.clear, detail=f"[{difference.low:+.4f}, {difference.high:+.4f}] {p}")
+
+
+def figure_cell(value: float | None, digits: int = 4) -> Text:
+    """A number, or that there is none."""
+    return Text("n/a" if value is None else f"{value:.{digits}f}")

@@ -12,7 +12,7 @@ from tracecvr.bench import tuned
 from tracecvr.bench.outcome import NAMES, Line, Outcome
 from tracecvr.bench.stats import better
 from tracecvr.bench.suite_rows import title_of
-from tracecvr.bench.text_tables import Table, Text, mean_text
+from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.bench.tuned import Choice, Period, Tuned
 
 
@@ -71,73 +71,61 @@ def choices(outcome: Outcome) -> dict[str, Choice]:
 
 def table(outcome: Outcome) -> Table:
     """One row per method."""
-    metric, lines = outcome.suite["score"], best(outcome)
+    metric = outcome.suite["score"]
     title = f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {where(outcome)}"
-    headings = [f"{NAMES[metric]}, defaults", f"{NAMES[metric]}, tuned", "settings", "trials", "steps", "time"]
-    made = Table(title, ["method", *headings])
+    made = Table(title, _headings(metric))
     for method, choice in choices(outcome).items():
-        first = defaults(outcome, method)
-        figures = [mean_text(None if one is None else one.spread(metric)) for one in (first, lines[method])]
-        made.rows.append(
-            [
-                Text(lines[method].facts["label"]),
-                *map(Text, figures),
-                Text(list_settings(choice.settings)),
-                *map(Text, list_costs(choice)),
-            ]
-        )
-    made.notes.append(
+        made.rows.append(_row(title_of(method), _list_settings(choice.settings), choice))
+    made.notes = [
         "Every method has the same trials. Labels are final: some become known after the period. Steps and time are "
-        "those of all trials; a warm-up that cells share is charged to the one that did it."
-    )
-    made.notes.append(
-        "Use the settings with --tuned: on the same log, with fresh seeds, judged on clicks after the period."
-    )
-    return made
-
-
-def list_settings(settings: dict[str, str]) -> str:
-    """Settings in one line."""
-    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
-
-
-def list_costs(choice: Choice) -> list[str]:
-    """Trials, steps and time."""
-    return [
-        "n/a" if choice.trials is None else str(choice.trials),
-        "n/a" if choice.steps is None else f"{choice.steps:,}",
-        "n/a" if choice.seconds is None else duration(choice.seconds),
+        "those of all trials; a warm-up that cells share is charged to the one that did it.",
+        "Use the settings with --tuned: on the same log, with fresh seeds, judged on clicks after the period.",
     ]
+    return made
 
 
 def tabulate_given(outcome: Outcome) -> list[Table]:
     """Of a bench that was given a tuned.toml: what each method got by it, and what that had cost."""
-    content = outcome.bench.get("tuning")
-    if content is None:
+    if "tuning" not in outcome.bench:
         return []
-    source = Tuned.from_json(content)
+    source = Tuned.from_json(outcome.bench["tuning"])
     assert source.period is not None
-    metric = NAMES[source.period.score]
-    headings = ["method", "settings", "trials", f"{metric}, defaults", f"{metric}, tuned", "steps", "time"]
-    made = Table("What each method was given", headings)
+    made = Table("What each method was given", _headings(source.period.score))
     rows = {row["method"]: row for row in reversed(outcome.bench["rows"])}
     for method in reversed(rows):
         choice = source.methods.get(method)
-        trials, steps, seconds = list_costs(choice or Choice({}))
-        scores = [None, None] if choice is None else [choice.defaults, choice.best]
         settings = "defaults: not tuned" if choice is None else _say_given(choice, rows[method])
-        figures = ["n/a" if score is None else f"{score:.4f}" for score in scores]
-        texts = [title_of(method), settings, trials, *figures, steps, seconds]
-        made.rows.append([Text(text) for text in texts])
+        made.rows.append(_row(title_of(method), settings, choice or Choice({})))
     made.notes = _notes(outcome, source.period)
     return [made]
+
+
+def _headings(metric: str) -> list[str]:
+    name = NAMES[metric]
+    return ["method", "settings", "trials", f"{name}, defaults", f"{name}, tuned", "steps", "time"]
+
+
+def _row(method: str, settings: str, choice: Choice) -> list[Text]:
+    steps, seconds = choice.steps, choice.seconds
+    return [
+        Text(method),
+        Text(settings),
+        figure_cell(choice.trials, 0),
+        *map(figure_cell, (choice.defaults, choice.best)),
+        Text("n/a" if steps is None else f"{steps:,}"),
+        Text("n/a" if seconds is None else duration(seconds)),
+    ]
+
+
+def _list_settings(settings: dict[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
 
 
 def _say_given(choice: Choice, row: dict[str, Any]) -> str:
     """The settings chosen, and where a row's own or the user's won over them."""
     other = {key: row["settings"].get(key, "unknown") for key in choice.settings}
     changed = {key: value for key, value in other.items() if value != choice.settings[key]}
-    return list_settings(choice.settings) + (f" (but here {list_settings(changed)})" if changed else "")
+    return _list_settings(choice.settings) + (f" (but here {_list_settings(changed)})" if changed else "")
 
 
 def _notes(outcome: Outcome, period: Period) -> list[str]:

@@ -169,7 +169,7 @@ def refuse(tuned: Tuned, fingerprint: str, seeds: Sequence[int], plans: Sequence
     if used := sorted(set(seeds) & set(period.seeds)):
         raise UserError(
             f"--tuned: its settings were chosen with seed {', '.join(map(str, used))}: judge them with fresh seeds, "
-            f"for example --seeds {_fresh(period.seeds)}-{_fresh(period.seeds) + 2}"
+            f"for example --seeds {fresh_seed(tuned)}-{fresh_seed(tuned) + 2}"
         )
     for plan in plans:
         given = split if plan.split is None else plan.split
@@ -183,22 +183,13 @@ def refuse(tuned: Tuned, fingerprint: str, seeds: Sequence[int], plans: Sequence
 
 def fresh_seed(tuned: Tuned) -> int:
     """The first seed that was not tuned with from there on."""
-    return 0 if tuned.period is None else _fresh(tuned.period.seeds)
-
-
-def _fresh(seeds: Sequence[int]) -> int:
-    return max(seeds) + 1
+    return 0 if tuned.period is None else max(tuned.period.seeds) + 1
 
 
 def find_judged(plans: Sequence[Plan], table: ClickTable) -> dict[str, int] | None:
     """From when to when clicks are judged; None where rows differ or a plan cannot be carried out."""
     try:
-        resolved = {(plan.judge_from, plan.until) for plan in (plan.resolve(table) for plan in map(_keep_times, plans))}
+        resolved = {(full.judge_from, full.until) for full in (plan.resolve(table) for plan in plans)}
     except UserError:
         return None
     return dict(zip(("from", "until"), resolved.pop(), strict=True)) if len(resolved) == 1 else None
-
-
-def _keep_times(plan: Plan) -> Plan:
-    """Without what has nothing to do with times, so that few plans are resolved."""
-    return replace(plan, publish_lag=0)

@@ -209,7 +209,7 @@ def bench(
     ] = None,
     logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
     short: Annotated[bool, typer.Option("--short", help="The short form of the suite gauntlet.")] = False,
-    by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Metrics by segment, too.")] = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Of the suite forecast: segments.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[
         str, typer.Option("--engine", help="local, or ray (an extra): cells as tasks of a cluster.")
@@ -244,12 +244,11 @@ def bench(
         tuned=given,
     )
     if loaded.logs:
-        ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short, by)
-        tables.gauntlet(out, ran)
-        failed = ran.failed
+        ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
+        failed, absent = ran.failed, ran.absent
     else:
-        failed = carry_out(request, out, chosen, by).failed
-        tables.bench(out, failed)
+        failed, absent = carry_out(request, out, chosen, by).failed, ()
+    tables.bench(out, failed, absent)
     if failed:
         raise typer.Exit(1)
 

@@ -72,13 +72,12 @@ def _write(frame: pl.DataFrame, out: Path) -> None:
 
 
 def _print(frame: pl.DataFrame, level: float) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from tracecvr.cli.tables import console
 
-    table = Table(box=None)
-    for name in ("day", "segment", "clicks", "so far", "expected", f"{level:.0%} interval", "rate"):
-        table.add_column(name, justify="left" if name in ("day", "segment") else "right")
+    figures = ("clicks", "so far", "expected", f"{level:.0%} interval", "rate")
+    table = Table("day", "segment", *(Column(name, justify="right") for name in figures), box=None)
     for row in frame.head(_SHOWN).iter_rows(named=True):
         day = row["day"]
         table.add_row(

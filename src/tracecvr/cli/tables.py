@@ -18,7 +18,6 @@ from tracecvr.base.durations import duration, exact_duration
 
 if TYPE_CHECKING:
     from tracecvr.api.replays import Result
-    from tracecvr.bench.gauntlet import Ran
     from tracecvr.checks import CheckOutcome
     from tracecvr.data.inspection.inspect_log import Inspection
 
@@ -47,29 +46,18 @@ def result(outcome: Result) -> None:
         out.print(note, markup=False, soft_wrap=True)
 
 
-def bench(folder: Path, failed: Mapping[str, str]) -> None:
-    """The tables of a bench, what failed, and where the rest is."""
+def bench(folder: Path, failed: Mapping[str, str], absent: Sequence[str] = ()) -> None:
+    """The tables of a bench or a gauntlet, what failed, which logs are absent, and where the rest is."""
     out = Console(highlight=False, soft_wrap=True)
     out.print((folder / "table.md").read_text(encoding="utf-8"), markup=False)
     for name, message in failed.items():
         out.print(f"failed: {name}: {message}", markup=False)
     if failed:
         out.print("the same command again tries the failed cells once more", markup=False)
-    out.print(
-        f"results: {folder / 'results.parquet'}  tables: {folder / 'table.md'}, {folder / 'table.tex'}", markup=False
-    )
-    out.print(f"report: {folder / 'report.html'}", markup=False)
-
-
-def gauntlet(folder: Path, ran: Ran) -> None:
-    """The tables of a gauntlet, what failed, which logs are absent, and where the rest is."""
-    out = Console(highlight=False, soft_wrap=True)
-    out.print((folder / "table.md").read_text(encoding="utf-8"), markup=False)
-    for name, message in ran.failed.items():
-        out.print(f"failed: {name}: {message}", markup=False)
-    if ran.absent:
-        out.print(f"not at hand, left out: {', '.join(ran.absent)} (set TRACECVR_DATA to their folder)", markup=False)
-    out.print(f"results: {folder / 'gauntlet.parquet'}  report: {folder / 'report.html'}", markup=False)
+    if absent:
+        out.print(f"not at hand, left out: {', '.join(absent)} (set TRACECVR_DATA to their folder)", markup=False)
+    results = next(path for path in (folder / "gauntlet.parquet", folder / "results.parquet") if path.exists())
+    out.print(f"results: {results}  tables: {folder / 'table.md'}  report: {folder / 'report.html'}", markup=False)
 
 
 def show_inspection(inspection: Inspection) -> None:

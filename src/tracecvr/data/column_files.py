@@ -45,9 +45,11 @@ class ColumnFiles:
         """The whole columns; nothing is appended any more."""
         return {name: file.finish() for name, file in self.files.items()}
 
-    def contents(self, name: str) -> Iterator[Any]:
+    def contents(self, name: str) -> Iterator[bytes]:
         """The bytes of a finished column, in blocks."""
-        return self.files[name].contents()
+        file = self.files[name]
+        file.file.seek(file.start)
+        return _blocks(file.file)
 
 
 class _NpyFile:
@@ -71,10 +73,6 @@ class _NpyFile:
             values = np.frombuffer(self.file.getbuffer(), self.dtype, offset=self.start)
             return values.reshape(self.rows, *self.width)
         return np.memmap(self.file, self.dtype, "r", self.start, (self.rows, *self.width))
-
-    def contents(self) -> Iterator[bytes]:
-        self.file.seek(self.start)
-        return _blocks(self.file)
 
     def _write_header(self) -> int:
         """The .npy header. It leaves room for any number of rows, and so has the same size when they are known."""

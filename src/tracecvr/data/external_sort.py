@@ -22,11 +22,14 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import not_written
 from tracecvr.base.progress import Progress, no_progress
 
-_BATCH = 1 << 16
-"""Rows written to a file at a time, and so the least that is read back."""
+_SLICE = 1 << 18
+"""Rows of a slice of sorted clicks, more or less."""
 
-_BATCHES = 4
-"""Batches to a slice of sorted clicks, more or less."""
+_EVERY = 16
+"""Of so many clicks, the time of one tells where to cut a log into parts of equal size."""
+
+_COPIES = 2
+"""How often the clicks of a part are held while they are sorted."""
 
 _MOST_PARTS = 256
 """Files that may be open at once, which systems limit; a log that needs more has larger parts."""
@@ -84,20 +87,8 @@ def partition(frames: Iterable[pl.DataFrame], key: str, size: int, scratch: Scra
     parts = min(-(-size // scratch.budget), _MOST_PARTS)
     if parts <= 1:
         yield pl.concat(frames)
-        return
-    files = [_Batches(scratch) for _ in range(parts)]
-    for frame in frames:
-        numbered = frame.with_columns((pl.col(key).hash() % parts).alias("part"))
-        for (part,), rows in numbered.partition_by("part", as_dict=True, include_key=False).items():
-            files[part].append(rows)
-    done, total = 0, sum(file.rows for file in files)
-    for file in files:
-        scratch.progress("group", done, total)
-        if file.rows:
-            yield pl.concat(file)
-        done += file.rows
-        file.close()
-    scratch.progress("group", total, total)
+    else:
+        yield from _split(frames, pl.col(key).hash() % parts, parts, scratch, "group")
 
 
 class ClickSorter:
@@ -108,47 +99,67 @@ class ClickSorter:
         self.scratch = scratch
         self.rows = 0
         self.pending: list[pl.DataFrame] = []
-        self.pending_bytes = 0
-        self.runs: list[_Batches] = []
-        self.ends: list[int] = []
+        self.pending_bytes = self.written_bytes = 0
+        self.written: _Batches | None = None
+        self.some_times: list[pl.Series] = []
 
     def add(self, clicks: pl.DataFrame) -> None:
         self.pending.append(clicks)
         self.pending_bytes += int(clicks.estimated_size())
         self.rows += len(clicks)
         if self.pending_bytes > self.scratch.budget:
-            self._write_run()
+            self._write()
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """All clicks, once."""
-        runs: list[Iterable[pl.DataFrame]] = []
-        if self.runs:
-            self._write_run()
-            runs += self.runs
-        elif self.pending:
-            runs.append(self._sort_batches())
-        cuts = [end + 1 for end in sorted(self.ends)[_BATCHES - 1 :: _BATCHES]]
-        yield from _merge(runs, list(dict.fromkeys(cuts)))
+        for part in self._parts():
+            ordered = part.sort("click_ts", "click_id")
+            start = 0
+            while start < len(ordered):
+                end = min(start + _SLICE, len(ordered))
+                end = ordered["click_ts"].search_sorted(ordered["click_ts"][end - 1], side="right")
+                yield ordered.slice(start, end - start)
+                start = end
 
-    def _write_run(self) -> None:
-        if self.pending:
-            run = _Batches(self.scratch)
-            for batch in self._sort_batches():
-                run.append(batch)
-            self.runs.append(run)
+    def _parts(self) -> Iterator[pl.DataFrame]:
+        """Clicks of one time after the other, not sorted; each part fits in memory."""
+        if self.written is None:
+            yield from [pl.concat(self.pending)] if self.pending else []
+            return
+        self._write()
+        parts = min(-(-_COPIES * self.written_bytes // self.scratch.budget), _MOST_PARTS)
+        times = pl.concat(self.some_times).sort()
+        cuts = times.gather([number * len(times) // parts for number in range(1, parts)])
+        which = pl.lit(cuts).search_sorted(pl.col("click_ts"), side="right")
+        yield from _split(self.written, which, parts, self.scratch, "sort")
 
-    def _sort_batches(self) -> list[pl.DataFrame]:
-        """What is pending, in order."""
-        order = pl.concat(self.pending).select(pl.arg_sort_by("click_ts", "click_id")).to_series()
-        frames = [frame.get_columns() for frame in self.pending]
+    def _write(self) -> None:
+        """Move what is pending to a file."""
+        self.written = self.written or _Batches(self.scratch)
+        for clicks in self.pending:
+            self.written.append(clicks)
+            self.some_times.append(clicks["click_ts"].gather_every(_EVERY))
+        self.written_bytes += self.pending_bytes
         self.pending, self.pending_bytes = [], 0
-        # One column after the other, each forgotten once it is sorted, so that they are not all held twice.
-        columns = [
-            pl.concat([columns.pop(0) for columns in frames], rechunk=True).gather(order) for _ in range(len(frames[0]))
-        ]
-        batches = list(pl.DataFrame(columns).iter_slices(_BATCH))
-        self.ends += [int(batch["click_ts"][-1]) for batch in batches]
-        return batches
+
+
+def _split(
+    frames: Iterable[pl.DataFrame], part: pl.Expr, parts: int, scratch: Scratch, stage: str
+) -> Iterator[pl.DataFrame]:
+    """Rows by the number of their part, one part at a time, each in the order in which its rows came."""
+    files = [_Batches(scratch) for _ in range(parts)]
+    for frame in frames:
+        numbered = frame.with_columns(part.alias("part"))
+        for (number,), rows in numbered.partition_by("part", as_dict=True, include_key=False).items():
+            files[number].append(rows)
+    done, total = 0, sum(file.rows for file in files)
+    for file in files:
+        scratch.progress(stage, done, total)
+        if file.rows:
+            yield pl.concat(file)
+        done += file.rows
+        file.close()
+    scratch.progress(stage, total, total)
 
 
 class _Batches:
@@ -176,33 +187,3 @@ class _Batches:
     def close(self) -> None:
         """Give the space back."""
         self.file.close()
-
-
-def _merge(runs: Iterable[Iterable[pl.DataFrame]], cuts: list[int]) -> Iterator[pl.DataFrame]:
-    """Sorted runs of batches as sorted slices, of which each ends before the next cut of the time."""
-    batches = [iter(run) for run in runs]
-    rest = [next(run, None) for run in batches]
-    for cut in [*cuts, None]:
-        parts: list[list[pl.DataFrame]] = []
-        for i, run in enumerate(batches):
-            ready, rest[i] = _before(cut, rest[i], run)
-            if ready:
-                parts.append(ready)
-        if parts:
-            rows = pl.concat([rows for ready in parts for rows in ready], rechunk=True)
-            yield rows if len(parts) == 1 else rows.sort("click_ts", "click_id")
-
-
-def _before(
-    cut: int | None, batch: pl.DataFrame | None, run: Iterator[pl.DataFrame]
-) -> tuple[list[pl.DataFrame], pl.DataFrame | None]:
-    """The rows of a run before a cut, and the rest of the batch that it went through."""
-    ready = []
-    while batch is not None:
-        rows = len(batch) if cut is None else int(batch["click_ts"].search_sorted(cut))
-        if rows:
-            ready.append(batch.head(rows))
-        if rows < len(batch):
-            return ready, batch.slice(rows)
-        batch = next(run, None)
-    return ready, None

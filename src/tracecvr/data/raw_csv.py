@@ -1,26 +1,28 @@
-"""Raw text logs: read typed and fast, block by block, when they are sound; when they are not, the first wrong line is
-looked up.
+"""Raw text logs: read typed and fast, in batches, when they are sound; else the first wrong line is looked up.
 
 Nothing is quoted in these logs, so row i of the frame is line i of the file, and every message can name its line.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing
 from tracecvr.data.external_sort import Scratch
 
-_BLOCK = 1 << 24
-"""Bytes of text parsed at a time: below, each costs more; above, memory grows and nothing is won."""
+_BATCH = 1 << 17
+"""Rows parsed at a time."""
 
-_BOM = b"\xef\xbb\xbf"
+_BLOCK = 1 << 24
+"""Bytes counted at a time."""
+
 ARCHIVES = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}
 """Kinds of archives by their first two bytes."""
 
@@ -63,6 +65,21 @@ class Field:
             bad |= (~value.is_finite()).fill_null(False)
         return bad
 
+    def takes(self, cell: str) -> bool:
+        """Whether a cell, as it is written, belongs here."""
+        if not cell or self.dtype == pl.String:
+            return bool(cell) or self.optional
+        if isinstance(self.dtype, pl.Enum):
+            return cell in self.dtype.categories
+        if not re.fullmatch(r"[+-]?\d+" if self.dtype.is_integer() else r"[-+.\deE]+", cell):
+            return False
+        try:
+            value = float(cell) if self.dtype.is_float() else int(cell)
+        except ValueError:
+            return False
+        low, high = -(2**63) if self.low is None else self.low, 2**63 - 1 if self.high is None else self.high
+        return isfinite(value) and (self.dtype.is_float() or low <= value <= high)
+
 
 def read_csv(path: Path, fields: Sequence[Field], separator: str = ",", header: bool = False) -> pl.DataFrame:
     """The fields of a text file as typed columns; with a header they are found by name and others are left out."""
@@ -74,23 +91,35 @@ def read_blocks(
 ) -> Iterator[pl.DataFrame]:
     """The same in blocks of rows, in the order of the file: for logs bigger than memory."""
     refuse_archive(path, head(path))
-    text = _Text(path, tuple(fields), separator, 1)
-    if header:
-        text = _Text(path, _by_header(path, fields, separator), separator, 2)
-    size, done, rows = path.stat().st_size, 0, 0
-    for number, block in text.blocks():
-        frame = text.parse(number, block).select(f.name for f in fields)
-        check_rows(path, frame, fields, "line", number)
-        done, rows = done + len(block), rows + len(frame)
-        # As many rows as lines of this length would make; the mark of the byte order and the header do not matter.
-        total = max(rows, rows * size // done)
-        if rows == len(frame):
-            scratch.expect(total)
-        scratch.progress("read", rows, total)
-        yield frame
-    if not rows:
-        yield pl.DataFrame(schema={f.name: f.dtype for f in fields})
-    scratch.progress("read", rows, rows)
+    columns, first = (_by_header(path, fields, separator), 2) if header else (tuple(fields), 1)
+    lines, separators = _count(path, separator)
+    total, rows = lines + 1 - first, 0
+    if separators != lines * (len(columns) - 1):  # polars fills short lines with nulls and says nothing
+        _refuse_first_fault(path, columns, separator, first)
+    scratch.expect(total)
+    # No columns are left out before parsing: polars would then not notice lines that are too long.
+    schema = {column.name: column.dtype for column in columns}
+    scan = pl.scan_csv(path, has_header=header, schema=schema, separator=separator, quote_char=None, glob=False)
+    yield pl.DataFrame(schema=schema).select(f.name for f in fields)  # so that there is one
+    try:
+        for frame in scan.collect_batches(chunk_size=_BATCH, maintain_order=True):
+            check_rows(path, frame, columns, "line", first + rows)
+            rows += len(frame)
+            scratch.progress("read", rows, total)
+            yield frame.select(f.name for f in fields)
+    except pl.exceptions.PolarsError as error:
+        _refuse_first_fault(path, columns, separator, first)
+        raise UserError(f"{path}: {str(error).partition(chr(10))[0]}; correct the file") from None
+
+
+def _count(path: Path, separator: str) -> tuple[int, int]:
+    """Lines and separators of a file."""
+    lines, separators, block = 0, 0, b"\n"
+    with path.open("rb") as stream:
+        while more := stream.read(_BLOCK):
+            block = more
+            lines, separators = lines + block.count(b"\n"), separators + block.count(separator.encode())
+    return lines + (not block.endswith(b"\n")), separators
 
 
 def number_rows(frames: Iterable[pl.DataFrame], name: str = "click_id") -> Iterator[pl.DataFrame]:
@@ -156,85 +185,23 @@ def _by_header(path: Path, fields: Sequence[Field], separator: str) -> tuple[Fie
     return tuple(wanted.get(name) or Field(name, pl.String, optional=True) for name in names)
 
 
-@dataclass(frozen=True)
-class _Text:
-    """A text file with the columns it should have; rows begin on line `first`."""
-
-    path: Path
-    columns: tuple[Field, ...]
-    separator: str
-    first: int
-
-    def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Blocks of whole lines, each with the number of its first line."""
-        number = self.first
-        with self.path.open("rb") as stream:
-            if number == 1 and stream.read(3) != _BOM:
-                stream.seek(0)
-            for _ in range(1, number):
-                stream.readline()
-            while block := stream.read(_BLOCK):
-                block += stream.readline()
-                yield number, block
-                number += block.count(b"\n")
-
-    def is_ragged(self, block: bytes) -> bool:
-        """Whether separators and lines do not add up: polars fills short lines with nulls and says nothing.
-
-        A line too long can hide a line too short here, but a line too long makes polars fail.
-        """
-        codes = np.frombuffer(block, np.uint8)
-        separators = np.count_nonzero(codes == ord(self.separator))
-        lines = np.count_nonzero(codes == ord("\n")) + (not block.endswith(b"\n"))
-        return bool(separators != lines * (len(self.columns) - 1))
-
-    def parse(self, number: int, block: bytes) -> pl.DataFrame:
-        """A block as a frame of all its columns; if it has a fault, the first line that has one is named."""
-        reason = "lines differ in length"
-        if not self.is_ragged(block):
-            # No columns are left out before parsing: polars would then not notice lines that are too long.
-            schema = {c.name: c.dtype for c in self.columns}
+def _refuse_first_fault(path: Path, columns: Sequence[Field], separator: str, first: int) -> None:
+    """Name the first line that is not text, has another number of cells or a wrong value in one."""
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if number < first:
+                continue
             try:
-                return pl.read_csv(block, has_header=False, schema=schema, separator=self.separator, quote_char=None)
-            except pl.exceptions.PolarsError as error:
-                reason = str(error).partition("\n")[0]
-        self._refuse_first_fault(number, block)
-        raise UserError(f"{self.path}: line {number} or soon after: {reason}; correct the file")
-
-    def _refuse_first_fault(self, number: int, block: bytes) -> None:
-        """Name the first line of a block that is not text, has another number of cells or a wrong value in one."""
-        rows: list[list[str]] = []
-        for i, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=number):
-            if fault_of_line := self._line_fault(line.removesuffix(b"\r"), rows):
-                self._refuse_wrong_cell(number, rows)
-                raise UserError(f"{self.path}: line {i}: {fault_of_line}")
-        self._refuse_wrong_cell(number, rows)
-
-    def _line_fault(self, line: bytes, rows: list[list[str]]) -> str | None:
-        """Why a line cannot be cut into cells; its cells are added to the rows if it can."""
-        try:
-            cells = line.decode().split(self.separator) if line else []
-        except UnicodeDecodeError as error:
-            return f"not UTF-8 text ({error.reason}); convert the file"
-        if len(cells) == len(self.columns):
-            rows.append(cells)
-            return None
-        end = ", or fetch the file again if it ends here" if len(cells) < len(self.columns) else ""
-        return (
-            f"expected {len(self.columns)} columns separated by {_SEPARATORS[self.separator]}, found {len(cells)}; "
-            f"correct or remove the line{end}"
-        )
-
-    def _refuse_wrong_cell(self, number: int, rows: list[list[str]]) -> None:
-        """Refuse the first row with a cell that its column does not take, as polars reads it."""
-        text = pl.DataFrame(rows, {c.name: pl.String for c in self.columns}, orient="row")
-        wrong = [(self._first_wrong(text[c.name], c), place) for place, c in enumerate(self.columns)]
-        if first := min(((row, place) for row, place in wrong if row is not None), default=None):
-            row, place = first
-            raise fault(self.path, f"line {number + row}", self.columns[place], rows[row][place])
-
-    def _first_wrong(self, cells: pl.Series, field: Field) -> int | None:
-        given = cells.set(cells == "", None)
-        read = given.cast(field.dtype, strict=False)
-        wrong = read.to_frame().select(field.bad()).to_series() | (read.is_null() & given.is_not_null())
-        return wrong.arg_max() if wrong.any() else None
+                text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}: line {number}: not UTF-8 text ({error.reason}); convert the file") from None
+            cells = text.split(separator) if text else []
+            if len(cells) != len(columns):
+                end = ", or fetch the file again if it ends here" if len(cells) < len(columns) else ""
+                raise UserError(
+                    f"{path}: line {number}: expected {len(columns)} columns separated by {_SEPARATORS[separator]}, "
+                    f"found {len(cells)}; correct or remove the line{end}"
+                )
+            for cell, column in zip(cells, columns, strict=True):
+                if not column.takes(cell):
+                    raise fault(path, f"line {number}", column, cell)

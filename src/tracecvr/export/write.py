@@ -15,12 +15,12 @@ from tracecvr.base.config import chosen
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
 from tracecvr.data.bin_edges import edges
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Growing, Hashed, Vocabulary
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Vocabulary
 from tracecvr.data.table import NEVER, atomic_directory
 from tracecvr.export import scorer
 from tracecvr.export.formats import FORMATS, Format, quiet, trace
-from tracecvr.export.model import Model
 from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs
+from tracecvr.learn.engine import Engine
 
 TOLERANCE = 1e-4
 """How far log-odds of an export may be from torch's."""
@@ -46,24 +46,23 @@ elapsed is seconds since the click, an age the delay in seconds of each of the a
 """
 
 
-def export(model: Model, name: str, out: Path) -> dict[str, Any]:
-    """Write a model in a format and return its manifest."""
+def export(engine: Engine, encoder: Encoder, source: dict[str, Any], name: str, out: Path) -> dict[str, Any]:
+    """Write a model in a format and return its manifest; `source` says what it was taken from."""
     kind = FORMATS[chosen(name, tuple(FORMATS), "--format")]
     kind.check()
     with atomic_directory(out) as folder:
-        models = {q.name: _write(q, model, kind, folder / f"{q.name}.{name}") for q in model_outputs(model.engine)}
-        features = [describe_column(column) | _rows(model, column, folder) for column in model.encoder.columns]
+        models = {q.name: _write(q, engine, kind, folder / f"{q.name}.{name}") for q in model_outputs(engine)}
+        features = [describe_column(column) | _rows(engine, encoder, column, folder) for column in encoder.columns]
         write_text(folder / "scorer.py", _scorer(kind))
-        write_text(folder / "README.txt", _readme(model, name, "posterior" in models))
+        write_text(folder / "README.txt", _readme(engine, encoder, name, "posterior" in models))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        manifest = _manifest(model, kind, name, features) | {"models": models, "files": files}
+        manifest = _manifest(engine, source, kind, name, features) | {"models": models, "files": files}
         write_json(folder / "manifest.json", manifest)
         return manifest
 
 
-def _write(question: ModelOutput, model: Model, kind: Format, path: Path) -> dict[str, Any]:
+def _write(question: ModelOutput, engine: Engine, kind: Format, path: Path) -> dict[str, Any]:
     """Write what answers a question, and hold its answers against the engine's."""
-    engine = model.engine
     given = [as_exported(engine, batch) for batch in question.batches]
     expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
     try:
@@ -75,7 +74,7 @@ def _write(question: ModelOutput, model: Model, kind: Format, path: Path) -> dic
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
-        raise _untraceable(model, question.name, error) from error
+        raise _untraceable(engine, question.name, error) from error
     finally:
         engine.forget()
     difference = max(float(np.abs(f - e).max()) for f, e in zip(answers, expected, strict=True))
@@ -87,8 +86,8 @@ def _write(question: ModelOutput, model: Model, kind: Format, path: Path) -> dic
     return {"file": path.name, "inputs": list(question.inputs), "output": "log_odds", "max_difference": difference}
 
 
-def _untraceable(model: Model, what: str, error: Exception) -> UserError:
-    method = model.engine.method
+def _untraceable(engine: Engine, what: str, error: Exception) -> UserError:
+    method = engine.method
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return UserError(
         f"the {what} of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
@@ -113,23 +112,25 @@ def _scorer(kind: Format) -> str:
     return getsource(scorer).replace(getsource(scorer.load), getsource(kind.load))
 
 
-def _rows(model: Model, column: Column, folder: Path) -> dict[str, Any]:
+def _rows(engine: Engine, encoder: Encoder, column: Column, folder: Path) -> dict[str, Any]:
     """Write which values of a growing column have which rows: what a value is known by, and its row."""
     if not isinstance(column, Growing) or column.high:
         return {}
-    file = f"rows_{[c.raw for c in model.encoder.columns].index(column.raw)}.npy"
-    known = model.engine.growing.maps[column.feature.table]
+    file = f"rows_{[c.raw for c in encoder.columns].index(column.raw)}.npy"
+    known = engine.growing.maps[column.feature.table]
     own = known.row > 0
     np.save(folder / file, np.stack([known.key[own].numpy(), known.row[own].numpy()]))
     return {"rows": file}
 
 
-def _manifest(model: Model, kind: Format, name: str, features: list[dict[str, Any]]) -> dict[str, Any]:
-    engine, schema = model.engine, model.engine.schema
+def _manifest(
+    engine: Engine, source: dict[str, Any], kind: Format, name: str, features: list[dict[str, Any]]
+) -> dict[str, Any]:
+    schema = engine.schema
     return {
         "format": 1,
         "kind": name,
-        "model": model.source | {"state_sha256": engine.fingerprint()},
+        "model": source | {"state_sha256": engine.fingerprint()},
         "method": engine.method.name,
         "options": engine.resolve_options(),
         "dataset": schema.dataset,
@@ -145,14 +146,13 @@ def _manifest(model: Model, kind: Format, name: str, features: list[dict[str, An
     }
 
 
-def _readme(model: Model, name: str, posterior: bool) -> str:
-    engine = model.engine
-    hashing = " and xxhash" if any(isinstance(column, Hashed) for column in model.encoder.columns) else ""
+def _readme(engine: Engine, encoder: Encoder, name: str, posterior: bool) -> str:
+    hashing = " and xxhash" if any(isinstance(column, Hashed) for column in encoder.columns) else ""
     return _README.format(
         method=engine.method.name,
         dataset=engine.schema.dataset,
         version=version("tracecvr"),
         needs=("torch" if name == "pt2" else "onnxruntime") + hashing,
-        features=", ".join(dict.fromkeys(column.raw for column in model.encoder.columns)),
+        features=", ".join(dict.fromkeys(column.raw for column in encoder.columns)),
         posterior=_POSTERIOR.format(actions=", ".join(engine.schema.actions)) if posterior else "",
     )

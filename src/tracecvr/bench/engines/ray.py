@@ -21,7 +21,7 @@ from tracecvr.base.files import is_locked, sha256
 from tracecvr.base.progress import ThrottledProgress
 from tracecvr.bench.engines.cell_progress import CellProgress
 from tracecvr.bench.engines.processes import thread_settings
-from tracecvr.bench.engines.ray_cluster import connected
+from tracecvr.bench.engines.ray_cluster import connect
 from tracecvr.bench.runner import Bench, State, Watch, failure_of
 from tracecvr.bench.suite import Cell
 from tracecvr.data.table import ClickTable
@@ -47,7 +47,7 @@ class OnRay:
 
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
         """Submit all cells, then listen until all have ended."""
-        with connected(self.address):
+        with connect(self.address):
             _work_off(bench, waiting, state, watch)
 
 

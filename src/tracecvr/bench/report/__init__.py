@@ -1,20 +1,17 @@
-"""`report.html`: what a bench found, in one file that opens without a network.
+"""`report.html`: what a bench found, in one file that opens without a network and has no script.
 
-The figure that decides stands first, with one sentence that says what came out; then the other figures, then tables.
-Figures are SVG, drawn here: small, printable, light or dark with the page, and readable without the script, which adds
-nothing but a switch of the theme and highlighting. A chart library's script alone would be ten times the page. The same
-SVG, with its colours filled in, becomes files (`--png`, `--pdf`, `--svg`) and pictures in notebooks (`svg.document`).
+What came out stands first, in words; then figures, the one that decides first; then tables. Figures are SVG, drawn
+here: small, printable, light or dark with the page. The same SVG, with its colours filled in, becomes files (`--png`,
+`--pdf`, `--svg`) and pictures in notebooks (`svg.document`).
 
-Rooms: a bench becomes sentences (`sentences`) and figures (`figures`, with `comparisons`, `over_time`, `log_figures`
-and what they share, `scene`). A figure is data (`figure`). It is drawn by `charts` and `bars` out of `elements` with
-the colours of `palette`; `svg` puts panels together, `image_files` writes files.
+A bench becomes sentences (`sentences`) and figures (`figures`, with `comparisons`, `over_time` and what they share,
+`scene`). A figure is data (`figure`). It is drawn by `charts`, `bars` and `squares` out of `elements` with the
+colours of `palette`; `svg` puts panels together, `image_files` writes files.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,15 +23,15 @@ from markupsafe import Markup
 from tracecvr.base.durations import log_day
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_text
-from tracecvr.base.glossary import TERMS, Term, meaning_of, terms_in
-from tracecvr.bench import results, segments
+from tracecvr.base.glossary import terms_in
+from tracecvr.bench import results
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import image_files, palette, svg
 from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import figures
-from tracecvr.bench.report.sentences import headline, summary
+from tracecvr.bench.report.sentences import summary
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import learning_of, of_layout
+from tracecvr.bench.tables import learning_of, tables_of
 from tracecvr.bench.text_tables import Table
 
 
@@ -42,9 +39,19 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     """Draw the report of a bench, finished or not, and each figure as a file of each kind. Returns what was written."""
     outcome = open_bench(out)
     made = figures(outcome)
-    write_text(out / "report.html", _page(outcome, made))
-    written = [out / "report.html"]
-    return written + (image_files.save(made, out / "figures", kinds) if kinds else [])
+    content = {
+        "bench": outcome.bench,
+        "suite": outcome.suite,
+        "clicks": max(outcome.results["clicks"], default=0),
+        "conversions": max(outcome.results["conversions"], default=0),
+        "ours": getattr(outcome.of_role("ours"), "name", ""),
+        "sentences": summary(outcome),
+        "unfinished": _list_unfinished(outcome),
+        "facts": _facts(outcome),
+        "command": _command(outcome.bench),
+    }
+    write_text(out / "report.html", render_page(content, made, tables_of(outcome) if outcome.lines else []))
+    return [out / "report.html", *image_files.save(made, out / "figures", kinds)]
 
 
 def open_bench(out: Path) -> Outcome:
@@ -64,103 +71,34 @@ def open_bench(out: Path) -> Outcome:
     return Outcome(out)
 
 
-_ALARMS = 5
-"""Alarms that the page shows."""
-
-# The page.
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """A figure with its drawings and its data as tables."""
-
-    figure: Figure
-    wide: list[Markup]
-    narrow: list[Markup]
-    whole: list[Markup]
-    legend: list[tuple[int, str, Markup]]
-    tables: list[Table]
-
-
-def _page(outcome: Outcome, made: list[Figure]) -> str:
-    ours = outcome.of_role("ours")
-    content = {
-        "bench": outcome.bench,
-        "suite": outcome.suite,
-        "clicks": max(outcome.results["clicks"], default=0),
-        "conversions": max(outcome.results["conversions"], default=0),
-        "ours": "" if ours is None else ours.name,
-        "headline": headline(outcome),
-        "sentences": summary(outcome),
-        "unfinished": _unfinished(outcome),
-        "facts": _facts(outcome),
-        "command": _command(outcome.bench),
-    }
-    return render_page(content, made, _tables(outcome))
-
-
-def render_page(content: Mapping[str, Any], made: list[Figure], tables: list[Table]) -> str:
+def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequence[Table]) -> str:
     """The page of figures and tables; `content` is what else its template names."""
     room = resources.files(__name__)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["meaning"] = meaning_of
     template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
-    css = palette.variables() + svg.style_sheet() + (room / "page.css").read_text(encoding="utf-8")
-    keys = {name: number for number, name in enumerate(dict.fromkeys(n for one in made for n in one.every_name()))}
-    legend = _common_legend(made, keys)
-    return (
-        template.render(
-            content,
-            css=Markup(css),
-            js=Markup((room / "page.js").read_text(encoding="utf-8")),
-            tables=tables,
-            legend=legend,
-            drawn=[_draw(figure, keys, {name for _, name, _ in legend}) for figure in made],
-            glossary=_glossary(made, tables),
-        )
-        + "\n"
-    )
-
-
-def _common_legend(made: list[Figure], keys: Mapping[str, int]) -> list[tuple[int, str, Markup]]:
-    """The legend of the page: rows that look the same in several figures stand in it once."""
-    styles: dict[str, set[int]] = {}
-    uses = Counter(name for figure in made for name in figure.legend())
-    for figure in made:
-        for name, style in figure.legend().items():
-            styles.setdefault(name, set()).add(style)
-    shared = {name: one for name, (one, *others) in styles.items() if not others and uses[name] > 1}
-    return [(keys[name], name, svg.swatch(style)) for name, style in sorted(shared.items(), key=lambda one: one[1])]
-
-
-def _draw(figure: Figure, keys: dict[str, int], common: set[str]) -> _Drawn:
-    """A figure with a legend of its own for what the page's legend does not have."""
-    wide = svg.panels(figure, svg.WIDE, min(figure.columns, len(figure.panels)), keys)
-    narrow = svg.panels(figure, svg.NARROW, figure.narrow_columns, keys)
-    whole = svg.panels(replace(figure, panels=figure.whole), svg.WIDE, 1, keys)
-    own = {} if figure.legend().keys() <= common else figure.legend()
-    legend = [(keys[name], name, svg.swatch(style)) for name, style in own.items()]
-    tables = [panel.table() for panel in figure.whole or figure.panels]
-    drawn = [[drawing.svg() for drawing in some] for some in (wide, narrow, whole)]
-    return _Drawn(figure, drawn[0], drawn[1], drawn[2], legend, tables)
-
-
-def _glossary(made: list[Figure], tables: list[Table]) -> list[Term]:
-    """All words that figures and tables use."""
-    texts = [text for figure in made for text in figure.texts()]
+    texts = [text for figure in made for text in (figure.title, figure.caption, *(p.words for p in figure.panels))]
     texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
-    used = {term.name for term in terms_in("\n".join(texts))} | {name for figure in made for name in figure.rows()}
-    return [term for term in TERMS if term.name in used]
+    page = template.render(
+        content,
+        css=Markup(palette.variables() + svg.style_sheet() + (room / "page.css").read_text(encoding="utf-8")),
+        tables=tables,
+        drawn=[_draw(figure) for figure in made],
+        glossary=terms_in("\n".join(texts)),
+    )
+    return page + "\n"
 
 
-def _tables(outcome: Outcome) -> list[Table]:
-    made = of_layout(outcome) if outcome.lines else []
-    path = outcome.out / "segments.parquet"
-    by_segment = pl.read_parquet(path) if path.is_file() else pl.DataFrame()
-    return made + (segments.tables(outcome.results, by_segment) if len(by_segment) and outcome.lines else [])
+def _draw(figure: Figure) -> dict[str, Any]:
+    """What the template shows of a figure."""
+    return {
+        "figure": figure,
+        "columns": min(figure.columns, len(figure.panels)),
+        "panels": [drawing.svg() for drawing in svg.panels(figure)],
+        "legend": [(name, svg.swatch(style)) for name, style in figure.legend().items()],
+    }
 
 
-def _unfinished(outcome: Outcome) -> list[tuple[str, str]]:
+def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
     """Cells without a result, and why."""
     path, done = outcome.out / "failed.json", set(outcome.results["cell"])
     failed: dict[str, str] = read_json(path) if path.is_file() else {}
@@ -183,39 +121,18 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         facts["learning settings"] = learning
     if (judged := bench.get("judged")) is not None:
         facts["clicks judged"] = f"{log_day(judged['from'])} to {log_day(judged['until'])} of the log"
-    if (period := bench.get("tuning", {}).get("period")) is not None:
-        facts["settings tuned on"] = (
-            f"{log_day(period['start'])} to {log_day(period['until'])}, seeds {_value(period['seeds'])}"
-        )
     if len(outcome.results):
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
-        result: dict[str, Any] = read_json(path) if path.is_file() else {}
-        facts |= {"versions": _settings(result["versions"], " ")} if result else {}
-        facts |= _alarms(result)
-    if (outcome.out / "log.json").is_file():
-        log = read_json(outcome.out / "log.json")
+        facts |= {"versions": _settings(read_json(path)["versions"], " ")} if path.is_file() else {}
+    if (log := bench.get("log")) is not None:
         facts["rows of the log"] = _settings({name: f"{count:,}" for name, count in log["counts"].items()}, " ")
         facts |= {f"note {n}": note for n, note in enumerate(log["notes"], start=1)}
     return facts
 
 
-def _alarms(result: Mapping[str, Any]) -> dict[str, str]:
-    """What was not as expected in the stream, by one of the methods.
-
-    >>> _alarms({"method": "vanilla", "alarms": [{"text": "traffic changed since day 3"}]})
-    {'alarm 1, by vanilla': 'traffic changed since day 3'}
-    """
-    texts = [alarm["text"] for alarm in result.get("alarms", [])]
-    shown = {f"alarm {n}, by {result['method']}": text for n, text in enumerate(texts[:_ALARMS], start=1)}
-    return shown | ({"more alarms": str(len(texts) - _ALARMS)} if len(texts) > _ALARMS else {})
-
-
 def _settings(settings: dict[str, Any], sign: str = "=") -> str:
-    return ", ".join(f"{key}{sign}{_value(value)}" for key, value in settings.items())
-
-
-def _value(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    texts = {key: ",".join(map(str, v)) if isinstance(v, list) else str(v) for key, v in settings.items()}
+    return ", ".join(f"{key}{sign}{text}" for key, text in texts.items())
 
 
 def _command(bench: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from tracecvr.bench.report.elements import LINE, Drawing, Scale, element, line, plain, shorten, text, width_of
-from tracecvr.bench.report.figure import Bar, Bars, describe
+from tracecvr.bench.report.figure import Bar, Bars
 
 _ROW = 21.0
 _TOP, _BELOW = 22.0, 36.0
@@ -33,7 +33,7 @@ def draw(panel: Bars, width: float) -> Drawing:
         parts.append(_bar(panel, bar, scale, _TOP + row * number + (LINE if above else 0.0), above, width))
     middle = min(max((left + scale.end) / 2, width_of(panel.axis.label) / 2), width - width_of(panel.axis.label) / 2)
     parts.append(text(middle, foot + 31, panel.axis.label, "a", "middle"))
-    return Drawing(width, foot + _BELOW, describe(panel), Markup("").join(parts))
+    return Drawing(width, foot + _BELOW, panel.words, Markup("").join(parts))
 
 
 def _bar(panel: Bars, bar: Bar, scale: Scale, top: float, above: bool, width: float) -> Markup:

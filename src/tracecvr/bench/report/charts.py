@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil, sqrt
 
 from markupsafe import Markup
 
 from tracecvr.bench.report.elements import (
-    LINE,
     Drawing,
     Scale,
-    apart,
     class_of,
     dash_of,
     element,
@@ -20,11 +17,10 @@ from tracecvr.bench.report.elements import (
     marker,
     plain,
     shorten,
-    swatch,
     text,
     width_of,
 )
-from tracecvr.bench.report.figure import Chart, Series, describe
+from tracecvr.bench.report.figure import Chart, Series
 
 _BETWEEN_MARKERS = 50.0
 """Pixels from one marker of a line to the next, at least."""
@@ -32,31 +28,21 @@ _BETWEEN_MARKERS = 50.0
 _ABOVE, _BELOW = 30.0, 40.0
 """Pixels that the title takes, and the texts of the horizontal axis."""
 
-_BESIDE = 40.0
-"""Pixels between a line's end and its name: the lead to it, and a piece of the line."""
 
-
-def draw(chart: Chart, width: float, keys: dict[str, int]) -> Drawing:
-    """A chart of that width; `keys` number the series of its figure, for the page's script."""
+def draw(chart: Chart, width: float) -> Drawing:
+    """A chart of that width."""
     shown = [one for one in chart.series if one.x]
-    room = min(max((width_of(one.name) for one in shown), default=0.0), 0.3 * width)
-    names_fit = len({shorten(one.name, room) for one in shown}) == len(shown)  # else the legend has to do
-    beside = chart.labels and len(shown) > 1 and names_fit
     height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
-    if beside:
-        height = max(height, _ABOVE + _BELOW + LINE * len(shown))
     levels = [] if chart.level is None else [chart.level]
     y_limits = limits(chart.y, [*levels, *(y for one in shown for y in one.y)])
     x_limits = limits(chart.x, [x for one in shown for x in one.x], room=0.0)
     y = Scale(chart.y, *y_limits, height - _BELOW, _ABOVE if chart.title else 12)
     y_ticks = y.ticks(6)
     left = 14 + max((width_of(label) for _, label in y_ticks), default=0.0)
-    x = Scale(chart.x, *x_limits, left, width - (room + _BESIDE if beside else 14.0))
+    x = Scale(chart.x, *x_limits, left, width - 14.0)
     parts = [_axes(chart, x, y, y_ticks), *_guides(chart, x, y)]
-    parts += [_series(chart, one, x, y, keys[one.name]) for one in sorted(shown, key=lambda one: -one.style)]
-    if beside:
-        parts += _end_names(shown, x, y, keys, room)
-    return Drawing(width, height, describe(chart), Markup("").join(parts))
+    parts += [_series(chart, one, x, y) for one in sorted(shown, key=lambda one: -one.style)]
+    return Drawing(width, height, chart.words, Markup("").join(parts))
 
 
 def _axes(chart: Chart, x: Scale, y: Scale, y_ticks: list[tuple[float, str]]) -> Markup:
@@ -74,22 +60,17 @@ def _axes(chart: Chart, x: Scale, y: Scale, y_ticks: list[tuple[float, str]]) ->
 
 
 def _guides(chart: Chart, x: Scale, y: Scale) -> list[Markup]:
-    """What values are compared with: the diagonal, a level, and moments."""
+    """What values are compared with: the diagonal, or a level."""
     parts = []
     if chart.diagonal:
         top = min(x.high, y.high)
         parts.append(line("rule", x(0), y(0), x(top), y(top)))
     if chart.level is not None and y.low <= chart.level <= y.high:
         parts.append(line("level", x.start, y(chart.level), x.end, y(chart.level)))
-    for at, label in chart.rules:
-        if x.low <= at <= x.high:
-            parts.append(line("rule", x(at), y.start, x(at), y.end))
-            before = x(at) + width_of(label) + 6 > x.end
-            parts.append(text(x(at) + (-4 if before else 4), y.start - 7, label, "t", "end" if before else None))
     return parts
 
 
-def _series(chart: Chart, one: Series, x: Scale, y: Scale, key: int) -> Markup:
+def _series(chart: Chart, one: Series, x: Scale, y: Scale) -> Markup:
     at = [(x(a), _inside(y, b)) for a, b in zip(one.x, one.y, strict=True)]
     parts = [element("title", one.name)]
     if len(at) > 1:
@@ -103,21 +84,9 @@ def _series(chart: Chart, one: Series, x: Scale, y: Scale, key: int) -> Markup:
             parts.append(element("circle", element("title", tooltip), cx=at[n][0], cy=at[n][1], r=size, class_="m"))
         else:
             parts.append(marker(one.style, *at[n], 3.0, tooltip))
-    return element("g", *parts, class_=class_of(one.style), data_k=key)
+    return element("g", *parts, class_=class_of(one.style))
 
 
 def _inside(y: Scale, value: float) -> float:
     """What lies beyond the axis is drawn at its edge."""
     return min(max(y(value), y.end), y.start)
-
-
-def _end_names(shown: Sequence[Series], x: Scale, y: Scale, keys: dict[str, int], room: float) -> list[Markup]:
-    """Names beside the lines' ends, moved apart where they would overlap."""
-    wanted = sorted((_inside(y, one.y[-1]), one.name, one) for one in shown)
-    parts = []
-    for at, (end, _, one) in zip(apart([w[0] for w in wanted], y.start), wanted, strict=True):
-        lead = line("lead", x(one.x[-1]) + 4, end, x.end + 9, at)
-        piece = element("g", swatch(one.style), transform=f"translate({plain(x.end + 11)} {plain(at - 6)})")
-        name = text(x.end + _BESIDE - 2, at + 4, shorten(one.name, room), "n")
-        parts.append(element("g", lead, piece, name, class_=class_of(one.style), data_k=keys[one.name]))
-    return parts

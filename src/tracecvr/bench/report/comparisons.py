@@ -40,7 +40,7 @@ def pcoc_bars(scene: Scene) -> list[Bars]:
         reach = (None, None) if spread.sd is None else (spread.mean - spread.sd, spread.mean + spread.sd)
         bars.append(Bar(line.name, spread.mean, scene.style(line), *reach))
     axis = Axis("too few predicted < 1 is right < too many")
-    return [Bars("PCOC: is the total right?", axis, tuple(bars), "one standard deviation", base=1.0)] if bars else []
+    return [Bars("PCOC: is the total right?", axis, tuple(bars), base=1.0)] if bars else []
 
 
 def distances_to(outcome: Outcome, bound: Line, metric: str) -> list[tuple[Line, stats.Difference]]:
@@ -61,13 +61,13 @@ def _distance_bars(scene: Scene, bound: Line, metric: str) -> Bars:
         bars.append(Bar(line.name, value, scene.style(line), low, high, gap.clear, f"{value:.4f}"))
     name = NAMES[metric]
     axis = Axis(f"{name} {'below' if sign < 0 else 'above'} that of {bound.name}")
-    return Bars(_TITLES.get(metric, name), axis, tuple(bars), _INTERVAL)
+    return Bars(_TITLES.get(metric, name), axis, tuple(bars))
 
 
 def differences(scene: Scene) -> Figure | None:
     """Bars of paired differences, as in the table of that name."""
     outcome = scene.outcome
-    if outcome.suite["layout"] not in ("comparison", "changes", "pairs"):
+    if outcome.suite["layout"] not in ("comparison", "changes"):
         return None
     metrics = [metric for metric in outcome.metrics if metric in ARROWS][:4]
     metrics.sort(key=lambda metric: metric != "nll")  # what decides comes first
@@ -81,8 +81,7 @@ def differences(scene: Scene) -> Figure | None:
         f"Each row minus {against}, paired. Whiskers: {_INTERVAL} over {_say_pairing(outcome)}. Solid: the interval "
         "excludes zero. Hollow: not statistically significant, or no interval."
     )
-    title = "What the addition does" if outcome.suite["layout"] == "pairs" else "What each change does"
-    title = "Against the best other method" if against_best(outcome) else title
+    title = "Against the best other method" if against_best(outcome) else "What each change does"
     return Figure("differences", title, caption, tuple(panels), columns=2)
 
 
@@ -107,4 +106,4 @@ def _difference_bars(scene: Scene, metric: str) -> Bars:
         if gap is not None:
             bars.append(Bar(line.name, gap.mean, scene.style(line), gap.low, gap.high, gap.clear, f"{gap.mean:+.4f}"))
     better = "right" if metric in stats.HIGHER_IS_BETTER else "left"
-    return Bars(NAMES[metric], Axis(f"difference in {NAMES[metric]}; {better} is better"), tuple(bars), _INTERVAL)
+    return Bars(NAMES[metric], Axis(f"difference in {NAMES[metric]}; {better} is better"), tuple(bars))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, log
+from math import isfinite
 
 from markupsafe import Markup, escape
 
@@ -14,12 +14,8 @@ from tracecvr.bench.report.palette import SERIES
 LINE = 15.0
 """Height of a line of text."""
 
-DASHES = (
-    *("", "7 3", "", "2 3", "9 3 2 3", "", "5 2", "1 2"),
-    *("4 2", "", "10 3", "", "3 3", "6 2 2 2", "", "12 4"),
-    *("9 3 2 3 2 3", "2 2", "3 4", "8 4", "", "1 3", "9 2 1 2", ""),
-)
-"""By style. Styles of one colour differ in dash and marker, so that colour is never all that tells lines apart."""
+DASHES = ("", "7 3", "", "2 3", "9 3 2 3", "", "5 2", "1 2")
+"""By style. Lines differ in dash and marker, too, so that colour is never all that tells them apart."""
 _SHAPES = ("circle", "square", "diamond", "triangle")
 
 
@@ -128,24 +124,6 @@ def shorten(content: str, room: float) -> str:
     return content.rstrip() + "…"
 
 
-def apart(wanted: Sequence[float], high: float, gap: float = LINE - 1) -> list[float]:
-    """Rising positions moved so that none is closer than `gap` to the next, and none is above `high`.
-
-    >>> apart([10, 12, 50], 60, 10)
-    [10, 20, 50]
-    >>> apart([55, 58], 60, 10)
-    [50.0, 60.0]
-    """
-    places = list(wanted)
-    for n in range(1, len(places)):
-        places[n] = max(places[n], places[n - 1] + gap)
-    if places and places[-1] > high:
-        places[-1] = float(high)
-        for n in range(len(places) - 2, -1, -1):
-            places[n] = float(min(places[n], places[n + 1] - gap))
-    return places
-
-
 # Scales.
 
 
@@ -160,12 +138,7 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        return self.start + (self.end - self.start) * self._share(value)
-
-    def _share(self, value: float) -> float:
-        if self.axis.unit == "age":
-            return log(max(value, self.low) / self.low) / log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
+        return self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
         return self.axis.ticks(self.low, self.high, most)
@@ -175,7 +148,5 @@ def limits(axis: Axis, values: Sequence[float], room: float = 0.04) -> tuple[flo
     """From where to where an axis goes: as it says, else as far as its values, with a little room."""
     finite = [value for value in values if isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
-    if axis.unit == "age":
-        return axis.low or max(low, 1.0), max(axis.high or high, 2.0)
     spare = room * (high - low) if high > low else 0.05 * abs(high) or 1.0
     return (low - spare if axis.low is None else axis.low), (high + spare if axis.high is None else axis.high)

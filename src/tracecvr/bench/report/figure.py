@@ -1,23 +1,19 @@
-"""Figures as data: what is drawn, said in words and put into a table."""
+"""Figures as data: what is drawn, and what is said of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil, floor, log10
 
-from tracecvr.base.config import DAY, HOUR, MINUTE
-from tracecvr.base.durations import duration
-from tracecvr.bench.text_tables import Table, Text
+from tracecvr.base.config import DAY, HOUR
 
-_AGES = (1, 10, *(n * MINUTE for n in (1, 10)), HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY)
 _DAY_STEPS = (*(n * HOUR / DAY for n in (1, 3, 6, 12)), 1, 2, 5, 7, 14, 30, 90, 365)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`unit` is number, percent, count, age (seconds, on a log scale) or day (of the log)."""
+    """`unit` is number, percent, count or day (of the log)."""
 
     label: str
     unit: str = "number"
@@ -30,8 +26,6 @@ class Axis:
         """A value of the axis in words; for a tick, with the digits that steps call for."""
         if value is None:
             return "n/a"
-        if self.unit == "age":
-            return duration(value) if value >= 1 else "0 s"
         if self.unit == "day":
             return self._day(value, step)
         if self.unit == "percent":
@@ -42,10 +36,6 @@ class Axis:
 
     def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
         """At most so many round values between two, with their texts."""
-        if self.unit == "age":
-            inside = [age for age in _AGES if low <= age <= high]
-            every = ceil(len(inside) / max(most, 1))
-            return [(age, self.format_value(age)) for age in inside[::-1][::every][::-1]]
         least = (high - low) / max(most, 1)
         if self.unit == "day":
             step = next((step for step in _DAY_STEPS if step >= least), _step(least))
@@ -84,8 +74,7 @@ def _digits(step: float) -> int:
 
 @dataclass(frozen=True)
 class Series:
-    """A line. `style` is a number: each has a colour, a dash and a marker; 0 is ours, and the
-    lines of those from 8 on are thinner."""
+    """A line. `style` is a number with a colour, a dash and a marker; 0 is ours, and those from 8 on are thinner."""
 
     name: str
     style: int
@@ -97,29 +86,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over an axis. `rules` are vertical lines with a text each."""
+    """Lines over an axis."""
 
     title: str
     x: Axis
     y: Axis
     series: tuple[Series, ...]
-    rules: tuple[tuple[float, str], ...] = ()
     level: float | None = None
     """A horizontal line that values are to be compared with; the axis reaches it."""
     diagonal: bool = False
-    labels: bool = True
-    """Whether names stand beside the lines' ends."""
 
-    def axes(self) -> tuple[Axis, ...]:
-        return self.x, self.y
-
-    def table(self) -> Table:
-        """All that is drawn, as figures."""
-        made = Table(self.title, [self.x.label, *(one.name for one in self.series)])
-        known = [dict(zip(one.x, one.y, strict=True)) for one in self.series]
-        for x in sorted({x for one in self.series for x in one.x}):
-            made.rows.append([Text(self.x.format_value(x)), *(Text(self.y.format_value(at.get(x))) for at in known)])
-        return made
+    @property
+    def words(self) -> str:
+        """What is drawn, for somebody who cannot see it."""
+        return f"{self.title or 'Figure'}: {self.y.label} by {self.x.label}"
 
 
 @dataclass(frozen=True)
@@ -138,27 +118,16 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars, one below the other."""
+    """Horizontal bars, one below the other. `base` is where they begin: zero, or the value that is right."""
 
     title: str
     axis: Axis
     bars: tuple[Bar, ...]
-    interval: str = ""
-    """What low and high are."""
     base: float = 0.0
-    """Where bars begin: zero, or the value that is right."""
 
-    def axes(self) -> tuple[Axis, ...]:
-        return (self.axis,)
-
-    def table(self) -> Table:
-        """All that is drawn, as figures."""
-        bounded = any(bar.low is not None for bar in self.bars)
-        made = Table(self.title, ["", self.axis.label, *([f"{self.interval}, from", "to"] if bounded else [])])
-        for bar in self.bars:
-            ends = [Text(self.axis.format_value(end)) for end in (bar.low, bar.high)] if bounded else []
-            made.rows.append([Text(bar.name), Text(self.axis.format_value(bar.value)), *ends])
-        return made
+    @property
+    def words(self) -> str:
+        return f"{self.title or 'Figure'}: {self.axis.label}"
 
 
 @dataclass(frozen=True)
@@ -176,24 +145,12 @@ class Heat:
     top: float = 1.0
     """The number from which on squares are darkest."""
 
-    def axes(self) -> tuple[Axis, ...]:
-        return (self.axis,)
-
-    def table(self) -> Table:
-        """All that is drawn, as figures."""
-        made = Table(self.title, ["", *(heading for heading, _ in self.beside), *self.columns])
-        for n, (name, row) in enumerate(zip(self.names, self.values, strict=True)):
-            texts = [Text(texts[n]) for _, texts in self.beside]
-            made.rows.append([Text(name), *texts, *(Text(self.axis.format_value(value)) for value in row)])
-        return made
+    @property
+    def words(self) -> str:
+        return f"{self.title or 'Figure'}: {self.axis.label}"
 
 
 Panel = Chart | Bars | Heat
-
-
-def describe(panel: Panel) -> str:
-    """What a drawing is, for somebody who cannot see it: its data stand in a table below."""
-    return f"{panel.title or 'Figure'}: {' by '.join(axis.label for axis in reversed(panel.axes()))}"
 
 
 @dataclass(frozen=True)
@@ -206,33 +163,8 @@ class Figure:
     panels: tuple[Panel, ...]
     columns: int = 1
     """Panels side by side on a wide screen."""
-    narrow_columns: int = 1
-    whole: tuple[Panel, ...] = ()
-    """The same panels with all rows, if the figure has only the best of many."""
-
-    def names(self) -> dict[str, int]:
-        """Series of all panels, each once, with their style."""
-        return {one.name: one.style for chart in self._charts() for one in chart.series}
-
-    def every_name(self) -> dict[str, int]:
-        """Those of the whole figure, if this is the best of many."""
-        return replace(self, panels=self.whole or self.panels).names()
 
     def legend(self) -> dict[str, int]:
-        """Those that a legend has to list: there is more than one in a panel."""
-        charts = [panel for panel in self.whole or self.panels if isinstance(panel, Chart)]
-        several = {one.name for chart in charts if len(chart.series) > 1 for one in chart.series}
-        return {name: style for name, style in self.every_name().items() if name in several}
-
-    def texts(self) -> list[str]:
-        """What a reader has to understand: title, caption, and the titles and axes of panels."""
-        axes = [axis.label for panel in self.panels for axis in panel.axes()]
-        return [self.title, self.caption, *(panel.title for panel in self.panels), *axes]
-
-    def rows(self) -> set[str]:
-        """Names of all series and bars."""
-        bars = {bar.name for panel in self.panels if isinstance(panel, Bars) for bar in panel.bars}
-        return bars | set(self.names())
-
-    def _charts(self) -> Iterator[Chart]:
-        return (panel for panel in self.panels if isinstance(panel, Chart))
+        """Series that a legend has to list, with their style: there is more than one in a panel."""
+        charts = [panel for panel in self.panels if isinstance(panel, Chart) and len(panel.series) > 1]
+        return {one.name: one.style for chart in charts for one in chart.series}

@@ -8,7 +8,6 @@ come in another order each time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +24,6 @@ _SCALE = 1.5
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
     """One file per figure and kind: `pdf`, `png` or `svg`."""
     folder.mkdir(exist_ok=True)
-    figures = [replace(figure, panels=figure.whole or figure.panels, whole=()) for figure in figures]
     return [save_one(figure, folder / f"{figure.key}.{kind}", kind) for figure in figures for kind in kinds]
 
 

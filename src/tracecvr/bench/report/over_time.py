@@ -22,7 +22,7 @@ _FURTHEST = 2.5
 """PCOC beyond this, or below its inverse, is drawn at the edge: one bad method would hide all others."""
 
 _FEW, _MANY = 5, 8
-"""Rows of a chart over time that are drawn at first, if there are more than so many."""
+"""Rows of a chart over time that are drawn, if there are more than so many."""
 
 Curve = dict[float, float]
 """Day of the log to value."""
@@ -43,7 +43,6 @@ def over_time(scene: Scene, metric: str) -> Figure | None:
         gaps = [(line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in others]
         chart = _lines(scene, f"{name} minus that of {reference.name}", Axis(f"difference in {name}"), gaps)
         panels.append(replace(chart, level=0.0))
-    few, whole = best_few(scene, panels)
     better = "higher" if metric in stats.HIGHER_IS_BETTER else "lower"
     caption = (
         f"{name} of each {_length(width)} of the stream; {better} is better. A point is the mean over the intervals of "
@@ -51,7 +50,7 @@ def over_time(scene: Scene, metric: str) -> Figure | None:
     )
     if len(panels) > 1:
         caption += " Days differ more than methods do. So the second panel shows the difference from one method."
-    return Figure(f"{metric}-over-time", f"{name} over time", caption, few, whole=whole)
+    return Figure(f"{metric}-over-time", f"{name} over time", caption, _best_few(scene, panels))
 
 
 def calibration_over_time(scene: Scene) -> Figure | None:
@@ -68,17 +67,15 @@ def calibration_over_time(scene: Scene) -> Figure | None:
     )
     if any(not 1 / _FURTHEST <= y <= _FURTHEST for one in chart.series for y in one.y):
         caption += f" Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
-    few, whole = best_few(scene, [chart])
-    return Figure("pcoc-over-time", "Calibration over time", caption, few, whole=whole)
+    return Figure("pcoc-over-time", "Calibration over time", caption, _best_few(scene, [chart]))
 
 
-def best_few(scene: Scene, charts: Sequence[Chart]) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
-    """Charts with the best rows and the bounds alone; and, if there are many more, as they were."""
+def _best_few(scene: Scene, charts: Sequence[Chart]) -> tuple[Chart, ...]:
+    """Charts with the best rows and the bounds alone, if there are many more."""
     if all(len(chart.series) <= _MANY for chart in charts):
-        return tuple(charts), ()
+        return tuple(charts)
     shown = {line.name for line in (*scene.best[:_FEW], scene.outcome.of_role("upper"), scene.reference) if line}
-    few = (replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
-    return tuple(few), tuple(charts)
+    return tuple(replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
 
 
 def runs_over_time(intervals: Mapping[str, pl.DataFrame], origin: int | None = None) -> Figure:

@@ -54,13 +54,9 @@ THEMES: dict[str, dict[str, str]] = {
 
 
 def variables() -> str:
-    """CSS that defines the colours: the system's theme, unless `data-theme` of the page says which."""
+    """CSS that defines the colours, in the system's theme."""
     light, dark = (" ".join(f"--{name}: {colour};" for name, colour in THEMES[theme].items()) for theme in THEMES)
-    return (
-        f":root {{ {light} }}\n"
-        f'@media (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
-        f':root[data-theme="dark"] {{ {dark} }}\n'
-    )
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
 def fill_in(css: str, theme: str) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from tracecvr.base.files import read_json
 from tracecvr.bench import stats
 from tracecvr.bench.outcome import ARROWS, Line, Outcome, column_of
 from tracecvr.bench.report.figure import Axis
@@ -63,15 +61,9 @@ class Scene:
         common = next((base for base in bases if sum(base is other for other in bases) > len(bases) / 2), None)
         return self.outcome.of_role("zero") or self.outcome.of_role("ours") or common
 
-    @cached_property
-    def log(self) -> dict[str, Any]:
-        """`log.json`: sums of the log; empty if it was not kept."""
-        path = self.outcome.out / "log.json"
-        return dict(read_json(path)) if path.is_file() else {}
-
     @property
     def days(self) -> Axis:
-        return day_axis(self.log.get("origin"))
+        return day_axis(self.outcome.bench.get("log", {}).get("origin"))
 
 
 def day_axis(origin: int | None) -> Axis:

@@ -8,7 +8,7 @@ from math import sqrt
 from markupsafe import Markup
 
 from tracecvr.bench.report.elements import Drawing, element, plain, shorten, text, width_of
-from tracecvr.bench.report.figure import Heat, describe
+from tracecvr.bench.report.figure import Heat
 
 _ROW, _TITLE, _BELOW = 20.0, 20.0, 22.0
 """Pixels of a row, of the title and of the text below."""
@@ -43,7 +43,7 @@ def draw(panel: Heat, width: float) -> Drawing:
         parts += [_square(panel, row, n, left + size * n, base - 14, size) for n in range(len(panel.columns))]
     foot = top + _ROW * len(panel.names)
     parts.append(text(0, foot + 15, shorten(panel.axis.label, width), "a"))
-    return Drawing(width, foot + _BELOW, describe(panel), Markup("").join(parts))
+    return Drawing(width, foot + _BELOW, panel.words, Markup("").join(parts))
 
 
 def _widest(texts: Sequence[str]) -> float:

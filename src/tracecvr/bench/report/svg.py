@@ -1,7 +1,6 @@
 """Figures as SVG: panels for a page, or a whole figure as a document of its own.
 
-In a page, colours are the page's (CSS), so that a drawing is light or dark with it. A panel is drawn for a width, once
-for wide screens and once for phones, so that its text keeps its size on both. Sizes are pixels.
+In a page, colours are the page's (CSS), so that a drawing is light or dark with it. Sizes are pixels.
 """
 
 from __future__ import annotations
@@ -14,18 +13,24 @@ from tracecvr.bench.report import bars, charts, elements, palette, squares
 from tracecvr.bench.report.elements import Drawing, element, plain, text, width_of
 from tracecvr.bench.report.figure import Bars, Figure, Heat, Panel
 
-WIDE, NARROW, GAP = 1000.0, 354.0, 24.0
-"""Widths that figures are drawn for: the text column on a large screen and on a phone, and what is between panels."""
+WIDE, GAP = 1000.0, 24.0
+"""The width that figures are drawn for, and what is between panels."""
 
 _MARGIN, _TITLE, _LEGEND = 16.0, 30.0, 20.0
 _FONT = '"Liberation Sans", Arial, Helvetica, sans-serif'
 
 
-def draw(panel: Panel, width: float, keys: dict[str, int]) -> Drawing:
-    """A panel of that width; `keys` number the series of its figure, for the page's script."""
+def draw(panel: Panel, width: float) -> Drawing:
+    """A panel of that width."""
     if isinstance(panel, Heat):
         return squares.draw(panel, width)
-    return bars.draw(panel, width) if isinstance(panel, Bars) else charts.draw(panel, width, keys)
+    return bars.draw(panel, width) if isinstance(panel, Bars) else charts.draw(panel, width)
+
+
+def panels(figure: Figure) -> list[Drawing]:
+    """All panels of a figure, as wide as fits side by side."""
+    columns = min(figure.columns, len(figure.panels))
+    return [draw(panel, (WIDE - GAP * (columns - 1)) / columns) for panel in figure.panels]
 
 
 def swatch(style: int) -> Markup:
@@ -33,36 +38,25 @@ def swatch(style: int) -> Markup:
     return element("svg", elements.swatch(style), viewBox="0 0 24 12", width=24, height=12, aria_hidden="true")
 
 
-def panels(figure: Figure, width: float, columns: int, keys: dict[str, int] | None = None) -> list[Drawing]:
-    """All panels of a figure, for so many side by side; `keys` number the series of its page."""
-    keys = number_series(figure) if keys is None else keys
-    return [draw(panel, (width - GAP * (columns - 1)) / columns, keys) for panel in figure.panels]
-
-
-def number_series(figure: Figure) -> dict[str, int]:
-    """The number of each series: the same in all panels and in the legend."""
-    return {name: number for number, name in enumerate(figure.names())}
-
-
 def style_sheet() -> str:
     """How drawings look; colours are variables."""
     return (resources.files(__package__) / "plot.css").read_text(encoding="utf-8")
 
 
-def document(figure: Figure, theme: str = "light", width: float = WIDE) -> str:
+def document(figure: Figure, theme: str = "light") -> str:
     """A figure as the text of an SVG file, with all that it needs: for notebooks and files. `theme`: light or dark."""
     columns = min(figure.columns, len(figure.panels))
     parts = [text(0, 16, figure.title, "title")]
     top = _TITLE
-    drawings = panels(figure, width, columns)
+    drawings = panels(figure)
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
         for number, drawing in enumerate(row):
             parts.append(_move(drawing.content, number * (drawing.width + GAP), top, drawing.words))
         top += max(drawing.height for drawing in row) + GAP / 2
-    legend, height = _legend(figure, width)
+    legend, height = _legend(figure)
     parts.append(_move(legend, 0.0, top))
-    size = width + 2 * _MARGIN, top + height + 2 * _MARGIN
+    size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
     style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n{style_sheet()}"
     return str(
         element(
@@ -85,12 +79,12 @@ def _move(content: Markup, x: float, y: float, words: str | None = None) -> Mark
     return element("g", content, transform=f"translate({plain(x)} {plain(y)})", aria_label=words)
 
 
-def _legend(figure: Figure, width: float) -> tuple[Markup, float]:
+def _legend(figure: Figure) -> tuple[Markup, float]:
     """Entries from left to right, in as many lines as it takes; and their height."""
     parts, left, base = [], 0.0, 12.0
     for name, style in figure.legend().items():
         wide = 32 + width_of(name) + 14
-        if left and left + wide > width:
+        if left and left + wide > WIDE:
             left, base = 0.0, base + _LEGEND
         parts.append(_move(elements.swatch(style), left, base - 10))
         parts.append(text(left + 30, base, name))
