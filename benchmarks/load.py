@@ -256,7 +256,8 @@ def make_store(room: Path, tree: Path, raw: Path) -> None:
 
 
 def run(tree: Path, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", "tracecvr.cli", *words], env=environment(tree), check=True, stdout=-3)
+    command_words = [sys.executable, "-m", "tracecvr.cli", *words]
+    subprocess.run(command_words, env=environment(tree), check=True, stdout=-3, preexec_fn=on_any_core)
 
 
 def environment(tree: Path) -> dict[str, str]:
