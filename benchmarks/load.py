@@ -344,7 +344,8 @@ def learning(store: Path, events: Path) -> Iterator[subprocess.Popen[bytes]]:
     before = {path.name for path in store.glob("models/*.json")}
     process = subprocess.Popen(words, env=environment(HERE), stdout=-3, stderr=-3, preexec_fn=on_first_core)
     try:
-        while process.poll() is None and {path.name for path in store.glob("models/*.json")} <= before:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and {path.name for path in store.glob("models/*.json")} <= before:
             time.sleep(0.1)
         yield process
     finally:
