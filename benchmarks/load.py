@@ -256,7 +256,8 @@ def make_store(room: Path, tree: Path, raw: Path) -> None:
 
 
 def run(tree: Path, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", "tracecvr.cli", *words], env=environment(tree), check=True, stdout=-3)
+    command_words = [sys.executable, "-m", "tracecvr.cli", *words]
+    subprocess.run(command_words, env=environment(tree), check=True, stdout=-3, preexec_fn=on_any_core)
 
 
 def environment(tree: Path) -> dict[str, str]:
@@ -343,7 +344,8 @@ def learning(store: Path, events: Path) -> Iterator[subprocess.Popen[bytes]]:
     before = {path.name for path in store.glob("models/*.json")}
     process = subprocess.Popen(words, env=environment(HERE), stdout=-3, stderr=-3, preexec_fn=on_first_core)
     try:
-        while process.poll() is None and {path.name for path in store.glob("models/*.json")} <= before:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and {path.name for path in store.glob("models/*.json")} <= before:
             time.sleep(0.1)
         yield process
     finally:
