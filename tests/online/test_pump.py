@@ -124,7 +124,7 @@ def test_an_address_names_hosts_and_topics() -> None:
         ("kafka:///t", "earliest", "expected kafka://HOST:PORT/NAME"),
         ("nats://h/a/b", "earliest", "expected nats://HOST:PORT/NAME"),
         ("nats://h/a,b", "earliest", "one stream"),
-        ("nats://h/a", "yesterday", "--from, if neither earliest nor latest, is 'yesterday'"),
+        ("nats://h/a", "yesterday", "--from yesterday: expected earliest"),
     ],
 )
 def test_a_wrong_address_is_told_what_is_wrong_and_no_password(url: str, start: str, message: str) -> None:

@@ -21,11 +21,6 @@ DataSettings = Annotated[
     list[str] | None, typer.Option("--data-set", metavar="KEY=VALUE", help="Option of the dataset.")
 ]
 
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")]
-Options = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
-]
-
 Data = Annotated[
     str | None, typer.Option("--data", help="Dataset, as listed by `tracecvr datasets`; a prepared log tells its own.")
 ]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import AsJson, Options, Plugins, Store, store_at
+from tracecvr.cli.live.arguments import AsJson, Store, store_at
 from tracecvr.cli.live.create import refuse_files
 
 app = typer.Typer(help="Challengers of a live model: list them, give them a share, drop them.", no_args_is_help=True)
@@ -25,8 +25,10 @@ def challenge(
     store: Store,
     name: Name,
     method: Annotated[str | None, typer.Option("--method", help="By default the store's, with its options.")] = None,
-    plugin: Plugins = None,
-    settings: Options = None,
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+    ] = None,
     warm: Annotated[
         str,
         typer.Option(

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import (
-    Data,
-    DataSettings,
-    Options,
-    Plugins,
-    SchemaFile,
-    Source,
-    Store,
-    name_dataset,
-    with_schema,
-)
+from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, name_dataset, with_schema
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
@@ -37,8 +27,10 @@ def init(
         Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
     ] = None,
     method: Annotated[str, typer.Option("--method")] = "trace",
-    plugin: Plugins = None,
-    settings: Options = None,
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+    ] = None,
     schema: SchemaFile = None,
     data_set: DataSettings = None,
     lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -20,7 +21,6 @@ from urllib.parse import urlsplit
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.online.log.inbox import Message
-from tracecvr.online.log.times import unix_time
 
 _CLIENTS = {"nats": "nats", "kafka": "confluent_kafka"}
 """Of each scheme, the library that has to be there. Its broker is in the module of its name."""
@@ -54,9 +54,15 @@ class Broker(Protocol):
 
 
 def parse_start(text: str) -> float:
-    """Where a source starts that was not read before, in seconds since 1970: `earliest`, `latest`, or a time."""
-    ends = {"earliest": -math.inf, "latest": math.inf}
-    return ends[text] if text in ends else unix_time(text, "--from, if neither earliest nor latest,")
+    """Where a source starts that was not read before, in seconds since 1970: `earliest`, `latest`, or a time, which is
+    in UTC unless it says so."""
+    if text in ("earliest", "latest"):
+        return -math.inf if text == "earliest" else math.inf
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"--from {text}: expected earliest, latest, or a time such as 2026-01-31T12:00:00Z") from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 @dataclass(frozen=True)
