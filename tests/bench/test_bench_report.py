@@ -136,6 +136,18 @@ def test_what_users_name_is_shown_and_not_interpreted(tmp_path: Path, bad: str) 
     assert row(text, str(escape(bad)))[0] == "0.7167 ± 0.0289"
 
 
+def test_costs_are_shown_by_method(tmp_path: Path) -> None:
+    """A run of 3 s and 79.67 s; 2 events per click, 2,000 in all; no events, no time per click."""
+    out = madeup.bench(tmp_path)
+    frame = pl.read_parquet(out / "results.parquet")
+    learnt = pl.when(pl.col("label") == "Pretrain").then(0).otherwise(2000)
+    frame.with_columns(events=learnt.cast(pl.Int64)).write_parquet(out / "results.parquet")
+    text = page(out)
+    text = '<section id="tables">' + text[text.index("<h3>Cost</h3>") :]
+    assert row(text, "TRACE") == ["82.7", "79667", "400"]
+    assert row(text, "Pretrain") == ["74.0", "n/a", "400"]
+
+
 def test_cells_need_not_be_kept(tmp_path: Path) -> None:
     out = madeup.bench(tmp_path)
     for path in sorted((out / "cells").rglob("*"), reverse=True):
@@ -256,6 +268,15 @@ def test_of_many_rows_the_best_are_drawn_each_with_a_look_of_its_own(tmp_path: P
     assert (styles["TRACE"], styles["Oracle"]) == (0, 1)
     looks = {(class_of(style), re.sub(r'"[\d.]+"', "", marker(style, 0, 0, 1))) for style in styles.values()}
     assert len(looks) == len(styles)
+
+
+def test_all_of_many_rows_are_behind_a_closed_switch(tmp_path: Path) -> None:
+    many = {**madeup.AUC, **{f"x{n}": (0.6 + n / 100,) * 3 for n in range(18)}}
+    text = page(madeup.bench(tmp_path / "many", many))
+    folded = re.findall(r"<details><summary>All methods</summary>(.*?)</details>", text, flags=re.DOTALL)
+    assert [drawn.count('class="plot"') for drawn in folded] == [2, 2, 1]  # AUC and NLL, each with a difference; PCOC
+    assert all(f"</svg>{name}</li>" in drawn for drawn in folded for name in many)
+    assert "All methods" not in page(madeup.bench(tmp_path / "few"))
 
 
 def test_dates_stand_on_axes_where_the_log_has_a_calendar(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ DIR/results.parquet   one row per finished cell, in the suite's order, then by s
 DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out
 DIR/forecast.parquet  of the suite `forecast`: error, bias, coverage, width by cell, estimator, age and size
 DIR/forecast_day.parquet  of the same: how the forecast of one day went on
-DIR/table.md
+DIR/table.md, table.tex  the same tables, to read and for a paper
 DIR/report.html       all of it to look at, in one file; `tracecvr report DIR [--pdf] [--png] [--svg]` redraws it
 DIR/figures/          with --pdf, --png or --svg: each figure of the report as a file
 DIR/tuned.toml        of the suite `tune`: the best settings of each method, for --tuned; see `tuned`
@@ -52,5 +52,5 @@ workers, whichever the engine and however often the bench was killed.
 Rooms: `suite` and `suite_rows` (TOML to cells), `runner` (the directory), `engines` (local processes, Ray),
 `progress_board` (progress), `results` (cells to results.parquet), `outcome`, `stats`, `tables`, `tune`,
 `tuned` (its file), `gauntlet` (a suite over many logs; with `regret`, `gauntlet_report`, `gauntlet_results`),
-`report`, `command` (all of it).
+`paper` (its own figures), `report`, `command` (all of it).
 """

@@ -1,4 +1,4 @@
-"""The tables of a bench (`table.md`)."""
+"""The tables of a bench, to read (`table.md`) and for a paper (`table.tex`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.durations import log_day
 from tracecvr.base.files import write_text
-from tracecvr.bench import forecasts, stats, tune
+from tracecvr.bench import forecasts, paper, stats, tune
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
@@ -17,10 +17,12 @@ from tracecvr.learn.stream_learning import StreamLearning
 
 
 def write(out: Path) -> None:
-    """`table.md` of what a bench directory holds."""
+    """`table.md` and `table.tex` of what a bench directory holds."""
     outcome = Outcome(out)
-    head = f"# {outcome.suite['name']}: {outcome.suite['about']}\n\n{_head(outcome)}"
-    write_text(out / "table.md", "\n\n".join([head, *(table.markdown() for table in tables_of(outcome))]) + "\n")
+    made, head = tables_of(outcome), _head(outcome)
+    title = f"# {outcome.suite['name']}: {outcome.suite['about']}"
+    write_text(out / "table.md", "\n\n".join([title, head, *(table.markdown() for table in made)]) + "\n")
+    write_text(out / "table.tex", "\n\n".join([f"% {head}", *(table.latex() for table in made)]) + "\n")
 
 
 def tables_of(outcome: Outcome) -> list[Table]:
@@ -112,6 +114,21 @@ def beside_logistic(outcome: Outcome) -> Table:
     return table
 
 
+def costs(outcome: Outcome) -> Table:
+    """What a run of each row takes. For the report alone: the bytes of `table.md` do not depend on the machine."""
+    table = Table("Cost", ["method", "run, seconds", "stream, µs per click", "peak memory, MB"])
+    for line in outcome.lines:
+        stream, events, per_click = map(line.mean, ("time_stream_s", "events", "events_per_click"))
+        each = 1e6 * stream * per_click / events if stream and events and per_click else None
+        values = (figure_cell(line.seconds, 1), figure_cell(each, 0), figure_cell(line.mean("memory_peak_mb"), 0))
+        table.rows.append([Text(line.name), *values])
+    table.notes.append(
+        "Means over seeds, on the machine of this bench. A run is warm-up and stream; the stream is scoring and "
+        "learning. Memory is that of the worker process, whose earlier runs count, too."
+    )
+    return table
+
+
 # Their parts.
 
 
@@ -119,6 +136,9 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
     headings = ["method", *(NAMES[m] + ARROWS.get(m, "") for m in outcome.metrics), "events/click", "steps/1000 clicks"]
     means = "pooled over the stream" if pooled else "means over intervals, weighted by clicks; calibration pooled"
     table = Table(f"Metrics, {means}", headings)
+    data = outcome.bench["data"]
+    with_paper = not pooled and outcome.suite["name"] in ("table1", "table2") and data in paper.TABLE1
+    headings += [f"paper's {NAMES[m]}" for m in paper.METRICS if with_paper]
     best = {m: outcome.rank(m, column_of(m, pooled))[:2] if m in ARROWS else [] for m in outcome.metrics}
     for number, line in enumerate(outcome.lines):
         row = [Text(line.name)]
@@ -128,11 +148,15 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
             row.append(Text(mean_text(spread), bold=first, underline=second))
         row += [Text(f"{line.mean('events_per_click') or 0:.2f}")]
         row += [Text(f"{1000 * (line.mean('steps_per_click') or 0):.3g}")]
+        if with_paper:
+            row += map(figure_cell, paper.figures(data, line.facts["method"], line.facts["plugins"]))
         if line.facts["role"] == "upper" and (number == 0 or outcome.lines[number - 1].facts["role"] != "upper"):
             table.apart.add(number)
         table.rows.append(row)
     if any(line.facts["role"] == "upper" for line in outcome.lines):
         table.notes.append("Best in bold, second best underlined; upper bounds are not ranked.")
+    if with_paper:
+        table.notes.append(f"The paper's columns are its own figures; {paper.CAVEATS[data]}.")
     return table
 
 

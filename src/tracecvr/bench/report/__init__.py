@@ -12,6 +12,7 @@ colours of `palette`; `svg` puts panels together, `image_files` writes files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import figures
 from tracecvr.bench.report.sentences import summary
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import learning_of, tables_of
+from tracecvr.bench.tables import costs, learning_of, tables_of
 from tracecvr.bench.text_tables import Table
 
 
@@ -50,7 +51,10 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
         "facts": _facts(outcome),
         "command": _command(outcome.bench),
     }
-    write_text(out / "report.html", render_page(content, made, tables_of(outcome) if outcome.lines else []))
+    tables = tables_of(outcome) if outcome.lines else []
+    if tables and outcome.suite["layout"] != "tune":  # whose table has the cost of all trials of a method
+        tables.append(costs(outcome))
+    write_text(out / "report.html", render_page(content, made, tables))
     return [out / "report.html", *image_files.save(made, out / "figures", kinds)]
 
 
@@ -95,6 +99,7 @@ def _draw(figure: Figure) -> dict[str, Any]:
         "columns": min(figure.columns, len(figure.panels)),
         "panels": [drawing.svg() for drawing in svg.panels(figure)],
         "legend": [(name, svg.swatch(style)) for name, style in figure.legend().items()],
+        "whole": _draw(replace(figure, panels=figure.all_rows, all_rows=())) if figure.all_rows else None,
     }
 
 
