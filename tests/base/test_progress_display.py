@@ -66,7 +66,7 @@ def test_prepare_shows_its_progress(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_display, "_LINE_S", 0.0)
-    monkeypatch.setattr(raw_csv, "_BLOCK", 1_000)
+    monkeypatch.setattr(raw_csv, "_BATCH", 20)
     lines = "".join(f"{day * 86_400}\t" + "\t1" * 8 + "\ta" * 9 + "\n" for day in range(60))
     (tmp_path / "data.txt").write_text(lines)
     assert call("prepare", "criteo", "--source", tmp_path / "data.txt", "--out", tmp_path / "table") == 0

@@ -12,7 +12,7 @@ import pytest
 import madeup
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY
-from tracecvr.bench import results, tables
+from tracecvr.bench import tables
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report.sentences import summary
 from tracecvr.checks.subject import plan_for, small_log
@@ -139,12 +139,3 @@ def test_a_row_is_judged_against_the_regression_by_days(tmp_path: Path) -> None:
         frame.with_columns(nll=pl.Series(ours), logistic_nll=pl.Series(days)).write_parquet(path)
     rows = {row[0].text: row[2].text for row in tables.beside_logistic(Outcome(bench)).rows}
     assert [rows[name] for name in ("Pretrain", "Vanilla", "TRACE")] == ["worse", "within noise", "better"]
-
-
-def test_results_without_references_have_no_table_of_them(tmp_path: Path) -> None:
-    bench = madeup.bench(tmp_path / "old")
-    frame = pl.read_parquet(bench / "results.parquet")
-    frame.drop("ne", *results.BESIDE).write_parquet(bench / "results.parquet")
-    tables.write(bench)
-    assert "References" not in (bench / "table.md").read_text()
-    assert summary(Outcome(bench))
