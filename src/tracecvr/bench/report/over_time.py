@@ -50,7 +50,8 @@ def over_time(scene: Scene, metric: str) -> Figure | None:
     )
     if len(panels) > 1:
         caption += " Days differ more than methods do. So the second panel shows the difference from one method."
-    return Figure(f"{metric}-over-time", f"{name} over time", caption, **_best_few(scene, panels))
+    few, every = _best_few(scene, panels)
+    return Figure(f"{metric}-over-time", f"{name} over time", caption, few, all_rows=every)
 
 
 def calibration_over_time(scene: Scene) -> Figure | None:
@@ -67,16 +68,17 @@ def calibration_over_time(scene: Scene) -> Figure | None:
     )
     if any(not 1 / _FURTHEST <= y <= _FURTHEST for one in chart.series for y in one.y):
         caption += f" Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
-    return Figure("pcoc-over-time", "Calibration over time", caption, **_best_few(scene, [chart]))
+    few, every = _best_few(scene, [chart])
+    return Figure("pcoc-over-time", "Calibration over time", caption, few, all_rows=every)
 
 
-def _best_few(scene: Scene, charts: Sequence[Chart]) -> dict[str, tuple[Chart, ...]]:
-    """Panels of a figure: with the best rows and the bounds alone, if there are many more, and then also with all."""
+def _best_few(scene: Scene, charts: Sequence[Chart]) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
+    """Panels of a figure, with the best rows and the bounds alone if there are many more; then also with all rows."""
     if all(len(chart.series) <= _MANY for chart in charts):
-        return {"panels": tuple(charts)}
+        return tuple(charts), ()
     shown = {line.name for line in (*scene.best[:_FEW], scene.outcome.of_role("upper"), scene.reference) if line}
     few = (replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
-    return {"panels": tuple(few), "all_rows": tuple(charts)}
+    return tuple(few), tuple(charts)
 
 
 def runs_over_time(intervals: Mapping[str, pl.DataFrame], origin: int | None = None) -> Figure:
