@@ -137,6 +137,10 @@ class EventDatabase:
         query = "SELECT number, content FROM ticks WHERE model = ? ORDER BY number DESC LIMIT ?"
         return [(number, json.loads(content)) for number, content in reversed(self._rows(query, (model or "", last)))]
 
+    def models(self) -> list[str]:
+        """The challengers that have learnt anything."""
+        return [model for (model,) in self._rows("SELECT DISTINCT model FROM ticks WHERE model != ''")]
+
     def tick(self, number: int) -> dict[str, Any] | None:
         """What came of learning an interval by the store's own model."""
         rows = self._rows("SELECT content FROM ticks WHERE model = '' AND number = ?", (number,))
@@ -175,6 +179,12 @@ class EventDatabase:
         except apsw.Error as error:
             errors = [page_checksums.reason(error)]
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []
+
+    def refuse_damage(self) -> None:
+        """Stop before anything is learnt from pages that a disk has exchanged: each has the right checksum. Reads all
+        of the database."""
+        if damage := self.damage():
+            raise UserError(f"{self.path} is damaged ({' '.join(damage[0].split())}); {self._advice}")
 
     def _readable(self) -> int:
         """The position of the last event before the first that cannot be read."""

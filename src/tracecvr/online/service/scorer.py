@@ -56,7 +56,7 @@ class LiveScorer:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.versions = Versions(store.home, store.settings.keep)
+        self.versions = Versions(store.home, store.settings.keep, store.content)
         self.model: ServingModel | None = None
         self._seen: tuple[int, ...] = ()
         self._asking = threading.Lock()  # a net remembers its last answers while it works: one question at a time

@@ -14,7 +14,8 @@ from pathlib import Path
 import xxhash
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, write_json
+from tracecvr.base.files import locked
+from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 
 NAME = "traffic.json"
 CLICK_ID, USER = "click_id", "user"
@@ -68,18 +69,8 @@ def current(folder: Path) -> Traffic:
     path = folder / NAME
     if not path.exists():
         return Traffic()
-    content = read_json(path)
-    try:
-        choice = Traffic(**content | {"rules": tuple(content["rules"])})
-        names = {choice.model, choice.before, *choice.rules, *choice.shares} - {None}
-        whole = all(isinstance(name, str) for name in (choice.column, *names))
-        whole &= all(0 < share <= 1 for share in choice.shares.values())
-        whole &= math.fsum(choice.shares.values()) < 1 + 1e-6
-    except (TypeError, KeyError, AttributeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is damaged: remove it, and the store's own model answers; then choose again")
-    return choice
+    content = read_hashed(path, "remove it, and the store's own model answers; then choose again")
+    return Traffic(**content | {"rules": tuple(content["rules"])})
 
 
 def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
@@ -138,5 +129,5 @@ def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
         old = current(folder)
         new = change(old)
         if new != old:
-            write_json(folder / NAME, asdict(new))
+            write_hashed(folder / NAME, asdict(new))
         return new
