@@ -19,11 +19,13 @@ from tracecvr.data.inspection.guess import (
     add_features,
     find_amounts,
     find_id,
+    find_id_of_several,
     first_named,
     has_word,
     put_conversion_first,
     rows_of_column,
     rows_of_columns,
+    say_several,
     share_of_rows,
     short_name,
     time_columns,
@@ -197,10 +199,7 @@ def _of_events(columns: Mapping[str, Profile], kinds: Profile, said: Said) -> Gu
         key = several, False
     guess = Guess("events", time, *key, type=kinds.name, event=click_word)
     if several:
-        guess.doubts.append(
-            f"no single column tells clicks apart: a click is taken to be one value of {', '.join(guess.id)}, and "
-            "later clicks with the same value to be duplicates of it"
-        )
+        say_several(guess)
     known = [word for word in words if has_word(word, (*CONVERSION, *REFUND, *ACTION))]
     if any(not has_word(word, REFUND) for word in known):
         for word in words:
@@ -270,6 +269,8 @@ def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Pro
     if not key and len(unnamed) == 1:
         key, whole = (unnamed[0].name,), unnamed[0].whole
     if not key:
+        key = find_id_of_several(common)
+    if not key:
         raise UserError(
             "files with different columns, but no id that all of them have: there is nothing to join them by"
         )
@@ -277,6 +278,8 @@ def _of_files(logs: Sequence[Sampled], said: Said) -> tuple[Guess, dict[str, Pro
     times = time_columns(clicks.columns)
     time = clicks.columns[said.click_time] if said.click_time else first_named(times, CLICK) or times[0]
     guess = Guess("events", time, key, whole, event="click")
+    if len(key) > 1 and not said.id:
+        say_several(guess)
     for log in logs:
         at = time if log is clicks else _time_of(log, said)
         if (at.unit, at.relative) != (time.unit, time.relative):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import polars as pl
 
@@ -162,6 +163,25 @@ def _said_id(columns: Sequence[Profile], said: Said) -> tuple[tuple[str, ...], b
     return said.id, len(columns) == 1 and columns[0].whole
 
 
+def find_id_of_several(columns: Sequence[Profile]) -> tuple[str, ...]:
+    """The fewest columns that tell clicks apart together; names of ids are believed sooner."""
+    candidates = sorted((one for one in columns if one.unit is None), key=lambda one: not one.named_id)
+    for size in range(2, len(candidates) + 1):
+        for together in combinations(candidates, size):
+            rows = pl.DataFrame([one.values for one in together]).drop_nulls()
+            if len(rows) and rows.n_unique() >= 0.99 * len(rows):
+                return tuple(one.name for one in together)
+    return ()
+
+
+def say_several(guess: Guess) -> None:
+    """Say that an id is made of several columns."""
+    guess.doubts.append(
+        f"no single column tells clicks apart: a click is taken to be one value of {', '.join(guess.id)}, and "
+        "later clicks with the same value to be duplicates of it"
+    )
+
+
 def short_name(name: str) -> str:
     """A name for an action from that of its column."""
     text = name.lower()
@@ -190,7 +210,7 @@ def _no_feature(one: Profile) -> str | None:
     if one.unit is not None:
         return "a time"
     if one.comma:
-        return f"numbers of which nobody knows whether the comma is a decimal one ({one.examples()}): write 1234.5"
+        return f"numbers whose commas may stand before decimals or between thousands ({one.examples()}): write 1234.5"
     if _ROW_NUMBER.search(one.name.lower()) and one.whole and one.distinct == one.filled:
         return "the number of the row"
     if one.filled == 0 or one.distinct == 0:
