@@ -149,6 +149,9 @@ def test_a_lost_challenger_is_missed_and_can_be_dropped(
     assert f"challenger other: WRONG: {home}" in wrong(store, call, capsys)
     with caplog.at_level(logging.ERROR):
         RoutedScorer(store).refresh()
+        learn_all(store)
+    assert ("challenger other is missing and learns nothing" in caplog.text) == (lose is lose_folder)
+    assert ("challenger other cannot learn" in caplog.text) == (lose is lose_description)
     assert "challenger other cannot answer, and the store's own model does" in caplog.text
     shutil.rmtree(home, ignore_errors=True)
     assert call("challengers", "drop", store.folder, "other") == 0

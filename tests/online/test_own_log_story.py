@@ -74,8 +74,8 @@ def story(
 
 def check_served(store: Store, tmp_path: Path) -> None:
     """A click is answered with a rate, an unseen and a missing value included."""
-    line = (tmp_path / "live" / "events.jsonl").read_text().splitlines()[0]
-    features: dict[str, Any] = json.loads(line)["features"]
+    events = [json.loads(line) for line in (tmp_path / "live" / "events.jsonl").read_text().splitlines()]
+    features: dict[str, Any] = next(event["features"] for event in events if event["type"] == "click")
     campaign, device = (next(name for name in features if word in name.lower()) for word in ("campaign", "device"))
     asked_for = {"features": [features, features | {campaign: "never seen", device: None}]}
     with served(store) as url:

@@ -164,7 +164,7 @@ def _write_stream(folder: Path, number: int) -> list[Path]:
 
 
 def _count_stream(folder: Path) -> Truth:
-    rows = [json.loads(line) for path in sorted(folder.glob("*.ndjson")) for line in path.open()]
+    rows = [json.loads(line) for path in sorted(folder.glob("*.ndjson")) for line in path.read_text().splitlines()]
     of = {kind: [(r["click_id"], r["t"] // 10**6) for r in rows if r["type"] == kind] for kind in ("click", "purchase")}
     return _join(of["click"], of["purchase"])
 
