@@ -149,7 +149,9 @@ def test_keys_that_no_line_of_a_file_has_are_missing_there(tmp_path: Path) -> No
 def test_an_id_of_two_columns_joins_files(tmp_path: Path) -> None:
     """Neither tells clicks apart alone; what is the same in both files and is no part of it stays a feature."""
     parts = [
-        frame.with_columns(shop=pl.format("s{}", pl.col("click_id") % 4), number=pl.col("click_id") // 4).drop("click_id")
+        frame.with_columns(shop=pl.format("s{}", pl.col("click_id") % 4), number=pl.col("click_id") // 4).drop(
+            "click_id"
+        )
         for frame in frames()
     ]
     given = [write(part, tmp_path / f"{name}.csv") for part, name in zip(parts, ("clicks", "sales"), strict=True)]

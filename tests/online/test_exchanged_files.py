@@ -19,9 +19,11 @@ from tracecvr.base.errors import UserError
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.ledger.open_clicks import OpenClicks
+from tracecvr.online.log import page_checksums
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import challenge, traffic
 from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.verify_log import verify_log
 
 Captured = pytest.CaptureFixture[str]
 _PAGE = 4096
@@ -140,7 +142,7 @@ def lose_description(home: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [lose_folder, lose_description])
-def test_a_lost_challenger_is_missed_and_can_be_dropped(
+def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     lose: Callable[[Path], None], store: Store, call: Call, capsys: Captured, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = challenge.find_challenger(store, "other").home
@@ -193,6 +195,23 @@ def test_a_page_of_the_ledger_of_another_time_is_noticed(made: Made) -> None:
     assert noticed > 3
 
 
+def test_verify_finds_an_array_of_other_content_until_it_is_built_anew(
+    made: Made, call: Call, capsys: Captured
+) -> None:
+    """Its page has the right checksum. It is clean again when what was learnt is what a replay learns."""
+    store = made("vanilla")
+    send(store, the_events()[:700])
+    learnt(store)
+    database = page_checksums.connect(store.folder / "ledger" / "ledger.db")
+    database.execute("UPDATE arrays SET data = zeroblob(length(data))")
+    database.close()
+    assert "ledger: WRONG" in wrong(store, call, capsys)
+    send(store, the_events()[700:800])
+    learnt(store)
+    assert call("verify", store.folder) == 0
+    assert verify_log(store).same
+
+
 def test_the_ledger_of_another_model_is_built_anew(store: Store) -> None:
     """Both have the same clicks, but not the same answers to them."""
     other = challenge.find_challenger(store, "other")
@@ -242,6 +261,15 @@ def test_exchanged_pages_of_the_log_are_noticed_before_anything_is_learnt(
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"error: {path} is damaged (")
     assert not list((store.folder / "models").glob("*.json"))
+
+
+def test_a_tick_that_is_something_else_is_refused_in_one_line(store: Store) -> None:
+    """As rows of an exchanged page are."""
+    log = store.log()
+    log._db.execute("UPDATE ticks SET content = 'c17' WHERE model = ''")
+    with pytest.raises(UserError, match="a tick is not as it was written"):
+        log.ticks(1)
+    log.close()
 
 
 def test_a_log_that_is_older_than_what_was_learnt_is_refused(

@@ -89,9 +89,9 @@ class Learner:
 
     def _say_lost(self, done: int) -> None:
         """Say that versions are lost. The newest may be, if it was being written when the learner was killed."""
-        recorded = self.log.ticks(1, self.store.model)
-        if recorded and recorded[-1][0] > done:
-            lost = f"versions {done + 1} to {recorded[-1][0] + 1} are lost or damaged"
+        recorded = self.log.recorded(self.store.model)
+        if recorded > done + 1:
+            lost = f"versions {done + 1} to {recorded} are lost or damaged"
             _log.warning("%s: %s: they are learnt again from the log", self.store.home, lost)
 
     def tick(self) -> Tick | None:

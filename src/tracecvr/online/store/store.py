@@ -186,7 +186,7 @@ class Store:
                 return
             raise UserError(f"{path} is missing: {_log_advice(path)} create another store")
         with closing(self.log()) as log:
-            closed, reached, recorded = log.closed(), log.position(), log.ticks(1)
+            closed, reached, recorded = log.closed(), log.position(), log.recorded()
         lost = f"{path} has lost events: it ends at event {reached} and interval {closed}, and"
         advice = f"{_log_advice(path)} delete {path.stem}.position"
         if closed < learnt or reached < position:
@@ -196,11 +196,10 @@ class Store:
             )
         if reached < acknowledged:
             raise UserError(f"{lost} {acknowledged} were acknowledged; {advice}")
-        known = recorded[-1][0] + 1 if recorded else 0
-        if known < learnt:  # what came of learning is recorded before a version is written
+        if recorded < learnt:  # what came of learning is recorded before a version is written
             raise UserError(
-                f"{path} is older than version {learnt}: it ends with what came of version {known}; {advice} and the "
-                f"versions after {known} in {self.folder / 'models'}"
+                f"{path} is older than version {learnt}: it ends with what came of version {recorded}; {advice} and "
+                f"the versions after {recorded} in {self.folder / 'models'}"
             )
 
     @property
