@@ -130,6 +130,14 @@ def test_another_valid_choice_is_damage(name: str, store: Store, call: Call, cap
     assert call("verify", store.folder) == 0
 
 
+def test_a_chosen_version_that_is_lost_is_noticed(store: Store, call: Call, capsys: Captured) -> None:
+    number = store.versions.published()[-2]
+    store.versions.promote(number)
+    assert call("verify", store.folder) == 0
+    (store.folder / "models" / f"{number:09d}.json").unlink()
+    assert f"version {number} was chosen to serve, and is lost or damaged" in wrong(store, call, capsys)
+
+
 # Challengers that are gone.
 
 

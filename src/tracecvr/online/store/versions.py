@@ -31,7 +31,7 @@ class Versions(Checkpoints):
     def _find_needed(self) -> set[int]:
         """Versions that are kept however old they are, and however many ticks were undone since: the one that was
         chosen to serve, the newest that was published, and of each the one before it, to go back to."""
-        published, pinned = self.published(), self._read_pin()
+        published, pinned = self.published(), self.chosen()
         chosen = [number for number in published if pinned is not None and number <= pinned]
         return {*published[-2:], *chosen[-2:]}
 
@@ -46,7 +46,7 @@ class Versions(Checkpoints):
         """
         known = {manifest["intervals"]: manifest for manifest in self.manifests()}
         published = [number for number, manifest in known.items() if manifest["published"]]
-        order = [number for number in (self._read_pin(), *reversed(published)) if number in published]
+        order = [number for number in (self.chosen(), *reversed(published)) if number in published]
         order += [number for number in reversed(known) if number not in published]
         return next((number for number in order if self.whole(known[number])), None)
 
@@ -65,7 +65,8 @@ class Versions(Checkpoints):
         self.promote(earlier[-1])
         return earlier[-1]
 
-    def _read_pin(self) -> int | None:
+    def chosen(self) -> int | None:
+        """The version that somebody has chosen to serve."""
         if not self._serving.exists():
             return None
         number: int | None = read_hashed(self._serving, "remove it, and the newest version serves")["version"]

@@ -103,7 +103,9 @@ def _versions(store: Store) -> Finding:
     wrong += _elsewhere(store, listed)
     serving = None
     try:
-        serving = versions.serving()
+        serving, chosen = versions.serving(), versions.chosen()
+        if chosen is not None and serving != chosen:
+            wrong.append(f"version {chosen} was chosen to serve, and is lost or damaged: choose another")
         wrong += ["none of them can serve"] if listed and serving is None else []
     except UserError as error:
         wrong.append(str(error))
