@@ -139,7 +139,7 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
     data = outcome.bench["data"]
     with_paper = not pooled and outcome.suite["name"] in ("table1", "table2") and data in paper.TABLE1
     headings += [f"paper's {NAMES[m]}" for m in paper.METRICS if with_paper]
-    best = {m: outcome.rank(m, column_of(m, pooled))[:2] if m in ARROWS else [] for m in outcome.metrics}
+    best = {m: outcome.rank(m, pooled)[:2] if m in ARROWS else [] for m in outcome.metrics}
     for number, line in enumerate(outcome.lines):
         row = [Text(line.name)]
         for metric in outcome.metrics:
@@ -192,13 +192,13 @@ def _differences(outcome: Outcome, pooled: bool) -> Table:
     for line in outcome.lines:
         base, row = None if against_best else outcome.base_of(line), list[Text]()
         for metric in metrics:
-            other = outcome.best_other(line, metric, column_of(metric, pooled)) if against_best else base
+            other = outcome.best_other(line, metric, pooled) if against_best else base
             difference = None if other is None else outcome.difference(line, other, metric, pooled)
             over |= {difference.over} if difference and difference.low is not None else set()
             row.append(difference_cell(difference))
         if base is not None or (against_best and line.facts["role"] != "upper"):
             table.rows.append([Text(line.name), Text("best other" if base is None else base.name), *row])
-    firsts = {m: outcome.rank(m, column_of(m, pooled))[:2] for m in metrics} if against_best else {}
+    firsts = {m: outcome.rank(m, pooled)[:2] for m in metrics} if against_best else {}
     if named := [f"{' before '.join(line.name for line in two)} in {NAMES[m]}" for m, two in firsts.items() if two]:
         table.notes.append(f"Best: {', '.join(named)}.")
     table.notes += interval_notes(over)
