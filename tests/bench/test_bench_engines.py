@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import Call
@@ -58,13 +57,12 @@ def test_without_ray_the_extra_is_named(
 
 def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a task goes to where the bench was started
-    board = SimpleNamespace(tell=SimpleNamespace(remote=lambda *_: None))
     (cell,) = bench.cells
     place = rays.Place(bench.out, bench.data, bench.log, tmp_path, sha256(bench.out / "bench.json"), versions())
 
     def refused(**changes: object) -> str:
         with pytest.raises(rays.UnfitError) as raised:
-            rays.run_cell(cell, replace(place, **changes), board)  # type: ignore[arg-type]
+            rays.run_cell(cell, replace(place, **changes))  # type: ignore[arg-type]
         assert not (bench.out / "cells" / cell.name).exists()
         return str(raised.value)
 
@@ -76,7 +74,7 @@ def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monke
     other.mkdir()
     (other / "bench.json").write_bytes((bench.out / "bench.json").read_bytes())
     assert "not that it is locked" in refused(out=other)
-    assert rays.run_cell(cell, place, board) is None
+    assert rays.run_cell(cell, place) is None
     assert results.is_finished(bench.out / "cells" / cell.name)
 
 

@@ -162,7 +162,7 @@ def test_other_code_shares_nothing(tmp_path: Path, cls: type[ESDFM]) -> None:
     warmed(engine(ESDFM(**SMALL)), shared)
     alone = warmed(engine(cls(**SMALL))).fingerprint()
     assert warmed(engine(cls(**SMALL)), shared).fingerprint() == alone
-    assert shared.trained == 3
+    assert shared.trained == (3 if cls is Twisted else 4)  # a loss of the helper alone, or of both nets
     if cls is Twisted:
         warmed(engine(Twisted(**SMALL, twist=2.0)), shared)
         assert shared.trained == 4

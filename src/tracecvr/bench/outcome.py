@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.base.durations import log_day
 from tracecvr.base.files import read_json
 from tracecvr.base.metrics import TITLES
 from tracecvr.bench import stats
@@ -77,6 +78,12 @@ class Outcome:
     def missing(self) -> int:
         """Cells that are not finished."""
         return len(self.bench["rows"]) * len(self.bench["seeds"]) - len(self.results)
+
+    @property
+    def period(self) -> str | None:
+        """The days whose clicks are judged, in words; None where rows differ."""
+        judged = self.bench.get("judged")
+        return None if judged is None else f"{log_day(judged['from'])} to {log_day(judged['until'])}"
 
     def of_role(self, role: str) -> Line | None:
         return next((line for line in self.lines if line.facts["role"] == role), None)

@@ -7,7 +7,6 @@ from typing import Any
 
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
-from tracecvr.base.durations import log_day
 from tracecvr.base.files import write_text
 from tracecvr.bench import forecasts, paper, stats, tune
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
@@ -50,7 +49,8 @@ def summary(outcome: Outcome) -> list[Table]:
 def _head(outcome: Outcome) -> str:
     seeds = outcome.bench["seeds"]
     clicks = max(outcome.results["clicks"], default=0)
-    text = f"{outcome.bench['data']}: {clicks:,} clicks judged{_period(outcome)}; seeds {', '.join(map(str, seeds))}."
+    period = "" if outcome.period is None else f", {outcome.period} of the log"
+    text = f"{outcome.bench['data']}: {clicks:,} clicks judged{period}; seeds {', '.join(map(str, seeds))}."
     if len(seeds) == 1:
         text += " One seed: there is no standard deviation, and variation between seeds is not known."
     if outcome.missing:
@@ -74,11 +74,6 @@ def learning_of(bench: dict[str, Any]) -> str | None:
     text = f"{owner} ({LEARNING[name].words})"
     text += f", but {', '.join(changed)}" if changed else ""
     return text + (", and what was tuned for each method" if bench["tuned"] else "")
-
-
-def _period(outcome: Outcome) -> str:
-    judged = outcome.bench.get("judged")
-    return "" if judged is None else f", {log_day(judged['from'])} to {log_day(judged['until'])} of the log"
 
 
 def references(outcome: Outcome) -> list[Table]:

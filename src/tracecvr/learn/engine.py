@@ -268,10 +268,6 @@ class Engine:
         }
         return {name: resolve_options(part) for name, part in self._parts.items()} | {"stream": stream}
 
-    def report(self) -> dict[str, Any]:
-        """What the method and its plugins have to show of themselves; parts without a word left out."""
-        return {name: report for name, part in self._parts.items() if (report := part.report())}
-
     @property
     def memory(self) -> int:
         """How many seconds after it came a click may still be asked for: by its last event, or by a refresh."""

@@ -58,10 +58,9 @@ class StreamLearning:
     )
     optimiser: str = option(
         AUTO,
-        "optimiser of the stream, by name: adam, lazy_adam or one of an entry point; auto: lazy_adam if tables "
+        "optimiser of stream and warm-up, by name: adam, lazy_adam or one of an entry point; auto: lazy_adam if tables "
         "have more than 100,000 rows in all, else adam",
     )
-    warm_optimiser: str = option(AUTO, "optimiser of warm-up, by name")
     level_steps: float = option(
         10.0,
         "how many times as large steps are for the biases of outputs that are rates: they alone carry the level of all "
@@ -82,20 +81,20 @@ class StreamLearning:
             )
 
     def fit_to(self, interval: int, rows: int | None = None) -> StreamLearning:
-        """The same settings, with a step size for intervals of so many seconds where it is 0, and optimisers for tables
-        of so many rows where they are "auto". With one step per interval, a model learns as fast by the hour, whatever
-        the interval: Adam moves weights by about the step size.
+        """The same settings, with a step size for intervals of so many seconds where it is 0, and an optimiser for
+        tables of so many rows where it is "auto". With one step per interval, a model learns as fast by the hour,
+        whatever the interval: Adam moves weights by about the step size.
 
         >>> [StreamLearning().fit_to(seconds).learning_rate for seconds in (60, 3600, 7200, 86400)]
         [0.0001, 0.0003, 0.0006, 0.0006]
         >>> [StreamLearning().fit_to(3600, rows).optimiser for rows in (100_000, 100_001)]
         ['adam', 'lazy_adam']
         """
-        suited = "lazy_adam" if rows is not None and rows > _MANY_ROWS else "adam"
-        names = () if rows is None else ("optimiser", "warm_optimiser")
-        chosen: dict[str, Any] = {name: suited for name in names if getattr(self, name) == AUTO}
+        chosen: dict[str, Any] = {}
+        if rows is not None and self.optimiser == AUTO:
+            chosen["optimiser"] = "lazy_adam" if rows > _MANY_ROWS else "adam"
         if self.learning_rate == 0:
-            return replace(self, **chosen, learning_rate=min(max(_HOURLY_STEP * interval / HOUR, 1e-4), 6e-4))
+            chosen["learning_rate"] = min(max(_HOURLY_STEP * interval / HOUR, 1e-4), 6e-4)
         return replace(self, **chosen)
 
     def optimisers(self, net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
@@ -115,9 +114,7 @@ class StreamLearning:
         return math.exp(-seconds / self.average) if self.average else 0.0
 
 
-AS_WARM_UP = StreamLearning(
-    learning_rate=None, batch_size=None, optimiser="adam", warm_optimiser="adam", level_steps=1.0, average=None
-)
+AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, optimiser="adam", level_steps=1.0, average=None)
 """The stream is learnt with warm-up's optimiser, step size and batch size, and its newest weights are served."""
 
 

@@ -105,7 +105,7 @@ class WarmUp:
     def _facts(self, fit: Fit, history: History) -> dict[str, Any]:
         """What the training of a net depends on, beside the net, its loss and history."""
         return {
-            "optimiser": self.stream.warm_optimiser,
+            "optimiser": self.stream.optimiser,
             "learning_rate": self.method.learning_rate,
             "weight_decay": self.method.weight_decay,
             "title": fit.title,
@@ -188,7 +188,7 @@ class WarmUp:
 
     def _optimisers(self, net: nn.Module) -> dict[str, torch.optim.Optimizer]:
         method = self.method
-        return make_optimisers(self.stream.warm_optimiser, net, method.learning_rate, method.weight_decay)
+        return make_optimisers(self.stream.optimiser, net, method.learning_rate, method.weight_decay)
 
     def _is_large(self, history: History) -> bool:
         return warm_up_passes.is_large(len(history), self.method.batch_size)

@@ -21,7 +21,6 @@ import polars as pl
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from tracecvr.base.durations import log_day
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
@@ -125,8 +124,8 @@ def _facts(outcome: Outcome) -> dict[str, str]:
     }
     if (learning := learning_of(bench)) is not None:
         facts["learning settings"] = learning
-    if (judged := bench.get("judged")) is not None:
-        facts["clicks judged"] = f"{log_day(judged['from'])} to {log_day(judged['until'])} of the log"
+    if outcome.period is not None:
+        facts["clicks judged"] = f"{outcome.period} of the log"
     if len(outcome.results):
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
         facts |= {"versions": _settings(read_json(path)["versions"], " ")} if path.is_file() else {}

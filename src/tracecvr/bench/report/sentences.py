@@ -52,7 +52,7 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
     if period := outcome.bench.get("tuning", {}).get("period"):
         tuned = (
             f"Settings were chosen for each method on {log_day(period['start'])} to {log_day(period['until'])} of "
-            f"the log; judged are {tune.where(outcome)}, with other seeds."
+            f"the log; judged are {outcome.period or 'later clicks'}, with other seeds."
         )
         caveats.append(Sentence("fact", tuned))
     return caveats
@@ -174,13 +174,11 @@ def _forecast(outcome: Outcome) -> list[Sentence]:
 
 
 def _tuning(outcome: Outcome) -> list[Sentence]:
-    metric, best = outcome.suite["score"], tune.best(outcome)
-    gained = [line for line in best.values() if tune.settings_of(outcome, line)]
-    return [
-        Sentence(
-            "fact",
-            f"Tuning changed {len(gained)} of {len(best)} methods; for the others no trial beat the defaults in "
-            f"{NAMES[metric]} on {tune.where(outcome)}. The best of several trials is flattered by its choice: "
-            "what tuning is worth is told by another suite run with --tuned.",
-        )
-    ]
+    choices = tune.choose(outcome)
+    gained = sum(bool(choice.settings) for choice in choices.values())
+    text = (
+        f"Tuning changed {gained} of {len(choices)} methods; for the others no trial beat the defaults in "
+        f"{NAMES[outcome.suite['score']]} on {outcome.period or tune.REPLAYED}. The best of several trials is "
+        "flattered by its choice: what tuning is worth is told by another suite run with --tuned."
+    )
+    return [Sentence("fact", text)]
