@@ -16,7 +16,7 @@ from tracecvr.base.files import is_locked, locked, sha256
 from tracecvr.base.progress import no_progress
 from tracecvr.bench import results, runner, suite
 from tracecvr.bench.engines import ray as rays
-from tracecvr.bench.runner import Bench, Request, failure_of, hold_bench
+from tracecvr.bench.runner import Bench, Request, hold_bench, run_cell
 from tracecvr.runs.run import versions
 
 
@@ -62,7 +62,7 @@ def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monke
 
     def refused(**changes: object) -> str:
         with pytest.raises(rays.UnfitError) as raised:
-            rays.run_cell(cell, replace(place, **changes))  # type: ignore[arg-type]
+            rays.run_on_node(cell, replace(place, **changes))  # type: ignore[arg-type]
         assert not (bench.out / "cells" / cell.name).exists()
         return str(raised.value)
 
@@ -74,7 +74,7 @@ def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monke
     other.mkdir()
     (other / "bench.json").write_bytes((bench.out / "bench.json").read_bytes())
     assert "not that it is locked" in refused(out=other)
-    assert rays.run_cell(cell, place) is None
+    assert rays.run_on_node(cell, place) is None
     assert results.is_finished(bench.out / "cells" / cell.name)
 
 
@@ -106,7 +106,7 @@ def test_a_cell_waits_for_its_directory(bench: Bench, monkeypatch: pytest.Monkey
     with locked(folder):
         assert is_locked(folder)
         monkeypatch.setattr(runner, "_FREE_S", 0.2)
-        failure = failure_of(cell, bench.out, bench.data, bench.log, no_progress)
+        failure = run_cell(cell, bench.out, bench.data, bench.log, no_progress)
         assert failure is not None
         assert "is in use by another process" in failure
         monkeypatch.setattr(runner, "_FREE_S", 60.0)
@@ -116,7 +116,7 @@ def test_a_cell_waits_for_its_directory(bench: Bench, monkeypatch: pytest.Monkey
             stages.add(stage)
 
         def work() -> None:
-            failures.append(failure_of(cell, bench.out, bench.data, bench.log, tell))
+            failures.append(run_cell(cell, bench.out, bench.data, bench.log, tell))
 
         worker = threading.Thread(target=work)
         worker.start()

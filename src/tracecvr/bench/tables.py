@@ -18,13 +18,13 @@ from tracecvr.learn.stream_learning import StreamLearning
 def write(out: Path) -> None:
     """`table.md` and `table.tex` of what a bench directory holds."""
     outcome = Outcome(out)
-    made, head = tables_of(outcome), _head(outcome)
+    made, head = make_tables(outcome), _head(outcome)
     title = f"# {outcome.suite['name']}: {outcome.suite['about']}"
     write_text(out / "table.md", "\n\n".join([title, head, *(table.markdown() for table in made)]) + "\n")
     write_text(out / "table.tex", "\n\n".join([f"% {head}", *(table.latex() for table in made)]) + "\n")
 
 
-def tables_of(outcome: Outcome) -> list[Table]:
+def make_tables(outcome: Outcome) -> list[Table]:
     """The tables of a bench by its layout, references beside its methods, and what these were given by tuning."""
     layout = outcome.suite["layout"]
     if layout == "forecast":
@@ -55,12 +55,12 @@ def _head(outcome: Outcome) -> str:
         text += " One seed: there is no standard deviation, and variation between seeds is not known."
     if outcome.missing:
         text += f" {outcome.missing} cells are not finished."
-    if (learning := learning_of(outcome.bench)) is not None:
+    if (learning := describe_learning(outcome.bench)) is not None:
         text += f" Learning settings: {learning}."
     return text
 
 
-def learning_of(bench: dict[str, Any]) -> str | None:
+def describe_learning(bench: dict[str, Any]) -> str | None:
     """How the stream of a bench is learnt, in words; None for benches of old, which do not say it."""
     name = bench["suite"].get("learning")
     if name is None:

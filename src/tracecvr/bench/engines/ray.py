@@ -21,7 +21,7 @@ from tracecvr.base.files import is_locked, sha256
 from tracecvr.base.progress import no_progress
 from tracecvr.bench.engines.processes import thread_settings
 from tracecvr.bench.engines.ray_cluster import connect
-from tracecvr.bench.runner import Bench, State, Watch, failure_of
+from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.run import versions
@@ -76,7 +76,7 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
         max_retries=_LOSSES,
         retry_exceptions=False,
         runtime_env={"env_vars": thread_settings(1)},
-    )(run_cell)
+    )(run_on_node)
     at_work = {task.options(name=cell.name).remote(cell, place): cell.name for cell in waiting}
     try:
         while at_work:
@@ -127,12 +127,12 @@ def warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
 # On a node.
 
 
-def run_cell(cell: Cell, place: Place) -> str | None:
+def run_on_node(cell: Cell, place: Place) -> str | None:
     """The task: run a cell in this worker process; why it failed, or None."""
     _refuse_if_unfit(place)
     with suppress(OSError):  # only methods that are given as files are looked for from there
         os.chdir(place.cwd)
-    return failure_of(cell, place.out, place.data, place.log, no_progress)
+    return run_cell(cell, place.out, place.data, place.log, no_progress)
 
 
 def _refuse_if_unfit(place: Place) -> None:

@@ -21,10 +21,8 @@ def connect(address: str | None = None) -> Iterator[None]:
     """While it lasts, Ray is at hand: a cluster on this machine alone, which ends with it, or the one at `address`:
     `auto` (one that runs here), `HOST:PORT` or `ray://HOST:PORT`. If the process is connected
     already, that connection is used, and kept."""
-    try:
-        import ray
-    except ImportError:
-        raise UserError("Ray is not installed: pip install 'tracecvr[ray]'") from None
+    import ray
+
     if ray.is_initialized():
         yield
         return

@@ -31,7 +31,7 @@ from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import costs, learning_of, tables_of
+from tracecvr.bench.tables import costs, describe_learning, make_tables
 from tracecvr.bench.text_tables import Table
 
 
@@ -50,7 +50,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
         "facts": _facts(outcome),
         "command": _command(outcome.bench),
     }
-    tables = tables_of(outcome) if outcome.lines else []
+    tables = make_tables(outcome) if outcome.lines else []
     if tables and outcome.suite["layout"] != "tune":  # whose table has the cost of all trials of a method
         tables.append(costs(outcome))
     write_text(out / "report.html", render_page(content, made, tables))
@@ -122,7 +122,7 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "settings of all rows": _settings(outcome.suite["settings"] | bench["settings"]) or "the methods' defaults",
         "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
     }
-    if (learning := learning_of(bench)) is not None:
+    if (learning := describe_learning(bench)) is not None:
         facts["learning settings"] = learning
     if outcome.period is not None:
         facts["clicks judged"] = f"{outcome.period} of the log"
