@@ -41,7 +41,7 @@ def over_time(scene: Scene, metric: str) -> Figure | None:
         caption += "Predicted over observed conversions: at 1 the total is right; above it, too many are predicted. "
         caption += f"Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
     else:
-        caption += f"{'Higher' if '↑' in ARROWS[metric] else 'Lower'} is better."
+        caption += f"Intervals are weighted by clicks. {'Higher' if '↑' in ARROWS[metric] else 'Lower'} is better."
     if metric != "pcoc" and scene.reference is not None and base is not None and len(curves) > 1:
         gaps = [
             (line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in curves if own is not base

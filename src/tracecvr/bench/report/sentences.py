@@ -113,7 +113,8 @@ def _cost(outcome: Outcome, used: Line) -> Sentence | None:
         return None
     text = f"A run of {used.name} takes {duration(used.seconds)}, with {shown:.2f} events per click"
     if times := sorted(line.seconds for line in outcome.fair if line is not used):
-        text += f"; the others take {duration(times[0])} to {duration(times[-1])}"
+        shortest_and_longest = dict.fromkeys(map(duration, (times[0], times[-1])))  # once, if they read the same
+        text += f"; the others take {' to '.join(shortest_and_longest)}"
     return Sentence("fact", f"{text}.")
 
 
