@@ -20,7 +20,7 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import svg
+from tracecvr.bench.report import panels, svg
 from tracecvr.bench.report.elements import class_of, marker
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
 from tracecvr.bench.report.figures import make_figures
@@ -315,7 +315,7 @@ def test_marks_fall_inside_their_drawing() -> None:
     lines = tuple(Series(f"line {n}", n, (0.0, 1.0, 2.0), (0.1 * n, 0.5, 1.0)) for n in range(8))
     for width in (160.0, 354.0, 1000.0):
         chart = Chart("", Axis("x"), Axis("y"), lines)
-        text = str(svg.draw(chart, width).svg())
+        text = str(panels.draw(chart, width).svg())
         height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', text)[0])
         points = [tuple(map(float, p.split(","))) for line in re.findall('points="(.*?)"', text) for p in line.split()]
         assert len(points) == 24
@@ -324,7 +324,7 @@ def test_marks_fall_inside_their_drawing() -> None:
 
 def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.0), Bar("b", -2.0, sure=False), Bar("c", None)))
-    text = str(svg.draw(bars, 400.0).svg())
+    text = str(panels.draw(bars, 400.0).svg())
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -336,7 +336,7 @@ def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
 
 def test_bars_of_a_ratio_start_where_it_is_right() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.2), Bar("b", 0.9)), base=1.0)
-    text = str(svg.draw(bars, 400.0).svg())
+    text = str(panels.draw(bars, 400.0).svg())
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -346,7 +346,7 @@ def test_bars_of_a_ratio_start_where_it_is_right() -> None:
 
 def test_a_level_is_drawn_even_if_all_values_are_on_one_side() -> None:
     chart = Chart("", Axis("x"), Axis("PCOC"), (Series("a", 0, (0.0, 1.0), (1.4, 1.5)),), level=1.0)
-    assert 'class="level"' in svg.draw(chart, 400.0).content
+    assert 'class="level"' in panels.draw(chart, 400.0).content
 
 
 def test_a_figure_stands_alone_as_svg(tmp_path: Path) -> None:
