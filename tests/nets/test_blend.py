@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tracecvr.checks.subject import small_log
-from tracecvr.learn.optimisers import REGRESSION, Rates, made, take_step
+from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
 from tracecvr.learn.row_optimisers import ForgettingAdagrad
 from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at
 from tracecvr.nets.blend import Blend, loss_of_each
@@ -58,8 +58,7 @@ def test_a_step_is_that_of_the_net_alone_and_adagrad_on_the_regression() -> None
     net, x = blend(outputs=1).train(), ids()
     label = (x[:, 0] % 2).float()
     twin, table, intercept = blend(outputs=1).train(), *(p.detach().clone() for p in net.regression_parameters())
-    rates = Rates(1e-3, 1e-3, 0.0)
-    optimisers = made("adam", net, rates)
+    optimisers = make_optimisers("adam", net, 1e-3, 0.0)
 
     def loss() -> Tensor:
         return binary_cross_entropy_with_logits(net(x)[:, 0], label)

@@ -23,7 +23,7 @@ class Picture:
 
     def markup(self) -> Markup:
         """The figure as SVG, with its caption."""
-        return Markup(svg.document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
+        return Markup(svg.write_document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file that ends with `.svg`, `.png` or `.pdf`; the last two need the extra `figures`."""

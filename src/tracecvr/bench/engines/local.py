@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracecvr.base.progress import ThrottledProgress
 from tracecvr.bench.engines.processes import end_with_parent, start_process, thread_settings
-from tracecvr.bench.runner import Bench, State, Watch, failure_of
+from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 
 _TELL_S = 0.2
@@ -97,4 +97,4 @@ def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
         except (EOFError, OSError):
             return
         tell = ThrottledProgress(lambda where: pipe.send(("at", where)), _TELL_S)
-        pipe.send(("ended", failure_of(cell, out, data, log, tell)))
+        pipe.send(("ended", run_cell(cell, out, data, log, tell)))
