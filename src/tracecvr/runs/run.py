@@ -366,5 +366,5 @@ def _peak_rss_mb() -> float:
 
 def versions() -> dict[str, str]:
     """Of Python and of the packages that what comes out of a run depends on."""
-    packages = ("tracecvr", "torch", "numpy", "polars", "scikit-learn")
+    packages = ("tracecvr", "torch", "numpy", "polars")
     return {"python": platform.python_version()} | {name: version(name) for name in packages}
