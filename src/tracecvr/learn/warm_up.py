@@ -20,12 +20,16 @@ from tracecvr.learn.net_calls import BLOCK
 from tracecvr.learn.optimisers import REGRESSION, take_step
 from tracecvr.learn.stream_learning import StreamLearning, moments
 from tracecvr.nets.backbones import freeze, thaw
-from tracecvr.nets.blend import loss_of_each
+from tracecvr.nets.blend import Blend, loss_of_each
 from tracecvr.stream.reveal import LabelledReveals
 from tracecvr.stream.source import History
 
 _RECORD = "warm_up."
 """Before a net's name: where `counts` has the passes and the batch size of its warm-up."""
+
+_EVIDENCE = 3.0
+"""A blend does without its regression if the likelihood of held-back clicks is then higher by this factor, as a
+logarithm: twenty times. On a few clicks chance alone would decide otherwise."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class WarmUp:
     def run(self, history: History, progress: Progress, share: Share) -> dict[str, Tensor]:
         """Train the served net, then each helper, which is frozen; returns the moments that the stream starts with."""
         self.look_through(history)
+        if isinstance(main := self.method.nets["main"], Blend) and self._is_large(history):
+            main.leave_out_regression()  # clicks enough for a perceptron; none are held back that could decide
         outcomes: list[tuple[Fit, Fitted]] = []
         for fit in self._fits(history):
             self._optimisers(fit.net)  # the kind of gradient that its tables give is part of a net's form
@@ -164,14 +170,25 @@ class WarmUp:
             return fit.usual
         start, counts = {key: value.clone() for key, value in fit.net.state_dict().items()}, dict(fit.part.counts)
         optimisers, size = self._optimisers(fit.net).values(), self._batch_size(history)
+        blended, alone = [], []  # losses of held-back clicks before the first pass and after each
 
         def one_pass(epoch: int) -> None:
             for _ in self._pass(fit, epoch, optimisers, earlier, size):
                 pass
 
-        best = warm_up_passes.best(one_pass, lambda: self._held_back_loss(fit, held_back), fit.usual)
+        def held_back_loss() -> float:
+            blended.append(self._held_back_loss(fit, held_back))
+            if isinstance(fit.net, Blend):
+                with fit.net.without_regression():
+                    alone.append(self._held_back_loss(fit, held_back))
+            return blended[-1]
+
+        best = warm_up_passes.best(one_pass, held_back_loss, fit.usual)
         fit.net.load_state_dict(start)
         fit.part.counts = counts
+        if isinstance(fit.net, Blend) and len(held_back) * (min(blended) - min(alone)) > _EVIDENCE:
+            fit.net.leave_out_regression()
+            best = max(alone.index(min(alone)), 1)
         return best
 
     def _held_back_loss(self, fit: Fit, history: History) -> float:
