@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from tracecvr.base.config import DAY
 from tracecvr.base.metrics import nll
 from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import small_log
-from tracecvr.data.table import NEVER
-from tracecvr.learn import warm_up_passes
+from tracecvr.learn import warm_up, warm_up_passes
 from tracecvr.learn.engine import Engine
 from tracecvr.nets.backbones import Perceptron, start_at
 from tracecvr.nets.blend import Blend
@@ -136,27 +134,17 @@ def test_passes_go_on_while_held_back_clicks_gain(losses: list[float], chosen: t
     assert scripted(losses) == chosen
 
 
-def share_of_regression(label: np.ndarray[Any, Any], **options: Any) -> float:
-    """What is left of the regression in a blend after warm-up on clicks with these labels."""
-    converted = np.where(label, LOG.click_ts + 60, NEVER)
-    table = replace(LOG, action_ts=np.column_stack([converted, LOG.action_ts[:, 1:]]))
-    one = engine("pretrain", **options)
-    one.warm_up(TableSource(table).history(table.schema.split, "mature"))
-    net = one.method.nets["main"]
-    assert isinstance(net, Blend)
-    return net.share.item()
-
-
-def test_a_blend_does_without_its_regression_where_held_back_clicks_say_so() -> None:
-    """Two features that decide together, and neither alone, are nothing that a regression can learn."""
-    first, second = LOG.x[:, 0] % 2, LOG.x[:, 1] % 2
-    assert share_of_regression(first == second) == 0
-    assert share_of_regression(first == 1) == 0.5
-
-
 def test_a_blend_does_without_its_regression_on_a_large_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_up_passes, "LARGE", 2)
-    assert share_of_regression(LOG.x[:, 0] % 2 == 1) == 0
+    shares = []
+    for most in (len(HISTORY), len(HISTORY) - 1):
+        monkeypatch.setattr(warm_up, "_BLENDED_UP_TO", most)
+        one, again = engine("pretrain", warm_epochs=1), engine("pretrain", warm_epochs=1)
+        one.warm_up(HISTORY)
+        again.load_state(one.state())
+        net = again.method.nets["main"]
+        assert isinstance(net, Blend)
+        shares.append((net.share.item(), net.weights.table.weight.any().item()))
+    assert shares == [(0.5, True), (0.0, False)]
 
 
 def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ class Blend(WideDeep):
 
     Each learns by the method's loss as if it alone answered. Only the first output is blended. Others, for instance a
     law of delays, are those of `WideDeep`, and the regression does not teach them. The two err in different ways: a
-    perceptron overfits a small log; a regression needs few clicks, but knows no interactions. Whether it takes part is
-    decided in warm-up: see `learn/warm_up.py`. In training mode one of them answers, otherwise both.
+    perceptron overfits a small log; a regression needs few clicks, but knows no interactions, so a large log does
+    without it (`leave_out_regression`). In training mode one of them answers, otherwise both.
     """
 
     name = "blend"
@@ -54,16 +54,6 @@ class Blend(WideDeep):
     def leave_out_regression(self) -> None:
         """From now on the net is `WideDeep`: the regression neither learns nor answers."""
         self.share.zero_()
-
-    @contextmanager
-    def without_regression(self) -> Iterator[None]:
-        """While it lasts, the regression does not answer."""
-        share = self.share.clone()
-        self.share.zero_()
-        try:
-            yield
-        finally:
-            self.share.copy_(share)
 
     def regression_parameters(self) -> list[nn.Parameter]:
         """What the regression learns."""
