@@ -9,14 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from tracecvr.authoring.method import Method
+from tracecvr.base import registry
+from tracecvr.base.config import DAY
 from tracecvr.checks.subject import small_log
+from tracecvr.learn.engine import Engine
 from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
 from tracecvr.learn.row_optimisers import ForgettingAdagrad
 from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at
 from tracecvr.nets.blend import Blend, loss_of_each
 from tracecvr.nets.numpy_mlp import numpy_form
+from tracecvr.plugins.completer import CompleterNet
+from tracecvr.stream.source import TableSource
 
-SCHEMA = small_log().schema
+TABLE = small_log()
+SCHEMA = TABLE.schema
 
 
 def blend(outputs: int = 3) -> Blend:
@@ -116,3 +123,36 @@ def test_both_start_at_a_rate_and_move_by_a_shift() -> None:
     assert torch.allclose(net(x)[:, 0], before + 0.3)
     start_at(net, torch.tensor([-2.0, torch.nan, torch.nan]))
     assert net.intercept.item() == -2
+
+
+# What the two losses of a batch share.
+
+
+def warmed(method: str) -> Engine:
+    engine = Engine(registry.get("method", method)(hidden=(8,), warm_epochs=1), SCHEMA)
+    engine.warm_up(TableSource(TABLE).history(SCHEMA.split, "censored"))
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("method", "owner", "name"),
+    [("telescoped", registry.get("method", "telescoped"), "log_chain"), ("trace", CompleterNet, "forward")],
+)
+def test_what_does_not_depend_on_the_rate_is_computed_once(
+    method: str, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, original, calls = warmed(method), getattr(owner, name), []
+    monkeypatch.setattr(owner, name, lambda *given: calls.append(1) or original(*given))
+    engine.tick(TableSource(TABLE), SCHEMA.split, SCHEMA.split + DAY)
+    assert len(calls) == engine.steps > 0
+
+
+def test_what_is_shared_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    def learnt() -> str:
+        engine = warmed("telescoped")
+        engine.tick(TableSource(TABLE), SCHEMA.split, SCHEMA.split + DAY)
+        return engine.fingerprint()
+
+    shared = learnt()
+    monkeypatch.setattr(Method, "of_other_outputs", lambda _, function, *given: function(*given))
+    assert learnt() == shared

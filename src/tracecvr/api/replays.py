@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -270,7 +269,7 @@ def replay(
     on_interval
         Called after each interval with an `Interval`: its number, time, clicks and metrics.
     threads
-        Threads; all cores by default.
+        Threads. By default one if optimiser steps are small, else all cores; a resumed run keeps its number.
     checkpoint_every
         Seconds between checkpoints.
     options, more_options
@@ -285,7 +284,6 @@ def replay(
     ['ap', 'auc']
     """
     settings = config.settings_of({**(options or {}), **more_options})
-    threads = threads or os.cpu_count() or 1
     names = [name_of(plugin) for plugin in plugins]
     spec = spec_of(name_of(method), names, log.data, log.source, settings, log.settings, seed, threads, log.flag)
     spec = replace(spec, open_log=log.open)

@@ -145,7 +145,9 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Directory of the result.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads; all cores by default.")] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads; by default one for a small log, else all cores.")
+    ] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""

@@ -16,7 +16,7 @@ from torch import nn
 
 from tracecvr.base import registry
 from tracecvr.base.errors import DivergedError
-from tracecvr.learn.row_optimisers import ForgettingAdagrad, LazyAdamRows
+from tracecvr.learn.row_optimisers import ForgettingAdagrad, FusedAdam, LazyAdamRows
 from tracecvr.nets.blend import Blend
 
 REGRESSION = "regression"
@@ -75,8 +75,8 @@ def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor,
     """One step of the optimisers against the gradient of a loss. `where` is for the message if it has diverged."""
     if not torch.isfinite(loss):
         raise DivergedError(f"{where}: the loss is {loss.item()}; try a lower learning_rate")
-    for optimiser in optimisers:
-        optimiser.zero_grad(set_to_none=True)
+    for parameter in (one for optimiser in optimisers for group in optimiser.param_groups for one in group["params"]):
+        parameter.grad = None
     loss.backward()
     for optimiser in optimisers:
         optimiser.step()
@@ -88,6 +88,6 @@ def _set_sparse(net: nn.Module, on: bool) -> None:
             module.sparse = on
 
 
-def _adam(parameters: list[nn.Parameter], learning_rate: float, weight_decay: float) -> torch.optim.Adam:
+def _adam(parameters: list[nn.Parameter], learning_rate: float, weight_decay: float) -> FusedAdam:
     # A small net may have no parameter at all: an optimiser refuses an empty list, but not an empty group.
-    return torch.optim.Adam([{"params": parameters}], lr=learning_rate, weight_decay=weight_decay, fused=True)
+    return FusedAdam([{"params": parameters}], learning_rate, weight_decay)

@@ -133,10 +133,6 @@ def load_moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module, s
     """Give new optimisers the state that `moments` returned."""
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     for kind, optimiser in optimisers.items():
-        blank: dict[str, Any] = optimiser.state_dict()
-        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-        for index, parameter in enumerate(parameters):
-            prefix = f"{kind}.{names[id(parameter)]}."
-            if entries := under(state, prefix):
-                blank["state"][index] = entries
-        optimiser.load_state_dict(blank)
+        for parameter in (parameter for group in optimiser.param_groups for parameter in group["params"]):
+            if entries := under(state, f"{kind}.{names[id(parameter)]}."):
+                optimiser.state[parameter] = entries

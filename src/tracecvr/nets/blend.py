@@ -77,6 +77,11 @@ class Blend(WideDeep):
         return self._last[1][:, 1:]
 
 
+def is_regression_alone(net: nn.Module) -> bool:
+    """Whether the regression of a blend is learning, and other outputs than the first are constants."""
+    return isinstance(net, Blend) and net._regression_alone
+
+
 def loss_of_each(net: nn.Module, events: int, loss: Callable[[], Tensor], forget: Callable[[], None]) -> Tensor:
     """The loss of a net; of a blend, that of the perceptron, and that of the regression summed over events: its
     optimiser counts what it has learnt from. `forget` drops remembered outputs of the net."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -67,15 +68,19 @@ class Completer(Plugin):
         """None: its log-odds are near certain where a trajectory is complete, and right elsewhere for other reasons."""
 
     def loss(self, method: Method, b: Reveals) -> Tensor:
-        pulled = method.uncertain(b).nonzero()[:, 0]
-        state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
+        pulled, visible, target = b.once(self._complete, method.uncertain)
         posterior = method.posterior(b)[pulled]
-        target = self.call("completer", b.x[pulled], state, visible)
         trust = torch.ones_like(target)
         if self.gate:
             trust = self.stop_gradient(reliability(posterior, target, visible.mean(1)))
         pull = cross_entropy(posterior, torch.sigmoid(self.stop_gradient(target)))
         return (trust * pull).sum() / trust.sum().clamp_min(1e-6)
+
+    def _complete(self, b: Reveals, uncertain: Callable[[Reveals], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Clicks that are pulled, which windows of them have been seen, and what the completer says."""
+        pulled = uncertain(b).nonzero()[:, 0]
+        state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
+        return pulled, visible, self.call("completer", b.x[pulled], state, visible)
 
 
 def reliability(posterior: Tensor, target: Tensor, visible: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def spec_of(
     settings: Mapping[str, str],
     data_settings: Sequence[str] = (),
     seed: int = 0,
-    threads: int = 1,
+    threads: int | None = 1,
     flag: str = "--set",
 ) -> Spec:
     """A run of one method on one log; `source` is a raw log or a directory written by `prepare`. `flag` is what errors
