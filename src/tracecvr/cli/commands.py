@@ -230,7 +230,7 @@ def bench(
     from tracecvr.bench.runner import Request
     from tracecvr.cli import tables
 
-    chosen, given = engines.choose(engine, _cores(), workers, address), tuning.load(tuned)
+    chosen, given = engines.choose(engine, os.cpu_count() or 1, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
     _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs, short)
     request = Request(
@@ -381,10 +381,6 @@ def _refuse_data(suite: Suite, given: bool, logs: str, short: bool) -> None:
         raise UserError(f"--logs and --short: suite {suite.name!r} is run on one log, the one that --data names")
     if not suite.logs and not given:
         raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
 
 
 def _list(kind: str, as_json: bool) -> None:

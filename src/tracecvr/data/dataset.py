@@ -148,6 +148,11 @@ class Dataset:
         )
 
 
+def usual(name: str, default: Any) -> Any:
+    """An option that all datasets have, with another default."""
+    return field(default=default, metadata=Dataset.__dataclass_fields__[name].metadata)
+
+
 class _Preparation:
     """A table in the making: parts of a log go in, are checked, learnt from and sorted, and come out as columns."""
 

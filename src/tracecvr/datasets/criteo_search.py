@@ -9,7 +9,7 @@ import polars as pl
 
 from tracecvr.base.config import DAY, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed
 from tracecvr.data.raw_csv import Field, check_rows, head, read_csv
 from tracecvr.datasets.criteo import HORIZONS
@@ -57,12 +57,10 @@ class CriteoSearch(Dataset):
     name = "criteo_search"
     conversions_at_click = True
 
-    horizons: tuple[Seconds, ...] = option(HORIZONS, "ends of the observation windows")
-    d_max: Seconds = option(30 * DAY, "attribution limit: later conversions do not count", above=0)
-    split: Seconds = option(31 * DAY, "end of the warm-up part, start of the stream", above=0)
-    observed_until: Seconds = option(
-        104 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
-    )
+    horizons: tuple[Seconds, ...] = usual("horizons", HORIZONS)
+    d_max: Seconds = usual("d_max", 30 * DAY)
+    split: Seconds = usual("split", 31 * DAY)
+    observed_until: Seconds = usual("observed_until", 104 * DAY)
     every: int = option(1, "only every so many-th click is read", low=1)
     cut: float = option(0.42, "where part 0 of a day ends, as a share of the day", low=0.01, high=0.99)
 

@@ -10,7 +10,7 @@ import polars as pl
 from tracecvr.base.config import DAY, HOUR, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing
-from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Hashed
 
 START, END = 1_511_395_200, 1_521_502_349
@@ -33,12 +33,10 @@ class CryptoKitties(Dataset):
     name = "cryptokitties"
     actions = ("second_litter_ts", "first_litter_ts", "first_sired_ts")
 
-    horizons: tuple[Seconds, ...] = option((HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY), "ends of the observation windows")
-    d_max: Seconds = option(7 * DAY, "attribution limit: later conversions do not count", above=0)
-    split: Seconds = option(30 * DAY, "end of the warm-up part, start of the stream", above=0)
-    observed_until: Seconds = option(
-        END - START, "where labels end; births whose d_max ends later are not scored", above=0
-    )
+    horizons: tuple[Seconds, ...] = usual("horizons", (HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY))
+    d_max: Seconds = usual("d_max", 7 * DAY)
+    split: Seconds = usual("split", 30 * DAY)
+    observed_until: Seconds = usual("observed_until", END - START)
     every: int = option(1, "only every so many-th birth is read", low=1)
 
     def origin(self) -> int | None:

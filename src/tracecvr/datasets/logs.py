@@ -83,7 +83,7 @@ class Logs(Dataset):
         return self.described.features
 
     def origin(self) -> int | None:
-        second_0, since_1970 = origin_of(self.described.times)
+        second_0, since_1970 = origin_of(self.described.time)
         return second_0 if since_1970 else None
 
     def given_ids(self, source: Path | None) -> pl.LazyFrame | None:

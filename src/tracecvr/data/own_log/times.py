@@ -55,12 +55,11 @@ def read(values: pl.Series, times: Times, unit: str, defects: Defects) -> Read:
         return _localise(values, times.zone, defects)
     given = _without(values, times.absent)
     if unit in _PER_SECOND:
-        number = _whole(given)
-        return Read(number // _PER_SECOND[unit], unreadable=_first(number.is_null() & given.is_not_null()))
+        return _from_numbers(given, unit)
     if given.dtype.is_numeric() and unit == "yyyymmdd":
         given = _whole(given).cast(pl.String)
     if given.dtype != pl.String:
-        return Read(given.cast(pl.Int64, strict=False), unreadable=_first(given.is_not_null()))
+        return Read(given.cast(pl.Int64, strict=False), unreadable=first_true(given.is_not_null()))
     if unit not in _TEXT:
         return _by_format(given, unit, times.zone, defects)
     return _from_text(given, _TEXT[unit], times.zone, defects)
@@ -70,11 +69,10 @@ def read_delay(values: pl.Series, times: Times, unit: str) -> Read:
     """A column of durations as whole seconds."""
     given = _without(values, times.absent)
     if unit in _PER_SECOND:
-        number = _whole(given)
-        return Read(number // _PER_SECOND[unit], unreadable=_first(number.is_null() & given.is_not_null()))
+        return _from_numbers(given, unit)
     amount = given.cast(pl.Float64, strict=False)
     seconds = (amount * _SECONDS[unit]).floor().cast(pl.Int64, strict=False)
-    return Read(seconds, unreadable=_first(seconds.is_null() & given.is_not_null()))
+    return Read(seconds, unreadable=first_true(seconds.is_null() & given.is_not_null()))
 
 
 def origin_of(times: Times) -> tuple[int, bool]:
@@ -128,6 +126,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _from_numbers(given: pl.Series, unit: str) -> Read:
+    number = _whole(given)
+    return Read(number // _PER_SECOND[unit], unreadable=first_true(number.is_null() & given.is_not_null()))
+
+
 def _whole(values: pl.Series) -> pl.Series:
     """Whole numbers; what has a fraction is rounded down."""
     if values.dtype.is_float():
@@ -159,7 +162,7 @@ def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> 
     return replace(
         naive,
         seconds=with_offset.fill_null(naive.seconds),
-        unreadable=_first(clock["clock"].is_null() & values.is_not_null()),
+        unreadable=first_true(clock["clock"].is_null() & values.is_not_null()),
     )
 
 
@@ -170,7 +173,7 @@ def _by_format(values: pl.Series, form: str, zone: str, defects: Defects) -> Rea
     except pl.exceptions.PolarsError as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"[time] unit = {form!r}: not a format that strptime knows ({reason})") from None
-    wrong = _first(clock.is_null() & values.is_not_null())
+    wrong = first_true(clock.is_null() & values.is_not_null())
     if getattr(clock.dtype, "time_zone", None) is not None:
         return Read(clock.dt.epoch("us") // 10**6, unreadable=wrong)
     return replace(_localise(clock, zone, defects), unreadable=wrong)
@@ -207,5 +210,6 @@ def _localise(local: pl.Series, zone: str, defects: Defects) -> Read:
     return Read(seconds, naive, int(twice.sum()), int(skipped.sum()))
 
 
-def _first(flags: pl.Series) -> int | None:
+def first_true(flags: pl.Series) -> int | None:
+    """The place of the first that is true, if one is."""
     return flags.arg_max() if flags.any() else None
