@@ -12,7 +12,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli import forecasting, live
-from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
+from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
     from tracecvr.bench.suite import Suite
@@ -36,7 +36,6 @@ _STOPPED = {
 _EXTRAS = {"apsw": "online", "fastapi": "serve", "uvicorn": "serve", "prometheus_client": "serve"}
 """What is not installed without an extra, and in which it is."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET_HELP)]
 
 

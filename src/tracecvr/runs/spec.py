@@ -57,7 +57,8 @@ def spec_of(
     dataset = dataset_of(data, data_settings)
     owners = config.distribute(owners, settings, flag)
     if source is not None and ClickTable.exists(source):
-        options, files = prepared.options_of(source, dataset, bool(data_settings)), (source / "table.json",)
+        options = prepared.options_of(source, dataset, bool(data_settings))
+        files: tuple[Path, ...] = (source / "table.json",)
         keep_record = partial(raw_log.copy_record, source)
     else:
         options, files = config.values(dataset), dataset.files(source)

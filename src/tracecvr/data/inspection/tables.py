@@ -58,7 +58,7 @@ def sample_tables(given: Sequence[str], said: Mapping[str, str]) -> list[Sampled
     files = [sniff(path) for path in dict.fromkeys(path for matches in by_name.values() for path in matches)]
     if len({(file.separator, file.header) for file in files if file.is_text}) > 1:
         raise UserError("text files of one log have to agree in their separator and in whether they have a header")
-    return [_sample(group, _topic_of(group), _shortest(group, by_name)) for group in _groups(files)]
+    return [_sample(group, _topic(group[0].path), _shortest(group, by_name)) for group in _groups(files)]
 
 
 def sniff(path: Path) -> LogFile:
@@ -105,12 +105,6 @@ def _groups(files: Sequence[LogFile]) -> list[Sequence[LogFile]]:
     mixed = groups.keys() & set(CLICK) and groups.keys() & {*CONVERSION, *REFUND, *ACTION}
     one_table = len({frozenset(file.columns()) for file in files}) == 1 and not mixed
     return [files] if one_table else list(groups.values())
-
-
-def _topic_of(group: Sequence[LogFile]) -> str:
-    """What a group is about; a single file is named as it is, unless that says nothing."""
-    path = group[0].path
-    return path.stem if len(group) == 1 and _words(path.name.partition(".")[0]) else _topic(path)
 
 
 def _topic(path: Path) -> str:
