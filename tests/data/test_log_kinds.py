@@ -234,7 +234,7 @@ def test_ids_that_come_again_and_again_are_said_to(tmp_path: Path, capsys: pytes
     rows.write_csv(tmp_path / "wide.csv")
     inspection = inspected(tmp_path / "wide.csv", tmp_path)
     assert inspection.counts["clicks"] == 3000
-    assert "# left out: click_id: 100 different in 3,000 rows" in inspection.toml
+    assert "# left out: click_id: has 100 different values in 3,000 rows" in inspection.toml
     rows.rename({"click_id": "user_id"}).write_csv(tmp_path / "wide.csv")
     assert "user_id = {" in inspected(tmp_path / "wide.csv", tmp_path).toml
     events = rows.select("click_id", "campaign", time="click_time", event=pl.lit("click"))
@@ -293,7 +293,7 @@ def test_a_comma_that_may_stand_between_thousands_is_said(tmp_path: Path) -> Non
     rows.write_csv(tmp_path / "log.csv", separator=";")
     inspection = inspected(tmp_path / "log.csv", tmp_path)
     assert "price = {" not in inspection.toml
-    assert any("'price' is left out: numbers of which nobody knows" in doubt for doubt in inspection.doubts)
+    assert any("'price' is left out: it has numbers of which nobody knows" in doubt for doubt in inspection.doubts)
 
 
 def test_errors_say_what_was_given(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:

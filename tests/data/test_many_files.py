@@ -107,7 +107,7 @@ def test_files_of_one_kind_are_one_table(layout: Callable[[Path], list[str]], tm
     inspection = read(given, tmp_path)
     assert len(inspection.toml.splitlines()) < 200
     if layout is hive_folders:
-        assert "# left out: day: from the names of folders" in inspection.toml
+        assert "# left out: day: is from the names of folders" in inspection.toml
         assert inspection.toml.count("[[file]]") == 2
 
 

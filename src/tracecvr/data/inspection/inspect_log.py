@@ -17,7 +17,7 @@ from tracecvr.data.inspection.roles import Reading, read_roles
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
 from tracecvr.data.inspection.tables import sample_tables
 from tracecvr.data.own_log import schema as schemas
-from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
+from tracecvr.data.own_log.cleaning import Cleaner
 from tracecvr.data.own_log.rows import Rows
 from tracecvr.data.own_log.schema import LogSchema
 from tracecvr.data.own_log.write_schema import comment, write_toml
@@ -84,8 +84,10 @@ def inspect_files(
 
 def count_defects(schema: LogSchema, progress: Progress = no_progress) -> dict[str, int]:
     """The defects of a log, with the code that `prepare` uses."""
-    rows = Rows(schema)
+    cleaner = Cleaner(Rows(schema), schema.labels.d_max)
     with Scratch(progress=progress) as scratch:
-        clicks = sum(map(len, Cleaner(rows, schema.labels.d_max).parts(scratch)))
-    dropped = {f"dropped_{name}": rows.dropped[name] for name in DROPPED}
-    return {"rows": rows.read, "clicks": clicks} | {name: rows.counts[name] for name in COUNTED} | dropped
+        clicks = sum(map(len, cleaner.parts(scratch)))
+    dropped, counts = cleaner.report()
+    return (
+        {"rows": cleaner.rows.read, "clicks": clicks} | counts | {f"dropped_{name}": n for name, n in dropped.items()}
+    )

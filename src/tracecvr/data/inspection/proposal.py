@@ -170,9 +170,7 @@ def note_what_was_seen(
 
 
 def _note_actions(schema: LogSchema, reading: Reading) -> Iterator[tuple[str, str]]:
-    where = {f"action.{place}": action for place, action in enumerate(schema.action)}
-    if schema.refund is not None:
-        where["refund"] = schema.refund
-    for prefix, action in where.items():
+    prefixes = [*(f"action.{place}" for place in range(len(schema.action))), "refund"]
+    for prefix, action in zip(prefixes, schema.kinds, strict=False):
         key = "event" if action.event else "delay" if action.delay else "time"
         yield f"{prefix}.{key}", reading.seen[action.name]

@@ -12,10 +12,10 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile
-from tracecvr.data.inspection.said import NOTHING_SAID, Said
+from tracecvr.data.inspection.said import NOTHING_SAID, Said, refuse_feature
 from tracecvr.data.inspection.tables import Sampled
 from tracecvr.data.inspection.words import ACTION, AMOUNT, CLICK, CONVERSION, LABEL, REFUND, TYPE, has_word
-from tracecvr.data.own_log.schema import RESERVED, ActionColumns, File
+from tracecvr.data.own_log.schema import ActionColumns, File
 
 _MOST_TYPES = 30
 _BY_HAND = "describe it by hand as docs/own_log.md says"
@@ -87,27 +87,22 @@ class Reading:
             if one.name in used:
                 continue
             asked = said.features is None or one.name in said.features
-            why = "not asked for" if not asked else None if said.features else _refuse_feature(one)
+            why = "not asked for" if not asked else None if said.features else refuse_feature(one, asked=False)
             if why is None:
                 self.features.append(one)
             else:
                 self.left_out[one.name] = why
                 if one.comma and asked:
-                    self.doubts.append(f"{one.name!r} is left out: {why}")
+                    self.doubts.append(f"{one.name!r} is left out: it {why}")
 
 
 def read_roles(tables: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Reading, dict[str, Profile]]:
     """The likeliest reading that is not against what is said, and the columns it was made from."""
-    place = 0
-    if len(tables) > 1:
-        places = [place for place, one in enumerate(tables) if has_word(one.topic, CLICK)]
-        if not places:
-            raise UserError(
-                "files with different columns: name the one of clicks after them (clicks.csv), or look at one"
-            )
-        place = places[0]
-    tables = [said.apply_to(table, number == place) for number, table in enumerate(tables)]
-    clicks = tables[place]
+    named = [place for place, one in enumerate(tables) if has_word(one.topic, CLICK) or len(tables) == 1]
+    if not named:
+        raise UserError("files with different columns: name the one of clicks after them (clicks.csv), or look at one")
+    tables = [said.apply_to(table, place == named[0]) for place, table in enumerate(tables)]
+    clicks = tables[named[0]]
     types = None if said.follows or len(tables) > 1 else _find_types(clicks.columns, with_clicks=True)
     if len(tables) > 1 or types is not None:
         reading = _read_events(tables, clicks, types, said)
@@ -260,8 +255,7 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
     time = _time_of(clicks, said, is_clicks=True)
     reading = Reading("events", time, type="" if types is None else types.name, event=click_word)
     reading.id, reading.whole_ids = _find_common_id(reading, tables, of_clicks, said)
-    rows: dict[str, Mapping[str, Profile]] = {}
-    """Columns of the rows of each action, by its word."""
+    rows: dict[str, Mapping[str, Profile]] = {}  # columns of the rows of each action, by its word
     for table in tables:
         at = time if table is clicks else _time_of(table, said)
         if (at.unit, at.relative) != (time.unit, time.relative):
@@ -399,26 +393,6 @@ def _check_said_id(columns: Sequence[Profile]) -> bool:
             f"different ones in {len(together):,} clicks that were looked at"
         )
     return len(columns) == 1 and columns[0].whole
-
-
-def _refuse_feature(one: Profile) -> str | None:
-    """Why a model cannot learn from a column, if so."""
-    if one.name in RESERVED:
-        return f"{one.distinct:,} different in {one.filled:,} rows; rename the column if it is a feature"
-    if one.of_folder:
-        return "from the names of folders"
-    if one.unit is not None:
-        return "a time"
-    if one.comma:
-        return f"numbers of which nobody knows whether the comma is a decimal one ({one.examples()}): write 1234.5"
-    if one.filled == 0 or one.distinct == 0:
-        return "empty, or nested, on clicks"
-    if one.distinct == 1 and one.nulls == 0:
-        return "one value"
-    names = one.named_id or not one.number
-    if one.filled > 20 and (one.distinct > 0.9 * one.filled if names else one.whole and one.distinct == one.filled):
-        return "another value in nearly every row"
-    return None
 
 
 def _is_amount(one: Profile, words: Sequence[str]) -> bool:

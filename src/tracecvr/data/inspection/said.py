@@ -9,6 +9,7 @@ from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, profile
 from tracecvr.data.inspection.tables import Sampled
+from tracecvr.data.own_log.schema import RESERVED
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _believe(one: Profile, what: str) -> Profile:
         if one.filled < 0.5 * one.rows:
             reason = f"is empty in {one.nulls:,} of {one.rows:,} rows that were looked at"
     elif what == "features":
-        reason = _refuse_feature(one)
+        reason = refuse_feature(one, asked=True)
     elif what == "converted":
         if not plain.is_label:
             reason = f"does not say yes or no of every click, but {one.examples()}"
@@ -87,18 +88,28 @@ def _believe(one: Profile, what: str) -> Profile:
             wanted = "expected date-times, ISO 8601 text or numbers since 1970"
             reason = f"does not hold times, such as {one.examples() or 'nothing'}: {wanted}"
     if reason is not None:
-        raise UserError(f"{what}: column {one.name!r} {reason}")
+        advice = "; leave it out" if what == "features" else ""
+        raise UserError(f"{what}: column {one.name!r} {reason}{advice}")
     return plain
 
 
-def _refuse_feature(one: Profile) -> str | None:
-    reason = None
+def refuse_feature(one: Profile, asked: bool) -> str | None:
+    """Why a model cannot learn from a column, if so; one that is asked for is refused only if nothing can."""
     if not one.distinct:
-        reason = "is empty, or nested"
-    elif one.unit is not None and not one.number:
-        reason = "holds times: make a number or a category of them first, such as the hour"
-    elif one.comma:
-        reason = f"has numbers of which nobody knows whether the comma is a decimal one ({one.examples()})"
-    elif one.distinct == 1 and not one.nulls:
-        reason = f"has one value in every row ({one.examples()})"
-    return reason and f"{reason}; leave out what cannot be learnt from"
+        return "is empty, or nested, on clicks"
+    if one.distinct == 1 and not one.nulls:
+        return f"has one value in every row ({one.examples()})"
+    if one.comma:
+        return f"has numbers of which nobody knows whether the comma is a decimal one ({one.examples()}): write 1234.5"
+    if one.unit is not None and not (asked and one.number):
+        return "holds times: make a number or a category of them first, such as the hour"
+    if asked:
+        return None
+    if one.name in RESERVED:
+        return f"has {one.distinct:,} different values in {one.filled:,} rows; rename it if it is a feature"
+    if one.of_folder:
+        return "is from the names of folders"
+    names = one.named_id or not one.number
+    if one.filled > 20 and (one.distinct > 0.9 * one.filled if names else one.whole and one.distinct == one.filled):
+        return "has another value in nearly every row"
+    return None

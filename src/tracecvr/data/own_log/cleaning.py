@@ -80,6 +80,10 @@ class Cleaner:
         self.empty = pl.DataFrame()
         self.refund_kind = len(self.schema.action) + 1 if self.schema.refund is not None else None
 
+    def report(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Rows that were dropped, and what was met in those that were not, by name."""
+        return {name: self.dropped[name] for name in DROPPED}, {name: self.counts[name] for name in COUNTED}
+
     def parts(self, scratch: Scratch) -> Iterator[pl.DataFrame]:
         """Frames of clicks with all that the table needs, of any number; the last one is empty."""
         expected = sum(file.rows() for _, file in self.rows.open_files())
