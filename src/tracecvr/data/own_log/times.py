@@ -146,23 +146,23 @@ def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> 
     hour = pl.col("hour").cast(pl.Int64).fill_null(0)
     half = pl.col("half").str.to_lowercase()
     hour = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + pl.when(half == "pm").then(12).otherwise(0))
-    digits = [
-        pl.col("year"),
-        *(pl.col(name).str.zfill(2) for name in ("month", "day")),
-        hour.cast(pl.String).str.zfill(2),
-    ]
-    digits += [pl.col(name).fill_null("00") for name in ("minute", "second")]
+    date = (pl.col("year"), *(pl.col(name).str.zfill(2) for name in ("month", "day")))
+    time = (hour.cast(pl.String).str.zfill(2), *(pl.col(name).fill_null("00") for name in ("minute", "second")))
+    digits, offset = pl.concat_str(*date, *time), pl.col("offset").replace(["Z", "z", "UTC"], "+0000")
     clock = parts.select(
-        pl.concat_str(digits).str.to_datetime("%Y%m%d%H%M%S", time_unit="us", strict=False).alias("clock"),
-        _offset(pl.col("offset")).alias("offset"),
+        (digits + offset)
+        .str.to_datetime("%Y%m%d%H%M%S%z", time_unit="us", time_zone="UTC", strict=False)
+        .alias("aware"),
+        pl.when(offset.is_null())
+        .then(digits)
+        .str.to_datetime("%Y%m%d%H%M%S", time_unit="us", strict=False)
+        .alias("local"),
     )
-    local = clock["clock"].set(clock["offset"].is_not_null(), None)
-    naive = _localise(local, zone, defects)
-    with_offset = clock["clock"].dt.epoch("us") // 10**6 - clock["offset"]
+    naive = _localise(clock["local"], zone, defects)
     return replace(
         naive,
-        seconds=with_offset.fill_null(naive.seconds),
-        unreadable=first_true(clock["clock"].is_null() & values.is_not_null()),
+        seconds=(clock["aware"].dt.epoch("us") // 10**6).fill_null(naive.seconds),
+        unreadable=first_true(clock["aware"].is_null() & clock["local"].is_null() & values.is_not_null()),
     )
 
 
@@ -177,15 +177,6 @@ def _by_format(values: pl.Series, form: str, zone: str, defects: Defects) -> Rea
     if getattr(clock.dtype, "time_zone", None) is not None:
         return Read(clock.dt.epoch("us") // 10**6, unreadable=wrong)
     return replace(_localise(clock, zone, defects), unreadable=wrong)
-
-
-def _offset(text: pl.Expr) -> pl.Expr:
-    """Seconds east of Greenwich."""
-    digits = text.str.replace_all(":", "")
-    hours, minutes = digits.str.slice(1, 2).cast(pl.Int64, strict=False), digits.str.slice(3, 2)
-    east = 3600 * hours + 60 * minutes.cast(pl.Int64, strict=False)
-    signed = pl.when(text.str.starts_with("-")).then(-east).otherwise(east)
-    return pl.when(text.is_in(["Z", "z", "UTC"])).then(0).otherwise(signed)
 
 
 def _localise(local: pl.Series, zone: str, defects: Defects) -> Read:
