@@ -94,7 +94,7 @@ class LogFile:
             there = ", ".join(known)
             raise UserError(
                 f"{self.path}: column {missing!r} is missing{nearest(missing, known)}; there are: {there}; "
-                "correct the schema"
+                "correct the name, or the file"
             )
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
