@@ -145,9 +145,12 @@ def _read_clicks(columns: Mapping[str, Profile], said: Said) -> Reading:
         reading.doubts.append(f"the time of the click is taken from {click.name!r}: no column is named after a click")
     if not reading.id:
         reading.doubts.append("no column tells clicks apart: rows that are there twice cannot be found")
+    if "refund" in said.actions:  # before any that is guessed
+        _add_time(reading, columns[said.actions["refund"]], "refund", is_refund=True)
     every_row = _place_times(reading, [one for one in times if one is not click])
     for name, column in said.actions.items():
-        _add_time(reading, columns[column], name, is_refund=name == "refund")
+        if name != "refund":
+            _add_time(reading, columns[column], name, is_refund=False)
     if said.conversion_time or said.delay:
         reading.actions.insert(0, _read_said_conversion(reading, columns, said))
     else:
