@@ -293,7 +293,7 @@ def _seconds(values: pl.Series) -> Ints:
     kind, name = values.dtype, values.name or "at"
     if isinstance(kind, pl.Duration):
         values = values.dt.total_seconds()
-    elif not (kind.is_numeric() or kind.is_temporal() or kind in (pl.Null, pl.String)):
+    elif not (kind.is_numeric() or isinstance(kind, pl.Datetime) or kind in (pl.Date, pl.Null, pl.String)):
         raise UserError(f"{name}: expected times, durations or numbers, found {kind}")
     parsed = times.read(values, Times(), "text" if kind == pl.String else "s", Defects())
     if parsed.unreadable is not None:
