@@ -45,12 +45,13 @@ def drifting(seed: int, days: int = 90, segments: int = 28) -> Cells:
         level[day] = 0.93 * level[day - 1] + rng.normal(0, 0.2)
     rates = rng.beta(4, 30, segments)[:, None]
     clicks = np.repeat(rng.gamma(1, 150, segments).round()[:, None] + 5, days, 1)
-    known = 1 - np.exp(-np.arange(0.5, lags + 1) / 1.2)
-    comes = np.diff(known / known[-1], prepend=0)
+    share = 1 - np.exp(-np.arange(0.5, lags + 1) / 1.2)
+    comes = np.diff(share / share[-1], prepend=0)
     came = rng.poisson((clicks * rates * np.exp(level))[..., None] * comes)
     late = np.concatenate([np.zeros(3), 0.8 * level[:-3]])
-    arrays = (clicks, came.cumsum(2), clicks, clicks * rates * np.exp(late))
-    return Cells(days * DAY, *(one.astype(np.float32) for one in arrays))
+    arrays = (clicks, came.cumsum(2), clicks * rates * np.exp(late))
+    n, known, predicted = (np.asarray(one, np.float32) for one in arrays)
+    return Cells(days * DAY, n, known, n, predicted)
 
 
 def simulate(days: int, segments: int, seed: int = 0, refunds: float = 0.0) -> Outcomes:

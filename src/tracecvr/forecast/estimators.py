@@ -94,7 +94,8 @@ def due_by(cells: Cells, day: Ints, age: Ints, now: Ints) -> tuple[Counts, Count
     share = known_share(cells, moments, shrunk=_LADDER_OF_MISSES)
     which, old = which.reshape(now.shape), np.minimum(now - 1 - day, cells.lags)
     then = share[:, which, age]
-    due = (share[:, which, old] - then) / np.where(np.abs(1 - then) > _NOTHING, 1 - then, np.inf)
+    due = np.zeros_like(then)
+    np.divide(share[:, which, old] - then, 1 - then, out=due, where=np.abs(1 - then) > _NOTHING)
     return due, cells.conversions[:, day, old] - cells.conversions[:, day, age]
 
 
@@ -111,7 +112,8 @@ def _weights(cells: Cells, day: Ints, age: Ints) -> Counts:
     used = there & (cells.clicks[:, past] >= FEWEST_CLICKS) & (cells.scored[:, past] > 0)
     per_variance = used / (np.abs(expected) + 0.05 * expected**2 + 0.5)
     evidence = (per_variance * beyond * (came - expected)).sum((0, 2)) + _WEIGHT_KNOWN * _WEIGHT
-    return np.maximum(evidence / ((per_variance * beyond**2).sum((0, 2)) + _WEIGHT_KNOWN), 0)
+    weight: Counts = evidence / ((per_variance * beyond**2).sum((0, 2)) + _WEIGHT_KNOWN)
+    return np.maximum(weight, 0)
 
 
 def _trust(estimates: Estimates) -> Counts:
