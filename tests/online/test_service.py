@@ -394,7 +394,7 @@ def test_a_token_is_made_and_works(tmp_path: Path, call: Call, capsys: pytest.Ca
     assert call("token", "bidder", "--scope", "score", "--scope", "ingest") == 0
     output = capsys.readouterr()
     (tmp_path / "tokens.toml").write_text(output.out)
-    holder = Tokens.read(tmp_path / "tokens.toml").known(output.err.removeprefix("token: ").strip())
+    holder = Tokens.read(tmp_path / "tokens.toml").find(output.err.removeprefix("token: ").strip())
     assert holder is not None
     assert holder.scopes == {"score", "ingest"}
     assert len(new_token()[0]) >= 43, "256 bits, six of them in a character"

@@ -20,7 +20,8 @@ from prometheus_client.registry import Collector
 from tracecvr.base.errors import UserError
 from tracecvr.monitor.monitor import TEXTS
 
-prometheus.disable_created_metrics()  # when a counter was made is one more series of each, which nobody asks for
+# When a counter was made is one more series of each, which nobody asks for.
+prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
 BUCKETS = tuple(round(m * 10.0**e, 4) for e in (-3, -2, -1, 0) for m in (1, 1.4, 2, 3, 5, 7))
 """Seconds: fine enough to compute quantiles from."""
 ROUTES = {"score": "/v1/score", "clicks": "/v1/clicks", "events": "/v1/events"}

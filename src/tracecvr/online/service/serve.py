@@ -48,7 +48,8 @@ def serve(
     if options.source is not None:
         pump = Pump(store, BrokerSource.of(options.source, options.start, options.path("source_config")))
     with ExitStack() as beside:
-        listener, learner = beside.enter_context(_bind(options)), LearnerState
+        listener = beside.enter_context(_bind(options))
+        learner: Callable[[], LearnerState] = LearnerState
         if options.workers:
             beside.enter_context(_start_workers(store, options, say))
         if learn is not None:
