@@ -14,6 +14,7 @@ from tracecvr.learn.optimisers import REGRESSION, Rates, made, take_step
 from tracecvr.learn.row_optimisers import ForgettingAdagrad
 from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at
 from tracecvr.nets.blend import Blend, loss_of_each
+from tracecvr.nets.numpy_mlp import numpy_form
 
 SCHEMA = small_log().schema
 
@@ -79,6 +80,19 @@ def test_a_step_is_that_of_the_net_alone_and_adagrad_on_the_regression() -> None
 def _net_weights(net: Blend) -> Iterator[tuple[str, Tensor]]:
     own = {id(parameter) for parameter in net.regression_parameters()}
     return ((name, value) for name, value in net.named_parameters() if id(value) not in own)
+
+
+def test_without_its_regression_a_blend_is_the_net_beside_it() -> None:
+    net, x = blend().eval(), ids()
+    alone = WideDeep.forward(net, x)
+    assert not torch.equal(net(x), alone)
+    net.leave_out_regression()
+    assert torch.equal(net(x), alone)
+    fast = numpy_form(net)
+    assert fast is not None
+    assert torch.from_numpy(fast(x.numpy())).allclose(alone[:, 0], atol=1e-5)
+    losses = iter([torch.tensor(1.0)])  # a second one is not asked for
+    assert loss_of_each(net, len(x), lambda: next(losses), lambda: None) == 1
 
 
 @pytest.mark.parametrize("sparse", [False, True])
