@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from tracecvr.base.processes import end_with_parent
 from tracecvr.base.progress import ThrottledProgress
-from tracecvr.bench.engines.processes import end_with_parent, start_process, thread_settings
+from tracecvr.bench.engines.processes import start_process, thread_settings
 from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 
