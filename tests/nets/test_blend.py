@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -141,8 +142,14 @@ def warmed(method: str) -> Engine:
 def test_what_does_not_depend_on_the_rate_is_computed_once(
     method: str, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, original, calls = warmed(method), getattr(owner, name), []
-    monkeypatch.setattr(owner, name, lambda *given: calls.append(1) or original(*given))
+    engine, original = warmed(method), getattr(owner, name)
+    calls: list[int] = []
+
+    def count(*given: Any) -> Any:
+        calls.append(1)
+        return original(*given)
+
+    monkeypatch.setattr(owner, name, count)
     engine.tick(TableSource(TABLE), SCHEMA.split, SCHEMA.split + DAY)
     assert len(calls) == engine.steps > 0
 
