@@ -196,7 +196,7 @@ def list_lost(store: Store) -> list[str]:
     """Challengers that have learnt, or that answer clicks, and whose folder is not there."""
     choice = traffic.current(store.folder)
     with closing(store.log()) as log:
-        known = {*log.models(), *choice.shares, *choice.rules, *([choice.model] if choice.model else [])}
+        known = {*log.models(), *choice.shares, *([choice.model] if choice.model else [])}
     return sorted(known - set(list_names(store)))
 
 
