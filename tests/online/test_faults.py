@@ -67,6 +67,13 @@ def test_the_stores_own_model_answers_if_a_choice_is_damaged(
     assert str(store.folder / traffic.NAME) in caplog.text
 
 
+def test_a_folder_in_place_of_the_choice_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    (store.folder / traffic.NAME).mkdir()
+    with caplog.at_level(logging.ERROR):
+        RoutedScorer(store).refresh()
+    assert f"{store.folder / traffic.NAME}: not readable (Is a directory)" in caplog.text
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", '{"version": "x"}'])
 def test_a_damaged_pin_is_refused_in_one_line(text: str, store: Store) -> None:
     (store.folder / "serving.json").write_text(text)

@@ -91,6 +91,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except OSError as error:  # a folder of that name, say
+        raise UserError(f"{path}: not readable ({error.strerror})") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
 
