@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -143,7 +144,12 @@ def test_what_does_not_depend_on_the_rate_is_computed_once(
     method: str, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, original, calls = warmed(method), getattr(owner, name), []
-    monkeypatch.setattr(owner, name, lambda *given: calls.append(1) or original(*given))
+
+    def counted(*given: Any) -> Any:
+        calls.append(1)
+        return original(*given)
+
+    monkeypatch.setattr(owner, name, counted)
     engine.tick(TableSource(TABLE), SCHEMA.split, SCHEMA.split + DAY)
     assert len(calls) == engine.steps > 0
 
