@@ -107,7 +107,7 @@ def test_files_of_one_kind_are_one_table(layout: Callable[[Path], list[str]], tm
     inspection = read(given, tmp_path)
     assert len(inspection.toml.splitlines()) < 200
     if layout is hive_folders:
-        assert "# left out: day: from the names of folders" in inspection.toml
+        assert "# left out: day: is from the names of folders" in inspection.toml
         assert inspection.toml.count("[[file]]") == 2
 
 
@@ -124,7 +124,7 @@ def test_actions_of_two_kinds_stay_two(tmp_path: Path) -> None:
     cart = second.with_columns(pl.col("ts") - 30)
     names = [("clicks", first), ("cart_01", cart[:300]), ("cart_02", cart[300:]), ("purchase", second)]
     inspection = inspect_files([write(frame, tmp_path / f"{name}.csv") for name, frame in names], tmp_path)
-    assert [action.name for action in inspection.guess.actions] == ["purchase", "cart"]
+    assert [action.name for action in inspection.schema.action] == ["purchase", "cart"]
 
 
 def test_a_folder_without_a_log_says_so(tmp_path: Path) -> None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from tracecvr.authoring.method import Method
+from tracecvr.base import registry
+from tracecvr.base.config import DAY
 from tracecvr.checks.subject import small_log
-from tracecvr.learn.optimisers import REGRESSION, Rates, made, take_step
+from tracecvr.learn.engine import Engine
+from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
 from tracecvr.learn.row_optimisers import ForgettingAdagrad
 from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at
 from tracecvr.nets.blend import Blend, loss_of_each
+from tracecvr.nets.numpy_mlp import numpy_form
+from tracecvr.plugins.completer import CompleterNet
+from tracecvr.stream.source import TableSource
 
-SCHEMA = small_log().schema
+TABLE = small_log()
+SCHEMA = TABLE.schema
 
 
 def blend(outputs: int = 3) -> Blend:
@@ -57,8 +66,7 @@ def test_a_step_is_that_of_the_net_alone_and_adagrad_on_the_regression() -> None
     net, x = blend(outputs=1).train(), ids()
     label = (x[:, 0] % 2).float()
     twin, table, intercept = blend(outputs=1).train(), *(p.detach().clone() for p in net.regression_parameters())
-    rates = Rates(1e-3, 1e-3, 0.0)
-    optimisers = made("adam", net, rates)
+    optimisers = make_optimisers("adam", net, 1e-3, 0.0)
 
     def loss() -> Tensor:
         return binary_cross_entropy_with_logits(net(x)[:, 0], label)
@@ -79,6 +87,19 @@ def test_a_step_is_that_of_the_net_alone_and_adagrad_on_the_regression() -> None
 def _net_weights(net: Blend) -> Iterator[tuple[str, Tensor]]:
     own = {id(parameter) for parameter in net.regression_parameters()}
     return ((name, value) for name, value in net.named_parameters() if id(value) not in own)
+
+
+def test_without_its_regression_a_blend_is_the_net_beside_it() -> None:
+    net, x = blend().eval(), ids()
+    alone = WideDeep.forward(net, x)
+    assert not torch.equal(net(x), alone)
+    net.leave_out_regression()
+    assert torch.equal(net(x), alone)
+    fast = numpy_form(net)
+    assert fast is not None
+    assert torch.from_numpy(fast(x.numpy())).allclose(alone[:, 0], atol=1e-5)
+    losses = iter([torch.tensor(1.0)])  # a second one is not asked for
+    assert loss_of_each(net, len(x), lambda: next(losses), lambda: None) == 1
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -103,3 +124,42 @@ def test_both_start_at_a_rate_and_move_by_a_shift() -> None:
     assert torch.allclose(net(x)[:, 0], before + 0.3)
     start_at(net, torch.tensor([-2.0, torch.nan, torch.nan]))
     assert net.intercept.item() == -2
+
+
+# What the two losses of a batch share.
+
+
+def warmed(method: str) -> Engine:
+    engine = Engine(registry.get("method", method)(hidden=(8,), warm_epochs=1), SCHEMA)
+    engine.warm_up(TableSource(TABLE).history(SCHEMA.split, "censored"))
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("method", "owner", "name"),
+    [("telescoped", registry.get("method", "telescoped"), "log_chain"), ("trace", CompleterNet, "forward")],
+)
+def test_what_does_not_depend_on_the_rate_is_computed_once(
+    method: str, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, original = warmed(method), getattr(owner, name)
+    calls: list[int] = []
+
+    def count(*given: Any) -> Any:
+        calls.append(1)
+        return original(*given)
+
+    monkeypatch.setattr(owner, name, count)
+    engine.tick(TableSource(TABLE), SCHEMA.split, SCHEMA.split + DAY)
+    assert len(calls) == engine.steps > 0
+
+
+def test_what_is_shared_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    def learnt() -> str:
+        engine = warmed("telescoped")
+        engine.tick(TableSource(TABLE), SCHEMA.split, SCHEMA.split + DAY)
+        return engine.fingerprint()
+
+    shared = learnt()
+    monkeypatch.setattr(Method, "of_other_outputs", lambda _, function, *given: function(*given))
+    assert learnt() == shared

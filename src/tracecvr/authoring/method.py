@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from tracecvr.authoring.losses import cross_entropy
@@ -17,6 +18,7 @@ from tracecvr.authoring.part import Part
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR, Seconds, option
 from tracecvr.base.errors import UserError
+from tracecvr.nets.blend import is_regression_alone
 from tracecvr.stream.reveal import LabelledReveals, Reveals, Schedule
 
 
@@ -149,6 +151,21 @@ class Method(Part):
     def logit(self, x: Tensor) -> Tensor:
         """The served net's first output."""
         return self.call("main", x)[:, 0]
+
+    def of_other_outputs(
+        self, function: Callable[..., tuple[Tensor, ...]], b: Reveals, *given: int
+    ) -> tuple[Tensor, ...]:
+        """What a function makes of events and of the served net's outputs after the first: `function(b, *given)`.
+
+        A blend asks for the loss of a batch twice. Only the first time teaches these outputs; the second time, what was
+        computed from them the first time is given as constants.
+        """
+        if not is_regression_alone(self.nets["main"]):
+            values = function(b, *given)
+            b.computed[function, given] = tuple(value.detach() for value in values)
+            return values
+        with torch.no_grad():
+            return b.once(function, *given)
 
     def net(self, outputs: int = 1, hidden: tuple[int, ...] | None = None, dim: int | None = None) -> nn.Module:
         """A backbone for `helpers`, or for parts of a net in `build`; of the method's sizes unless others are given."""

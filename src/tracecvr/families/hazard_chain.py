@@ -38,9 +38,10 @@ def log_chain(outputs: Tensor, state: Tensor, others: bool = True) -> tuple[Tens
     - P(conversion in window h, o_1..o_{h-1}, open before | x, y = 1): (B, H).
     """
     without, with_it = _hazard_logits(outputs, state)
-    waits, leaves = _log_conversion(with_it)
-    no = _log_others(without, state) * others
-    still_open = waits + _log_others(with_it[:, :, 1:], state) * others
+    still_open, leaves = _log_conversion(with_it)
+    no = torch.zeros_like(leaves)
+    if others and state.shape[2] > 1:
+        no, still_open = _log_others(without, state), still_open + _log_others(with_it[:, :, 1:], state)
     no, still_open = (F.pad(windows.cumsum(1), (1, 0)) for windows in (no, still_open))
     return no, still_open, still_open[:, :-1] + leaves
 
@@ -90,5 +91,4 @@ def _log_others(logits: Tensor, state: Tensor) -> Tensor:
     """log P of what the other actions did in each window without conversion, given what came before it: (B, H)."""
     now = state[:, :, 1:]
     before = F.pad(now, (0, 0, 1, 0))[:, :-1]
-    happens = torch.where(now > 0, F.logsigmoid(logits), F.logsigmoid(-logits))
-    return (happens * (1 - before)).sum(2)
+    return (F.logsigmoid(logits * (2 * now - 1)) * (1 - before)).sum(2)

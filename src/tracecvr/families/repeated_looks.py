@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -56,17 +57,13 @@ class RepeatedLooks(Method):
     @property
     def looks(self) -> tuple[int, ...]:
         """The ages in force."""
-        d_max, shortest = self.schema.d_max, self.schema.interval / _LOOKS_PER_INTERVAL
-        ages = self.ages
-        if ages is None:
-            ages = tuple(d_max >> half for half in range(1, _MOST_AGES) if d_max >> half >= shortest)
-        return (*sorted({age for age in ages if age < d_max}), d_max)
+        return _looks(self.ages, self.schema.d_max, self.schema.interval)
 
     @property
     def windows(self) -> tuple[int, ...]:
         """Ends of windows for a law of what happens after a click: the looks, and the horizons, where posteriors are
         asked for."""
-        return tuple(sorted({*self.looks, *(end for end in self.ends if end < self.schema.d_max)}))
+        return _windows(self.looks, self.ends)
 
     def resolve_options(self) -> dict[str, Any]:
         return super().resolve_options() | {"ages": list(self.looks), "late_share": self.share}
@@ -91,6 +88,9 @@ class RepeatedLooks(Method):
 
     def states(self, b: Reveals) -> tuple[Tensor, Tensor]:
         """The state before and after each event: (B,), (B,)."""
+        return b.once(self._states)
+
+    def _states(self, b: Reveals) -> tuple[Tensor, Tensor]:
         count, ages = len(self.looks), torch.tensor((-1, *self.looks))
         look = b.trigger.clamp_max(count - 1)
         start, end = ages[look], ages[look + 1]
@@ -103,6 +103,9 @@ class RepeatedLooks(Method):
 
     def state_at_last_look(self, b: Reveals) -> Tensor:
         """The state that each click has been shown in by its clock: (B,)."""
+        return b.once(self._state_at_last_look)
+
+    def _state_at_last_look(self, b: Reveals) -> Tensor:
         ages = torch.tensor((-1, *self.looks))
         count = (ages[1:] <= b.elapsed[:, None]).sum(1)
         state = self._at(b, ages[count], count)
@@ -136,6 +139,9 @@ class RepeatedLooks(Method):
 
     def weight(self, b: Reveals) -> Tensor:
         """How many clicks each event stands for."""
+        return b.once(self._weight)
+
+    def _weight(self, b: Reveals) -> Tensor:
         return torch.where(self._late(b, self.states(b)[1]), 1 / self.share, 1.0)
 
     def _late(self, b: Reveals, after: Tensor) -> Tensor:
@@ -144,6 +150,20 @@ class RepeatedLooks(Method):
             return torch.zeros(len(after), dtype=torch.bool)
         ages, late_after = torch.tensor((*self.looks, 0)), self.looks[0] if self.late_after is None else self.late_after
         return (ages[b.trigger] > late_after) & (after <= len(self.looks))
+
+
+@cache  # these two are asked for many times in each batch
+def _looks(ages: tuple[int, ...] | None, d_max: int, interval: int) -> tuple[int, ...]:
+    """Ages in rising order up to d_max; those by default if none are given."""
+    if ages is None:
+        shortest = interval / _LOOKS_PER_INTERVAL
+        ages = tuple(d_max >> half for half in range(1, _MOST_AGES) if d_max >> half >= shortest)
+    return (*sorted({age for age in ages if age < d_max}), d_max)
+
+
+@cache
+def _windows(looks: tuple[int, ...], ends: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*looks, *(end for end in ends if end < looks[-1])}))
 
 
 def _last_of_chains(group: Tensor, before: Tensor, after: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
-"""Lazy Adam for embedding tables: it touches only the rows of a batch, so a step takes no longer if a table has more
-rows.
+"""Optimisers of our own: Adam, lazy Adam for embedding tables, and Adagrad that forgets.
+
+Lazy Adam touches only the rows of a batch, so a step takes no longer if a table has more rows.
 
 A row is touched by a step if its gradient is not 0. Nothing is done to other rows, neither to their weights nor to
 their state. What they miss is made up for by the next step that touches them, from the number of steps in between:
@@ -23,7 +24,53 @@ from tracecvr.nets.row_access import read_rows, write_rows
 from tracecvr.nets.row_gradients import touched_rows
 
 
-class LazyAdamRows(torch.optim.Optimizer):
+class Optimiser(torch.optim.Optimizer):
+    """Base of optimisers. Torch's own way to add parameters imports torch's compiler, for 1.7 s of processor time."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.param_groups.append(self.defaults | param_group)
+
+
+class FusedAdam(Optimiser):
+    """`torch.optim.Adam(fused=True)` to the byte, without what it does around the arithmetic of a step: for a small
+    batch that takes longer than the arithmetic, and it imports torch's compiler."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, weight_decay: float) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            learnt = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not learnt:
+                continue
+            states = [self.state[parameter] or self._start(parameter) for parameter in learnt]
+            steps, means, squares = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))
+            torch._foreach_add_(steps, 1)
+            torch._fused_adam_(
+                learnt,
+                [parameter.grad for parameter in learnt],
+                means,
+                squares,
+                [],
+                steps,
+                lr=group["lr"],
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=group["weight_decay"],
+                eps=1e-8,
+                amsgrad=False,
+                maximize=False,
+            )
+
+    def _start(self, parameter: Tensor) -> dict[str, Tensor]:
+        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        self.state[parameter] = {"step": torch.zeros((), dtype=torch.float32)} | moments
+        state: dict[str, Tensor] = self.state[parameter]
+        return state
+
+
+class LazyAdamRows(Optimiser):
     """Adam with the decay of moments that a row missed."""
 
     betas = (0.9, 0.999)
@@ -79,15 +126,8 @@ class LazyAdamRows(torch.optim.Optimizer):
         deviation = square.sqrt().div_(math.sqrt(1 - second**step)).add_(self.eps)
         return (mean / deviation).div_(1 - first**step)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Torch makes all state of the table's type; numbers of steps have to stay whole."""
-        super().load_state_dict(state_dict)
-        tables = [table for group in self.param_groups for table in group["params"]]
-        for index, entries in state_dict["state"].items():
-            self.state[tables[index]]["last"] = entries["last"]
 
-
-class ForgettingAdagrad(torch.optim.Optimizer):
+class ForgettingAdagrad(Optimiser):
     """Adagrad for a logistic regression, by rows. The sum of squared gradients of a row forgets, so that its steps do
     not become ever smaller: a row follows a change of its effect. `memory` is in steps that touch a row. NLL of
     Telescoped with 300 and 100, one seed: a small log with a jump .4471 and .4463, cryptokitties, days 30 to 60, .3488

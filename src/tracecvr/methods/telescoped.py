@@ -61,7 +61,7 @@ class Telescoped(RepeatedLooks):
         outcome = torch.where(old.mature, CERTAIN * (2 * old.truth - 1), self.posterior(old))
         return self.logit(old.x)[:, None], outcome[:, None]
 
-    def log_chain(self, b: Reveals) -> tuple[Tensor, Tensor, Tensor]:
+    def log_chain(self, b: Reveals) -> tuple[Tensor, ...]:
         """The law of each click's trajectory: see `hazard_chain`."""
         law = self.call("main", b.x)[:, 1:]
         law = _PULL * law + (1 - _PULL) * self.stop_gradient(law)  # Adam gives the outputs themselves full steps
@@ -105,14 +105,21 @@ class Telescoped(RepeatedLooks):
         """log P(all that was seen | x) in each state, that is, open after each look, converted, refunded:
         (B, looks + 3). From the look `final` on, an open click is a negative. A conversion counts in the window in
         which it becomes known: until then the click was open."""
-        at_looks = [0, *(self.windows.index(look) + 1 for look in self.looks)]
-        log_no, log_open, log_converts = self.log_chain(b)
+        log_no, log_later, log_converts = self.of_other_outputs(self._law_at_looks, b, final)
         logit = self.logit(b.x)
         no, yes = F.logsigmoid(-logit)[:, None], F.logsigmoid(logit)[:, None]
-        log_later = log_open[:, at_looks].index_fill(1, torch.arange(max(final, 1), len(at_looks)), LOG_ZERO)
-        is_open = torch.logaddexp(no + log_no[:, at_looks], yes + log_later)
+        is_open = torch.logaddexp(no + log_no, yes + log_later)
+        return torch.cat([is_open, yes + log_converts, no], dim=1)
+
+    def _law_at_looks(self, b: Reveals, final: int) -> tuple[Tensor, ...]:
+        """The law after no look and after each, (B, looks + 1) without conversion and with one later, and that of the
+        conversion in its window, (B, 1)."""
+        at_looks = torch.tensor([0, *(self.windows.index(look) + 1 for look in self.looks)])
+        log_no, log_open, log_converts = self.log_chain(b)
+        no_longer = torch.arange(max(final, 1), len(at_looks))
+        log_later = log_open.index_select(1, at_looks).index_fill(1, no_longer, LOG_ZERO)
         window = torch.bucketize(b.known, torch.tensor(self.windows)).clamp_max(len(self.windows) - 1)
-        return torch.cat([is_open, yes + log_converts.gather(1, window[:, None]), no], dim=1)
+        return log_no.index_select(1, at_looks), log_later, log_converts.gather(1, window[:, None])
 
     def posterior(self, b: Reveals) -> Tensor:
         log_no, log_open, _ = self.log_chain(b)

@@ -95,25 +95,21 @@ class Trace(TrajectoryAware):
             self._eta = cells, window_weights(cells, self.beta).float()
         return self._eta[1]
 
-    def report(self) -> dict[str, Any]:
-        """`eta`: each window's weight as a share of all, by where the window ends."""
-        if not self.trajectory:
-            return {}
-        share = self.eta().double() / self.eta().double().sum()
-        return {"eta": {"end_s": list(self.ends), "share": share.tolist()}}
-
     # Training.
 
     def posterior(self, b: Reveals) -> Tensor:
         """The prior's log-odds plus the weighted evidence of every visible window."""
-        return self._given(b, b.trajectory(self.ends)[1]) if self.trajectory else self.logit(b.x)
+        return self.logit(b.x) + b.once(self._evidence_so_far) if self.trajectory else self.logit(b.x)
 
-    def _given(self, b: Reveals, visible: Tensor) -> Tensor:
-        """The prior's log-odds plus the weighted evidence of these windows (B, H)."""
-        prior, weight = self.logit(b.x), visible * self.eta()
+    def _evidence_so_far(self, b: Reveals) -> Tensor:
+        return self._evidence(b, b.trajectory(self.ends)[1])
+
+    def _evidence(self, b: Reveals, visible: Tensor) -> Tensor:
+        """The weighted evidence of these windows (B, H) for a conversion, in log-odds: (B,)."""
+        weight = visible * self.eta()
         alpha = weight / weight.sum(1, keepdim=True).clamp_min(1e-6)
         log_psi = self.log_likelihood(b)
-        return prior + (alpha * (log_psi[:, 1] - log_psi[:, 0])).sum(1)
+        return (alpha * (log_psi[:, 1] - log_psi[:, 0])).sum(1)
 
     def loss(self, b: Reveals) -> Tensor:
         if self.telescoped:
@@ -134,8 +130,10 @@ class Trace(TrajectoryAware):
     def telescoped_loss(self, b: Reveals) -> Tensor:
         """Its gradient in the prior's log-odds is the change of the posterior since the click was shown before."""
         window = torch.arange(len(self.ends))
-        before = torch.sigmoid(self._given(b, (window < b.trigger[:, None]).float()))
-        now = torch.sigmoid(self._given(b, (window <= b.trigger[:, None]).float()))
+        before, now = (
+            torch.sigmoid(self.logit(b.x) + self._evidence(b, seen.float()))
+            for seen in (window < b.trigger[:, None], window <= b.trigger[:, None])
+        )
         last = b.trigger == len(self.schedule()) - 1
         change = torch.where(last, b.label, now) - before
         return -(self.stop_gradient(change) * self.logit(b.x)).mean()

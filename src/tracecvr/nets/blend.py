@@ -19,8 +19,8 @@ class Blend(WideDeep):
 
     Each learns by the method's loss as if it alone answered. Only the first output is blended. Others, for instance a
     law of delays, are those of `WideDeep`, and the regression does not teach them. The two err in different ways: a
-    perceptron overfits a small log; a regression needs few clicks, but knows no interactions. In training mode one of
-    them answers, otherwise both.
+    perceptron overfits a small log; a regression needs few clicks, but knows no interactions, so a large log does
+    without it (`leave_out_regression`). In training mode one of them answers, otherwise both.
     """
 
     name = "blend"
@@ -33,6 +33,8 @@ class Blend(WideDeep):
         for table in self.weights.parameters():
             nn.init.zeros_(table)
         self.intercept = nn.Parameter(torch.zeros(1, 1))
+        self.share: Tensor  # of the regression in the served log-odds
+        self.register_buffer("share", torch.tensor(0.5))
         self._regression_alone = False
         self._last: tuple[Tensor, Tensor] | None = None  # ids of the last batch, and its outputs
 
@@ -43,11 +45,15 @@ class Blend(WideDeep):
         if self.training:
             self._last = x, outputs.detach()
             return outputs
-        return outputs + F.pad((self.regression(x) - outputs[:, :1]) / 2, (0, outputs.shape[1] - 1))
+        return outputs + F.pad(self.share * (self.regression(x) - outputs[:, :1]), (0, outputs.shape[1] - 1))
 
     def regression(self, x: Tensor) -> Tensor:
         """Log-odds by the logistic regression: (B, F) -> (B, 1)."""
         return self.weights.total(x) + self.intercept
+
+    def leave_out_regression(self) -> None:
+        """From now on the net is `WideDeep`: the regression neither learns nor answers."""
+        self.share.zero_()
 
     def regression_parameters(self) -> list[nn.Parameter]:
         """What the regression learns."""
@@ -71,11 +77,16 @@ class Blend(WideDeep):
         return self._last[1][:, 1:]
 
 
+def is_regression_alone(net: nn.Module) -> bool:
+    """Whether the regression of a blend is learning, and other outputs than the first are constants."""
+    return isinstance(net, Blend) and net._regression_alone
+
+
 def loss_of_each(net: nn.Module, events: int, loss: Callable[[], Tensor], forget: Callable[[], None]) -> Tensor:
     """The loss of a net; of a blend, that of the perceptron, and that of the regression summed over events: its
     optimiser counts what it has learnt from. `forget` drops remembered outputs of the net."""
     total = loss()
-    if isinstance(net, Blend):
+    if isinstance(net, Blend) and net.share > 0:
         forget()
         with net.regression_alone():
             total = total + events * loss()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,37 +68,19 @@ class Completer(Plugin):
         """None: its log-odds are near certain where a trajectory is complete, and right elsewhere for other reasons."""
 
     def loss(self, method: Method, b: Reveals) -> Tensor:
-        pulled = method.uncertain(b).nonzero()[:, 0]
-        state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
+        pulled, visible, target = b.once(self._complete, method.uncertain)
         posterior = method.posterior(b)[pulled]
-        target = self.call("completer", b.x[pulled], state, visible)
         trust = torch.ones_like(target)
         if self.gate:
             trust = self.stop_gradient(reliability(posterior, target, visible.mean(1)))
-            self._count(trust, visible)
         pull = cross_entropy(posterior, torch.sigmoid(self.stop_gradient(target)))
         return (trust * pull).sum() / trust.sum().clamp_min(1e-6)
 
-    def _count(self, trust: Tensor, visible: Tensor) -> None:
-        """Sum the gate of clicks that are pulled, by how many windows of them have been seen."""
-        seen, sizes = visible.sum(1).long(), len(self.ends) + 1
-        sums = torch.stack([torch.bincount(seen, trust.double(), sizes), torch.bincount(seen, minlength=sizes)])
-        self.counts["gate"] = self.counts.get("gate", torch.zeros_like(sums)) + sums
-
-    def report(self) -> dict[str, Any]:
-        """`gate`: its mean over training events, by the age from which on that many windows have been seen."""
-        if "gate" not in self.counts:
-            return {}
-        total, events = self.counts["gate"].tolist()
-        ages = [0, *self.ends]
-        known = [n for n, count in enumerate(events) if count]
-        return {
-            "gate": {
-                "age_s": [ages[n] for n in known],
-                "mean": [total[n] / events[n] for n in known],
-                "events": [int(events[n]) for n in known],
-            }
-        }
+    def _complete(self, b: Reveals, uncertain: Callable[[Reveals], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Clicks that are pulled, which windows of them have been seen, and what the completer says."""
+        pulled = uncertain(b).nonzero()[:, 0]
+        state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
+        return pulled, visible, self.call("completer", b.x[pulled], state, visible)
 
 
 def reliability(posterior: Tensor, target: Tensor, visible: Tensor) -> Tensor:

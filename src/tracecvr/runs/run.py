@@ -9,7 +9,6 @@ scores.parquet   of each click its id as the log has it, its time, the probabili
 not_judged.parquet  log-odds that were served before `judge_from`, for forecasts; absent if there are none
 encoder.json     how raw features become ids
 raw_log.json     the dataset and its raw log, for commands that go on from the run (and its schema.toml, if it has one)
-internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -49,6 +48,7 @@ from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
 from tracecvr.runs.replay import Plan, Scored, replay
 from tracecvr.runs.run_directory import FORMAT, claim, refuse_other, refuse_other_run
+from tracecvr.runs.threads import usual_threads
 from tracecvr.stream.source import TableSource
 
 
@@ -63,7 +63,8 @@ class Spec:
     open_log: Callable[[Progress], Prepared]
     plan: Plan
     seed: int
-    threads: int
+    threads: int | None
+    """None for the number that suits the log, or, in a run that is resumed, the one that it has had."""
     stream: StreamLearning = StreamLearning()
     source: dict[str, Any] | None = None
     keep_record: Callable[[Path], None] | None = None
@@ -72,14 +73,18 @@ class Spec:
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same."""
         made_of = parts_record(self.method, self.plugins, self.stream)
-        return made_of | {
-            "format": FORMAT,
-            "data": self.data,
-            "seed": self.seed,
-            "threads": self.threads,
-            "config": made_of["config"] | {"plan": values(self.plan), "data": self.data_options},
-            "tracecvr": version("tracecvr"),
-        }
+        threads = {} if self.threads is None else {"threads": self.threads}
+        return (
+            threads
+            | made_of
+            | {
+                "format": FORMAT,
+                "data": self.data,
+                "seed": self.seed,
+                "config": made_of["config"] | {"plan": values(self.plan), "data": self.data_options},
+                "tracecvr": version("tracecvr"),
+            }
+        )
 
 
 def run(
@@ -101,7 +106,6 @@ def run(
             if recorded["source"] != spec.source:  # perhaps only moved: what is in it decides
                 refuse_other({"fingerprint": spec.open_log(progress).table.fingerprint}, recorded, str(out))
         else:
-            torch.set_num_threads(spec.threads)
             ours = _Run(spec, out, progress, shared)
             first = ours.begin()
             with ours.writing(checkpoint_every) as write:
@@ -180,14 +184,22 @@ class _Run:
         self.log = spec.open_log(progress)
         self.charge("prepare_s", clock)
         self.table, self.encoder = self.log.table, self.log.encoder
-        self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
         self.plan = spec.plan.resolve(self.table)
+        self.spec = spec = replace(spec, threads=spec.threads or self._choose_threads())
+        torch.set_num_threads(spec.threads or 1)
+        self.identity = spec.identity() | {"fingerprint": self.table.fingerprint}
         self.source = self._open_source()
         stream, lag = spec.stream.fit_to(self.plan.interval), self.plan.publish_lag
         self.engine = Engine(spec.method, self.table.schema, spec.seed, spec.plugins, lag, stream)
         self.monitor = self._make_monitor()
         self.checkpoints = Checkpoints(out / "checkpoint")
         self.served = out / "scores.f32"
+
+    def _choose_threads(self) -> int:
+        if (self.out / "run.json").exists():
+            return int(read_json(self.out / "run.json")["threads"])
+        first, last = self.plan.stream_rows(self.table)
+        return usual_threads(self.spec.method, self.spec.stream, first, (last - first) / len(self.plan))
 
     def _open_source(self) -> TableSource:
         source = TableSource(self.table)
@@ -308,7 +320,6 @@ class _Run:
         write_parquet(self.out / "scores.parquet", scores)
         if first > begin:
             write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
-        write_json(self.out / "internals.json", self.engine.report())
         pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
         assert pooled["nll"] is not None
         counts = table.counts | {
@@ -366,5 +377,5 @@ def _peak_rss_mb() -> float:
 
 def versions() -> dict[str, str]:
     """Of Python and of the packages that what comes out of a run depends on."""
-    packages = ("tracecvr", "torch", "numpy", "polars", "scikit-learn")
+    packages = ("tracecvr", "torch", "numpy", "polars")
     return {"python": platform.python_version()} | {name: version(name) for name in packages}

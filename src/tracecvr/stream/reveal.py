@@ -6,9 +6,10 @@ the project comes from here, so there is one place where the future could leak, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from tracecvr.data.table import NEVER, Ids, Ints, taken_back, turns_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -149,15 +152,19 @@ class Reveals:
 
     def trajectory(self, horizons: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Cumulative action states (B, H, K) and visibility (B, H): a window is visible once its end has passed."""
-        if horizons not in self._trajectories:
-            ends = torch.tensor(horizons)
-            visible = ends <= self.elapsed[:, None]
-            state = (self.age[:, None, :] <= ends[None, :, None]) & visible[:, :, None]
-            self._trajectories[horizons] = state.float(), visible.float()
-        return self._trajectories[horizons]
+        return self.once(_trajectory, horizons)
+
+    def once(self, function: Callable[..., T], *given: Hashable) -> T:
+        """What a function makes of these events, and of values that are given beside them. It is computed once: a blend
+        asks for the loss of a batch twice. So it must not depend on the outputs of a net that is learning."""
+        if (function, given) not in self.computed:
+            self.computed[function, given] = function(self, *given)
+        value: T = self.computed[function, given]
+        return value
 
     @cached_property
-    def _trajectories(self) -> dict[tuple[int, ...], tuple[Tensor, Tensor]]:
+    def computed(self) -> dict[tuple[Hashable, ...], Any]:
+        """What was computed of these events, by function and what it was given."""
         return {}
 
     def take(self, index: Tensor | slice, rng: np.random.Generator | None = None) -> Self:
@@ -165,6 +172,13 @@ class Reveals:
         columns = {f.name: getattr(self, f.name) for f in fields(self)}
         picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
         return replace(self, **picked, rng=rng)
+
+
+def _trajectory(b: Reveals, horizons: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    ends = torch.tensor(horizons)
+    visible = ends <= b.elapsed[:, None]
+    state = (b.age[:, None, :] <= ends[None, :, None]) & visible[:, :, None]
+    return state.float(), visible.float()
 
 
 @dataclass(frozen=True, eq=False)

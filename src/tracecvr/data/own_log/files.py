@@ -94,7 +94,7 @@ class LogFile:
             there = ", ".join(known)
             raise UserError(
                 f"{self.path}: column {missing!r} is missing{nearest(missing, known)}; there are: {there}; "
-                "correct the schema"
+                "correct the name, or the file"
             )
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -161,15 +161,9 @@ def open_file(path: Path, separator: str = ",", header: bool = True) -> LogFile:
 
 def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
     """The columns of a frame, those of structs one by one: `a.b`."""
-    names = {name: kind for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)}
-    if not names:
-        return frame
-    inner = [
-        pl.col(name).struct.field(one.name).alias(f"{name}.{one.name}")
-        for name, kind in names.items()
-        for one in kind.fields
-    ]
-    return _flat(frame.with_columns(inner).drop(list(names)))
+    while structs := [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)]:
+        frame = frame.unnest(structs, separator=".")
+    return frame
 
 
 def _is_category(dtype: pl.DataType) -> bool:

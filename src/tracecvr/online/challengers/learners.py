@@ -24,7 +24,6 @@ from tracecvr.online.learner.guard import LogOdds
 from tracecvr.online.learner.learner import Learner, Tick, open_learner
 from tracecvr.online.learner.live_metrics import ScoreSums
 from tracecvr.online.learner.predictions import Predictions
-from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
 
@@ -78,19 +77,6 @@ class ChallengerLearner(Learner):
     def closed(self) -> int:
         newest = self._champion.newest()
         return min(super().closed(), newest["intervals"] if newest else 0)
-
-    def tick(self) -> Tick | None:
-        tick = super().tick()
-        if tick is not None and self.comparison.differences.difference().verdict == "better":
-            self._promote_by_rule()
-        return tick
-
-    def _promote_by_rule(self) -> None:
-        """If somebody has asked for that. A challenger that was rolled back stays so."""
-        name, now = self.store.name, traffic.current(self.store.folder)
-        if name in now.rules and now.model != name:
-            traffic.promote(self.store.folder, name, rule=True)
-            _log.warning("challenger %s is better and was promoted", name)
 
     def _compare(self, row: Ints, label: Labels, start: int) -> None:
         """Clicks that came before the challenger was made do not count: it may have been chosen by them."""
