@@ -318,11 +318,10 @@ def load(path: str | Path, version: int | None = None) -> Model:
 def _of_store(folder: Path, version: int | None) -> Model:
     try:
         from tracecvr.online.store.store import Store
-        from tracecvr.online.store.versions import Versions
     except ImportError:
         raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
     store = Store.open(folder)
-    versions = Versions(folder, store.settings.keep)
+    versions = store.versions
     number = versions.serving() if version is None else version
     if number is None:
         raise UserError(f"{folder} has no version yet: learn one with `tracecvr tick {folder}`")

@@ -40,7 +40,7 @@ _ID_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])"
     r"|(click|clk|cl|user|visitor|customer|client|session|cookie|device|item|product|order|event|request|campaign)id$"
 )
-_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})*$"
+_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})*(\.\d+)?$"
 _CAMEL_ID = re.compile(r"[a-z]I[dD]s?$")
 
 
@@ -72,7 +72,7 @@ class Profile:
     decimal: str = "."
     """What stands before the decimals of its numbers."""
     comma: bool = False
-    """Whether it holds numbers with commas of which nobody knows whether decimals follow: 1,234."""
+    """Whether it holds numbers with commas that may stand between thousands: 1,234 or 1,234.50."""
     of_folder: bool = False
     """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
 
@@ -206,10 +206,10 @@ def _of_text(plain: Profile) -> Profile:
 def _with_commas(plain: Profile) -> Profile:
     """Text that is numbers with a decimal comma, if every value is written so."""
     known = plain.values.drop_nulls()
-    if not known.str.contains(WITH_COMMA).all():
-        return plain
     if known.str.contains(_THOUSANDS).all():
         return replace(plain, comma=True)
+    if not known.str.contains(WITH_COMMA).all():
+        return plain
     numbers = plain.values.to_frame("v").select(read_numbers(pl.col("v"), pl.String, ",")).to_series()
     return replace(plain, values=numbers.alias(plain.name), number=True, decimal=",")
 

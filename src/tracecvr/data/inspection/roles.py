@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import polars as pl
 
@@ -339,7 +340,8 @@ def _find_common_id(
         key, whole = ((different[0].name,), different[0].whole) if len(different) == 1 else ((), False)
     if not key:
         named = tuple(one.name for one in plain if one.named_id)
-        key = named or tuple(one.name for one in plain if one.whole)
+        several = _find_id_of_several(plain) if len(tables) > 1 else ()
+        key = several or named or tuple(one.name for one in plain if one.whole)
         if not key:
             raise UserError("no id that clicks and what followed them have in common: there is nothing to join them by")
         reading.doubts.append(
@@ -384,6 +386,17 @@ def _find_id(columns: Iterable[Profile], rows: int, said: Said) -> tuple[tuple[s
         return (), False
     best = max(able, key=lambda one: (has_word(one.name, CLICK), one.distinct))
     return (best.name,), best.whole
+
+
+def _find_id_of_several(columns: Sequence[Profile]) -> tuple[str, ...]:
+    """The fewest columns that tell clicks apart together; names of ids are believed sooner."""
+    candidates = sorted(columns, key=lambda one: not one.named_id)
+    for size in range(2, len(candidates) + 1):
+        for together in combinations(candidates, size):
+            rows = pl.DataFrame([one.values for one in together]).drop_nulls()
+            if len(rows) and rows.n_unique() >= 0.99 * len(rows):
+                return tuple(one.name for one in together)
+    return ()
 
 
 def _check_said_id(columns: Sequence[Profile]) -> bool:

@@ -100,7 +100,9 @@ def refuse_feature(one: Profile, asked: bool) -> str | None:
     if one.distinct == 1 and not one.nulls:
         return f"has one value in every row ({one.examples()})"
     if one.comma:
-        return f"has numbers of which nobody knows whether the comma is a decimal one ({one.examples()}): write 1234.5"
+        return (
+            f"has numbers whose commas may stand before decimals or between thousands ({one.examples()}): write 1234.5"
+        )
     if one.unit is not None and not (asked and one.number):
         return "holds times: make a number or a category of them first, such as the hour"
     if asked:

@@ -17,7 +17,7 @@ import polars as pl
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, profile
 from tracecvr.data.inspection.words import ACTION, CLICK, CONVERSION, REFUND
-from tracecvr.data.own_log.files import LogFile, folder_column, matching_files, open_file
+from tracecvr.data.own_log.files import LogFile, folder_column, matching_files, open_file, share_keys
 
 _SAMPLE = 200_000
 """Rows that are kept of each table: every row of a short one, every n-th of a long one."""
@@ -77,6 +77,7 @@ def sniff(path: Path) -> LogFile:
 
 def _sample(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sampled:
     """Look at every row of files and keep a sample of them."""
+    group = share_keys(group)
     own = {file.path: file.columns() for file in group}
     every_column = dict.fromkeys(name for columns in own.values() for name in columns)
     lacking = {name: next((path for path in own if name not in own[path]), None) for name in every_column}

@@ -50,6 +50,8 @@ class LogFile:
     packed: bool = False
     json: bool = False
     """One JSON object per line."""
+    keys: tuple[tuple[str, pl.DataType], ...] = ()
+    """Of JSON: columns that other files of the same table have. No line of a file may have them."""
 
     @property
     def is_text(self) -> bool:
@@ -67,7 +69,9 @@ class LogFile:
         if self.parquet:
             return _flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False))
         if self.json:
-            return _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
+            frame = _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
+            own = frame.collect_schema() if self.keys else {}
+            return frame.with_columns(pl.lit(None, kind).alias(name) for name, kind in self.keys if name not in own)
         frame = pl.scan_csv(self.path, has_header=self.header, separator=self.separator, infer_schema=False, glob=False)
         if self.header:
             return frame
@@ -157,6 +161,14 @@ def open_file(path: Path, separator: str = ",", header: bool = True) -> LogFile:
     if begin.startswith("["):
         raise UserError(f"{path}: a JSON list; write one JSON object per line (NDJSON), or Parquet or CSV")
     return replace(file, json=True) if begin.startswith("{") else file
+
+
+def share_keys(group: Sequence[LogFile]) -> list[LogFile]:
+    """The files of one table: a key that no line of a file of JSON has is missing there, as it may be in any line."""
+    known: dict[str, pl.DataType] = {}
+    for file in group if len(group) > 1 else ():
+        known |= {name: kind for name, kind in file.columns().items() if file.json and kind != pl.Null}
+    return [replace(file, keys=tuple(known.items())) if file.json else file for file in group]
 
 
 def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:

@@ -50,12 +50,14 @@ class Rows:
             kinds = (File((str(self.source.absolute()),)),)
         if not kinds:
             raise UserError(f"{schema.path}: no files: name them (files = [...]), or give --source")
-        return [
-            (kind, files.open_file(path, schema.separator, schema.header))
-            for kind in kinds
-            for given in kind.path
-            for path in files.matching_files(given, schema.path.parent / schema.folder)
-        ]
+        opened = []
+        for kind in kinds:
+            paths = [
+                path for one in kind.path for path in files.matching_files(one, schema.path.parent / schema.folder)
+            ]
+            table = files.share_keys([files.open_file(path, schema.separator, schema.header) for path in paths])
+            opened += [(kind, file) for file in table]
+        return opened
 
     def clicks(self) -> Iterator[pl.DataFrame]:
         """A row per click: those that have a time and, if there are ids, one."""

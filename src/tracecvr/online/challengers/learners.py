@@ -24,7 +24,7 @@ from tracecvr.online.learner.guard import LogOdds
 from tracecvr.online.learner.learner import Learner, Tick, open_learner
 from tracecvr.online.learner.live_metrics import ScoreSums
 from tracecvr.online.learner.predictions import Predictions
-from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_names
+from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
 
 _log = logging.getLogger("tracecvr.learner")
@@ -113,6 +113,9 @@ class Learners:
         self._paused_until: dict[str, float] = {}
 
     def __enter__(self) -> Learners:
+        with suppress(UserError):  # a damaged choice is passed over
+            for name in list_lost(self.store):
+                _log.error("challenger %s is missing and learns nothing: `tracecvr verify` says what to do", name)
         self.own = self._own.enter_context(open_learner(self.store, self._progress))
         return self
 

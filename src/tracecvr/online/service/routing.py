@@ -34,33 +34,34 @@ class RoutedScorer:
         self.store, self.own = store, LiveScorer(store)
         self.versions = self.own.versions
         self._traffic, self._scorers = Traffic(), dict[str, LiveScorer]()
-        self._told = ""
+        self._told: set[str] = set()
 
     def refresh(self) -> None:
         """Swap in whatever serves now. A challenger that cannot be read is passed over: the store's own answers."""
         self.own.refresh()
-        now, scorers = self._choice(), {}
+        problems = set[str]()
+        now, scorers = self._choice(problems), {}
         for name in {*now.shares, *(() if now.model is None else (now.model,))}:
             try:
                 scorers[name] = self._scorer(name)
                 scorers[name].refresh()
-            except (OSError, UserError):
+            except (OSError, UserError) as error:
                 scorers.pop(name, None)
-        self._traffic, self._scorers = now, scorers
+                problems.add(f"challenger {name} cannot answer, and the store's own model does: {error}")
+        for problem in problems - self._told:  # once
+            _log.error("%s", problem)
+        self._traffic, self._scorers, self._told = now, scorers, problems
 
-    def _choice(self) -> Traffic:
-        """What was chosen last that can be understood; what is wrong with another choice is logged once."""
+    def _choice(self, problems: set[str]) -> Traffic:
+        """What was chosen last that can be understood."""
         try:
             now = traffic.current(self.store.folder)
             if now.column not in (CLICK_ID, USER, *self.store.reader.features):
                 path = self.store.folder / traffic.NAME
                 raise UserError(f"{path} chooses by {now.column!r}, which is no column of a click")
         except UserError as error:
-            if str(error) != self._told:
-                _log.error("%s", error)
-            self._told = str(error)
+            problems.add(str(error))
             return self._traffic
-        self._told = ""
         return now
 
     def _scorer(self, name: str) -> LiveScorer:

@@ -98,7 +98,7 @@ class LiveScorer:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.versions = Versions(store.home, store.settings.keep)
+        self.versions = Versions(store.home, store.settings.keep, store.content)
         self.model: ServingModel | None = None
         self._seen: tuple[int, ...] = ()
         self._batch = MicroBatch(self.score)

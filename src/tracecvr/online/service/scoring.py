@@ -133,7 +133,8 @@ class Scoring:
                 logged = ""
             except Exception as error:
                 if (problem := f"{type(error).__name__}: {error}") != logged:
-                    _log.exception("could not look for another version")
+                    known = isinstance(error, UserError | OSError)  # says itself what is wrong with which file
+                    _log.error("could not look for another version: %s", error, exc_info=not known)
                 logged = problem
             await asyncio.sleep(_LOOK_S)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import xxhash
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, write_json
+from tracecvr.base.files import locked
+from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 
 NAME = "traffic.json"
 CLICK_ID, USER = "click_id", "user"
@@ -64,18 +65,7 @@ def current(folder: Path) -> Traffic:
     path = folder / NAME
     if not path.exists():
         return Traffic()
-    content = read_json(path)
-    try:
-        choice = Traffic(content["model"], content["shares"], content["column"], content["before"])
-        whole = all(isinstance(name, str | None) for name in (choice.model, choice.before))
-        whole &= isinstance(choice.column, str)
-        whole &= all(0 < share <= 1 for share in choice.shares.values())
-        whole &= math.fsum(choice.shares.values()) < 1 + 1e-6
-    except (TypeError, KeyError, AttributeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is damaged: remove it, and the store's own model answers; then choose again")
-    return choice
+    return Traffic(**read_hashed(path, "remove it, and the store's own model answers; then choose again"))
 
 
 def promote(folder: Path, model: str | None) -> Traffic:
@@ -121,5 +111,5 @@ def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
         old = current(folder)
         new = change(old)
         if new != old:
-            write_json(folder / NAME, asdict(new))
+            write_hashed(folder / NAME, asdict(new))
         return new
