@@ -107,13 +107,21 @@ def measure(watched: Watched, moments: int) -> pl.DataFrame:
         list(watched.watch(table, monitor, position, at))
         position, state = at, monitor.state()
         segment = int(monitor.values[number % len(monitor.values)])
+        a_day = _conversions_a_day(table, at, segment)
         for fault in FAULTS:
-            rows.append(_detect(watched, fault, at, segment, state))
+            rows.append(_detect(watched, fault, at, segment, state) | {"a day": a_day})
     list(watched.watch(table, monitor, position, end))
     print(f"clean: {(end - schema.split) / DAY:.0f} days, alarms:")  # noqa: T201
     for alarm in monitor.alarms:
         print(f"  {alarm.text()}")  # noqa: T201
     return pl.DataFrame(rows)
+
+
+def _conversions_a_day(table: ClickTable, at: int, segment: int) -> float:
+    """Of a segment, in the week before a moment."""
+    ours = np.asarray(table.x[:, segment_feature(table.schema) or 0]) == segment
+    when = np.asarray(table.action_ts)[ours, 0]
+    return float(((when >= at - 7 * DAY) & (when < at)).sum() / 7)
 
 
 def _detect(watched: Watched, fault: str, at: int, segment: int, state: dict[str, object]) -> dict[str, object]:

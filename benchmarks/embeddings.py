@@ -34,7 +34,7 @@ from torch import Tensor
 
 from tracecvr.data.table import Feature, Schema
 from tracecvr.learn.averaged_net import AveragedNet
-from tracecvr.learn.optimisers import Rates, made
+from tracecvr.learn.optimisers import make_optimisers
 from tracecvr.learn.stream_learning import moments
 from tracecvr.nets.backbones import MLP
 
@@ -51,7 +51,7 @@ class Learnt:
         features = tuple(Feature(f"c{j}", size, f"c{j}") for j, size in enumerate(self.sizes.tolist()))
         schema = Schema("made up", features, ("conversion",), (10, 20), 20, 100, 10, 1000)
         self.net, self.batch = MLP(schema, 1, (256, 256, 128), DIM), batch
-        self.optimisers = made(optimiser, self.net, Rates(1e-3, 1e-3, 1e-6))
+        self.optimisers = make_optimisers(optimiser, self.net, 1e-3, 1e-6)
         self.average = AveragedNet(self.net, self.optimisers.values())
         self.step(self.ids())  # makes the optimisers' state
         for tensor in (*moments(self.optimisers, self.net).values(), *self.average.state().values()):

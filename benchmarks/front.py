@@ -41,8 +41,8 @@ from tracecvr.online.client import Client
 from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.service.auth import new_token
-from tracecvr.online.service.limits import Limits
-from tracecvr.online.service.serve import Address, serve
+from tracecvr.online.service.options import Options
+from tracecvr.online.service.serve import serve
 from tracecvr.online.store.store import Settings, Store
 
 BATCH = 100
@@ -136,7 +136,7 @@ def served(size: Size, store: Store, room: Path, features: dict[str, Any]) -> It
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = (store, room / "tokens.toml", Address(port=port), Limits(rate=size.pace), False)
+    given = (store, Options(port=port, tokens=str(room / "tokens.toml"), rate=size.pace))
     server = _FORKED.Process(target=serve, args=given, daemon=True)
     server.start()
     site = Site(f"http://127.0.0.1:{port}", good_token, other_token, features, size.pause, size.crowd)
@@ -364,14 +364,14 @@ def strangers(site: Site, seconds: float) -> Counter[str]:
 
 def huge(site: Site, seconds: float) -> Counter[str]:
     """Bodies at the limit of what is read, and beyond: numbers, mistakes, and no JSON at all."""
-    most = Limits().body_bytes
+    most = Options().body_bytes
     mistakes = b'{"features": [' + b"[]," * (most // 3 - 10) + b"[]]}"
     return _flood(site, seconds, [b"[" + b"1," * (most // 2 - 2) + b"1]", mistakes, b"x" * (8 * most)], site.other)
 
 
 def large(site: Site, seconds: float) -> Counter[str]:
     """The largest batches that are allowed, without a pause."""
-    most = Limits()
+    most = Options()
     count = min(most.batch, most.body_bytes // len(json.dumps([site.features])) - 1)
     return _flood(site, seconds, [json.dumps({"features": [site.features] * count}).encode()], site.other)
 

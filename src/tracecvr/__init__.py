@@ -47,26 +47,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Board": "api.comparisons",
-    "Dataset": "data.dataset",
-    "Interval": "runs.intervals",
-    "Log": "api.logs",
-    "Method": "authoring.method",
-    "Model": "api.models",
-    "Plugin": "authoring.method",
-    "Result": "api.replays",
-    "UserError": "base.errors",
-    "available": "base.registry",
-    "compare": "api.comparisons",
-    "dataset": "api.logs",
-    "load": "api.models",
-    "load_board": "api.comparisons",
-    "load_result": "api.replays",
-    "read": "api.logs",
-    "register": "api.authors",
-    "replay": "api.replays",
+    "api.authors": ("register",),
+    "api.comparisons": ("Board", "compare", "load_board"),
+    "api.logs": ("Log", "dataset", "read"),
+    "api.models": ("Model", "load"),
+    "api.replays": ("Result", "load_result", "replay"),
+    "authoring.method": ("Method", "Plugin"),
+    "base.errors": ("UserError",),
+    "base.registry": ("available",),
+    "data.dataset": ("Dataset",),
+    "runs.intervals": ("Interval",),
 }
-"""Where each public name is. Modules are imported when a name is used: torch alone takes seconds."""
+"""Public names by the module that has them. It is imported when a name is used: torch alone takes seconds."""
 
 
 def __getattr__(name: str) -> Any:
@@ -74,9 +66,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("tracecvr")
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'tracecvr' has no attribute {name!r}")
-    return getattr(import_module(f"tracecvr.{_HOMES[name]}"), name)
+    return getattr(import_module(f"tracecvr.{home}"), name)
 
 
 def __dir__() -> list[str]:

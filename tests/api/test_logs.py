@@ -87,6 +87,9 @@ def test_one_wide_frame_with_refunds(log: tc.Log) -> None:
     again = tc.read(wide, conversion_time="sold_at", refunds="back_at", **ROLES)
     assert again.defects["refund"] == 5
     assert again.conversions == log.conversions - 5
+    guessed = wide.with_columns(cancelled_at=pl.when(pl.col("price") > 9).then("sold_at"))
+    said = tc.read(guessed, conversion_time="sold_at", refunds="back_at", **ROLES)
+    assert (said.table.label == again.table.label).all()
     apart = tc.read(shop().clicks, shop().sales, refunds=shop().refunds, **ROLES)
     assert (apart.table.label == again.table.label).all()
 

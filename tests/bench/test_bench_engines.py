@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import Call
@@ -17,7 +16,7 @@ from tracecvr.base.files import is_locked, locked, sha256
 from tracecvr.base.progress import no_progress
 from tracecvr.bench import results, runner, suite
 from tracecvr.bench.engines import ray as rays
-from tracecvr.bench.runner import Bench, Request, failure_of, hold_bench
+from tracecvr.bench.runner import Bench, Request, hold_bench, run_cell
 from tracecvr.runs.run import versions
 
 
@@ -58,13 +57,12 @@ def test_without_ray_the_extra_is_named(
 
 def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a task goes to where the bench was started
-    board = SimpleNamespace(tell=SimpleNamespace(remote=lambda *_: None))
     (cell,) = bench.cells
     place = rays.Place(bench.out, bench.data, bench.log, tmp_path, sha256(bench.out / "bench.json"), versions())
 
     def refused(**changes: object) -> str:
         with pytest.raises(rays.UnfitError) as raised:
-            rays.run_cell(cell, replace(place, **changes), board)  # type: ignore[arg-type]
+            rays.run_on_node(cell, replace(place, **changes))  # type: ignore[arg-type]
         assert not (bench.out / "cells" / cell.name).exists()
         return str(raised.value)
 
@@ -76,7 +74,7 @@ def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monke
     other.mkdir()
     (other / "bench.json").write_bytes((bench.out / "bench.json").read_bytes())
     assert "not that it is locked" in refused(out=other)
-    assert rays.run_cell(cell, place, board) is None
+    assert rays.run_on_node(cell, place) is None
     assert results.is_finished(bench.out / "cells" / cell.name)
 
 
@@ -108,7 +106,7 @@ def test_a_cell_waits_for_its_directory(bench: Bench, monkeypatch: pytest.Monkey
     with locked(folder):
         assert is_locked(folder)
         monkeypatch.setattr(runner, "_FREE_S", 0.2)
-        failure = failure_of(cell, bench.out, bench.data, bench.log, no_progress)
+        failure = run_cell(cell, bench.out, bench.data, bench.log, no_progress)
         assert failure is not None
         assert "is in use by another process" in failure
         monkeypatch.setattr(runner, "_FREE_S", 60.0)
@@ -118,7 +116,7 @@ def test_a_cell_waits_for_its_directory(bench: Bench, monkeypatch: pytest.Monkey
             stages.add(stage)
 
         def work() -> None:
-            failures.append(failure_of(cell, bench.out, bench.data, bench.log, tell))
+            failures.append(run_cell(cell, bench.out, bench.data, bench.log, tell))
 
         worker = threading.Thread(target=work)
         worker.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tracecvr.base.errors import UserError
@@ -14,11 +12,6 @@ def refused(address: str | None) -> str:
     with pytest.raises(UserError) as raised, connect(address):
         pass
     return str(raised.value)
-
-
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert "pip install 'tracecvr[ray]'" in refused(None)
 
 
 @pytest.mark.scale

@@ -17,7 +17,7 @@ from browsing import Watched
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import image_files
-from tracecvr.bench.report.figures import figures
+from tracecvr.bench.report.figures import make_figures
 
 pytestmark = pytest.mark.browser
 
@@ -45,8 +45,8 @@ def report_in(browser: Any, path: Path, width: int, scheme: str) -> Watched:
 def test_it_opens_offline_and_draws_everything(browser: Any, out: Path, width: int, scheme: str) -> None:
     opened = report_in(browser, out / "report.html", width, scheme)
     page = opened.page
-    made = {figure.key: len(figure.panels) for figure in figures(Outcome(out))}
-    assert len(made) >= 6
+    made = {figure.key: len(figure.panels) for figure in make_figures(Outcome(out))}
+    assert len(made) >= 5
     for key, count in made.items():
         panels = [one for one in page.query_selector_all(f"#{key} svg.plot") if one.is_visible()]
         assert len(panels) == count
@@ -93,7 +93,7 @@ def _luminance(colour: str) -> float:
 
 def test_figures_as_files(tmp_path: Path, call: Call) -> None:
     out = madeup.bench(tmp_path)
-    made = figures(Outcome(out))
+    made = make_figures(Outcome(out))
     assert call("report", out, "--pdf", "--png", "--svg") == 0
     names = {path.name for path in (out / "figures").iterdir()}
     assert names == {f"{figure.key}.{kind}" for figure in made for kind in ("pdf", "png", "svg")}
@@ -110,7 +110,7 @@ def test_a_browser_reads_the_files(tmp_path: Path, browser: Any, call: Call) -> 
     """PNG at one and a half times the size of the SVG, and nothing of the latter outside its box."""
     out = madeup.bench(tmp_path, {**madeup.AUC, LONG: (0.6, 0.65, 0.63)})
     assert call("report", out, "--png", "--svg") == 0
-    for figure in figures(Outcome(out)):
+    for figure in make_figures(Outcome(out)):
         page = report_in(browser, out / "figures" / f"{figure.key}.svg", 1440, "light").page
         box = page.evaluate("(({width, height}) => [width, height])(document.documentElement.viewBox.baseVal)")
         ends = page.evaluate("[...document.querySelectorAll('text')].map(t => t.getBoundingClientRect().right)")

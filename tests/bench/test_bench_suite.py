@@ -66,7 +66,7 @@ def test_the_papers_tables_learn_as_the_paper_does(name: str) -> None:
     for row in rows(name):
         method, stream = (parts_of(row)[owner] for owner in ("method", "stream"))
         assert stream == AS_WARM_UP, row.label
-        assert (stream.optimiser, stream.warm_optimiser, stream.averages) == ("adam", "adam", False)
+        assert (stream.optimiser, stream.average) == ("adam", None)
         assert (method.learning_rate, method.batch_size, method.weight_decay) == (1e-3, 4096, 1e-6)
         assert (method.backbone, method.hidden) == ("mlp", (256, 256, 128))
         assert [len(range(4096)[part]) for part in stream.batches(4096, method.batch_size)] == [4096]

@@ -68,20 +68,20 @@ def test_a_search_ends_after_its_first_days_and_leaves_half_of_the_stream() -> N
     whole = Plan().resolve(TABLE)
     length = whole.until - whole.split
     assert length > 2 * DAY
-    assert tuned.times(TABLE, {}, DAY, Tuned()) == {"until": str(SPLIT + DAY)}
-    assert tuned.times(TABLE, {}, 90 * DAY, Tuned()) == {"until": str(SPLIT + round(length / 2 / DAY) * DAY)}
-    assert tuned.times(TABLE, {"split": str(SPLIT + DAY)}, HOUR, Tuned()) == {"until": str(SPLIT + DAY + HOUR)}
+    assert tuned.choose_times(TABLE, {}, DAY, Tuned()) == {"until": str(SPLIT + DAY)}
+    assert tuned.choose_times(TABLE, {}, 90 * DAY, Tuned()) == {"until": str(SPLIT + round(length / 2 / DAY) * DAY)}
+    assert tuned.choose_times(TABLE, {"split": str(SPLIT + DAY)}, HOUR, Tuned()) == {"until": str(SPLIT + DAY + HOUR)}
     for said in ({"until": "9d"}, {"plan.until": "9d"}):
-        assert tuned.times(TABLE, said, DAY, Tuned()) == {}
+        assert tuned.choose_times(TABLE, said, DAY, Tuned()) == {}
 
 
 def test_settings_are_judged_on_what_comes_after_their_period() -> None:
-    assert tuned.times(TABLE, {}, None, TUNED) == {"judge_from": str(SPLIT + DAY)}
-    assert tuned.times(TABLE, {"judge_from": "9d"}, None, TUNED) == {}
+    assert tuned.choose_times(TABLE, {}, None, TUNED) == {"judge_from": str(SPLIT + DAY)}
+    assert tuned.choose_times(TABLE, {"judge_from": "9d"}, None, TUNED) == {}
     in_warm_up = replace(TUNED, period=replace(PERIOD, start=DAY, until=SPLIT))
-    assert tuned.times(TABLE, {}, None, in_warm_up) == {}
+    assert tuned.choose_times(TABLE, {}, None, in_warm_up) == {}
     with pytest.raises(UserError, match="leaves no click to judge"):
-        tuned.times(TABLE, {}, None, replace(TUNED, period=replace(PERIOD, until=90 * DAY)))
+        tuned.choose_times(TABLE, {}, None, replace(TUNED, period=replace(PERIOD, until=90 * DAY)))
 
 
 def test_what_was_tuned_on_is_not_judged() -> None:

@@ -20,7 +20,7 @@ from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.gauntlet_report import Field, heat_map, tables
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import svg
-from tracecvr.bench.report.sentences import summary
+from tracecvr.bench.report.sentences import summarise
 
 SUITE = """
 about = "small"
@@ -112,7 +112,7 @@ def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: P
     assert trace.worst == pytest.approx(0.01, abs=0.003)
     assert pretrain.median == pytest.approx(0.04, abs=0.005)
     assert (failed.worst, failed.logs) == (None, 1)
-    drawn = svg.document(heat_map(field))
+    drawn = svg.write_document(heat_map(field))
     assert all(text in drawn for text in ("Regret of every method", "TRACE, two: 0.0", "DEFER, two: n/a"))
     assert drawn.count('class="heat light"') == 2
 
@@ -226,7 +226,7 @@ def test_findings_in_words(call: Call, capsys: pytest.CaptureFixture[str], tmp_p
     listed = {method["name"]: method["gauntlet"] for method in json.loads(capsys.readouterr().out)}
     assert (listed["telescoped"], listed["oracle"]) == (words, "")
     methods = {"Pretrain": (0.7, 0.71), "TRACE": (0.78, 0.77)}
-    sentences = [sentence.text for sentence in summary(Outcome(madeup.bench(tmp_path / "bench", methods)))]
+    sentences = [sentence.text for sentence in summarise(Outcome(madeup.bench(tmp_path / "bench", methods)))]
     assert sum("On other logs: of these methods" in text for text in sentences) == 1
 
 

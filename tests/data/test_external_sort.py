@@ -148,7 +148,7 @@ def test_criteo_is_the_same_in_any_pieces(
 
 def test_truth_and_columns_are_the_same_in_files(tmp_path: Path) -> None:
     dataset = Synthetic(clicks=3_000)
-    expected = prepared.prepare(dataset, None)
+    expected = prepared.open_log(dataset, None)
     save_prepared(expected, dataset, tmp_path / "saved")
     made = prepared.prepare_to(tmp_path / "written", dataset, None)
     nameless, _ = dataset.prepare(None, Scratch(budget=FEW))

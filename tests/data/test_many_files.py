@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_files_of_one_kind_are_one_table(layout: Callable[[Path], list[str]], tm
     inspection = read(given, tmp_path)
     assert len(inspection.toml.splitlines()) < 200
     if layout is hive_folders:
-        assert "# left out: day: from the names of folders" in inspection.toml
+        assert "# left out: day: is from the names of folders" in inspection.toml
         assert inspection.toml.count("[[file]]") == 2
 
 
@@ -124,10 +125,39 @@ def test_actions_of_two_kinds_stay_two(tmp_path: Path) -> None:
     cart = second.with_columns(pl.col("ts") - 30)
     names = [("clicks", first), ("cart_01", cart[:300]), ("cart_02", cart[300:]), ("purchase", second)]
     inspection = inspect_files([write(frame, tmp_path / f"{name}.csv") for name, frame in names], tmp_path)
-    assert [action.name for action in inspection.guess.actions] == ["purchase", "cart"]
+    assert [action.name for action in inspection.schema.action] == ["purchase", "cart"]
 
 
 def test_a_folder_without_a_log_says_so(tmp_path: Path) -> None:
     (tmp_path / "empty" / "day=1").mkdir(parents=True)
     with pytest.raises(UserError, match="no log in this folder"):
         inspect_files([str(tmp_path / "empty")], tmp_path)
+
+
+def test_keys_that_no_line_of_a_file_has_are_missing_there(tmp_path: Path) -> None:
+    """The last file of a stream has purchases alone: the keys of clicks are in the others."""
+    first, second = frames()
+    clicked = first.with_columns(event=pl.lit("click"))
+    bought = second.with_columns(event=pl.lit("purchase"))
+    both = pl.concat([clicked, bought[:-9]], how="diagonal").sort("ts")
+    for name, part in (("1", both), ("2", bought[-9:])):
+        lines = ({key: value for key, value in row.items() if value is not None} for row in part.rows(named=True))
+        (tmp_path / f"events-{name}.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read([str(tmp_path / "events-1.ndjson"), str(tmp_path / "events-2.ndjson")], tmp_path)
+
+
+def test_an_id_of_two_columns_joins_files(tmp_path: Path) -> None:
+    """Neither tells clicks apart alone."""
+    parts = [
+        frame.with_columns(shop_id=pl.format("s{}", pl.col("click_id") % 4), number=pl.col("click_id") // 4)
+        for frame in frames()
+    ]
+    names = zip(parts, ("clicks", "sales"), strict=True)
+    given = [write(part.drop("click_id"), tmp_path / f"{name}.csv") for part, name in names]
+    inspection = inspect_files(given, tmp_path)
+    assert inspection.schema.click.id == ("shop_id", "number")
+    assert "a click is taken to be one value of shop_id, number" in inspection.toml
+    (tmp_path / "schema.toml").write_text(inspection.toml)
+    table, _ = Logs(schema=str(tmp_path / "schema.toml")).prepare(None)
+    assert len(table) == NUMBER
+    assert int((table.action_ts[:, 0] < 2**62).sum()) == len(frames()[1])

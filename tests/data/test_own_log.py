@@ -164,9 +164,9 @@ def test_negatives_that_were_left_out_are_counted_in(
     frame = pl.DataFrame({"click_ts": at, "site": site, "sale_ts": np.where(bought, at + HOUR, 0)}).filter(kept)
     frame.write_parquet(tmp_path / "log.parquet")
     text = inspect_files([str(tmp_path / "log.parquet")], tmp_path).toml
-    assert 'absent = ["0"]' in text
+    assert 'absent = "0"' in text
     schema = tmp_path / "schema.toml"
-    schema.write_text(text.replace("# negatives_kept = 0.1 ", "negatives_kept = 0.2 "))
+    schema.write_text(text.replace("negatives_kept = 1.0 ", "negatives_kept = 0.2 "))
     settings = ("interval=1d", "hidden=8", "batch_size=64", "learning_rate=0.01")
     given = [word for setting in settings for word in ("--set", setting)]
     words = ("run", "--method", "wait", "--data", "logs", "--schema", schema, "--threads", "1")

@@ -22,7 +22,7 @@ from tracecvr.datasets.synthetic import Synthetic
 
 def saved(tmp_path: Path) -> Path:
     dataset = Synthetic(clicks=500)
-    save_prepared(prepared.prepare(dataset, None), dataset, tmp_path / "table")
+    save_prepared(prepared.open_log(dataset, None), dataset, tmp_path / "table")
     return tmp_path / "table"
 
 
@@ -60,7 +60,7 @@ def small_disk() -> Iterator[None]:
 
 def test_nothing_is_left_of_a_table_that_could_not_be_written(tmp_path: Path) -> None:
     dataset = Synthetic(clicks=2_000)
-    made = prepared.prepare(dataset, None)
+    made = prepared.open_log(dataset, None)
     with small_disk(), pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):
         save_prepared(made, dataset, tmp_path / "table")
     with small_disk(), pytest.raises(UserError, match=r"x\.npy: could not be written \(File too large"):

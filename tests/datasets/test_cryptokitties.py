@@ -41,10 +41,13 @@ def test_births_are_clicks_and_children_are_actions(tmp_path: Path) -> None:
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "births.parquet").write_text("kitty_id,born_ts\n")
-    with pytest.raises(UserError, match="expected Parquet with kitty_id, born_ts, second_litter_ts"):
+    with pytest.raises(UserError, match="not a Parquet file"):
         CryptoKitties().prepare(tmp_path / "births.parquet")
+    (tmp_path / "births.csv").write_text("kitty_id,born_ts\n1,2\n")
+    with pytest.raises(UserError, match="expected a Parquet file with kitty_id, born_ts, second_litter_ts"):
+        CryptoKitties().prepare(tmp_path / "births.csv")
     pl.DataFrame({"kitty_id": [1]}).write_parquet(tmp_path / "other.parquet")
-    with pytest.raises(UserError, match="expected Parquet with kitty_id"):
+    with pytest.raises(UserError, match="column 'born_ts' is missing"):
         CryptoKitties().prepare(tmp_path / "other.parquet")
 
 

@@ -39,7 +39,7 @@ def trained(method: str = "vanilla", stream: StreamLearning = AS_WARM_UP, **opti
 @pytest.mark.parametrize("method", ["vanilla", "trace", "telescoped"])
 @pytest.mark.parametrize("average", [None, "lazily"])
 def test_scores_are_those_of_the_engine(method: str, average: str | None) -> None:
-    lazily = StreamLearning(average=DAY, optimiser="lazy_adam", warm_optimiser="lazy_adam")
+    lazily = StreamLearning(average=DAY, optimiser="lazy_adam")
     engine = trained(method, lazily if average else AS_WARM_UP)
     score = fast_score(engine)
     assert score is not None

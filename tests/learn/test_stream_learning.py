@@ -1,4 +1,4 @@
-"""How the stream is learnt: step size, batches, optimisers, moments and averaged weights."""
+"""How the stream is learnt: step size, batches, optimisers and averaged weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch import Tensor
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.optimisers import Rates
 from tracecvr.learn.row_optimisers import ForgettingAdagrad
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
@@ -29,15 +28,8 @@ PLAN = plan_for(TABLE)
 AVERAGED = StreamLearning(average=12 * 3600)
 FORMS = {
     "default": StreamLearning(),
-    "by clicks": StreamLearning(average_clicks=500),
-    "adagrad": StreamLearning(optimiser="adagrad", embedding_learning_rate=0.02),
-    "two rates": StreamLearning(embedding_learning_rate=1e-3, average=None),
-    "moments": StreamLearning(carry_moments=True, batch_size=64),
+    "newest": StreamLearning(average=None),
     "lazy adam": StreamLearning(optimiser="lazy_adam", batch_size=64),
-    "lazy moments": StreamLearning(optimiser="lazy_adam", warm_optimiser="lazy_adam", carry_moments=True),
-    "lazy by clicks": StreamLearning(
-        optimiser="lazy_adam", warm_optimiser="lazy_adam", embedding_learning_rate=0.002, average_clicks=500
-    ),
 }
 
 
@@ -101,11 +93,6 @@ def test_averaged_weights_are_served_with_their_batch_statistics_and_not_learnt_
     assert np.allclose(scores, plain.score(x), atol=1e-5)
 
 
-def test_the_average_by_clicks_forgets_with_traffic_not_with_time() -> None:
-    assert StreamLearning(average_clicks=500).decay(seconds=10**9, clicks=500) == pytest.approx(math.exp(-1))
-    assert StreamLearning(average=3600).decay(seconds=1800, clicks=10**9) == pytest.approx(math.exp(-0.5))
-
-
 def test_an_interval_without_events_leaves_the_average_as_it_is() -> None:
     engine = warmed(AVERAGED)
     tick(engine, 0)
@@ -133,27 +120,6 @@ def test_a_restored_engine_goes_on_to_the_same_bytes(form: str, lag: int, tmp_pa
     assert np.array_equal(again.score(x), engine.score(x))
 
 
-def test_carried_moments_are_those_of_the_end_of_warm_up(tmp_path: Path) -> None:
-    fresh, carried = warmed(AS_WARM_UP), warmed(FORMS["moments"])
-    assert not any(name.startswith("adam.") for name in fresh.state())
-    assert carried.state()["adam.layers.0.weight.step"] > 0
-    shared = WarmUpCache(tmp_path, {"log": "small"})
-    first, second = warmed(FORMS["moments"], shared), warmed(FORMS["moments"], shared)
-    assert shared.seconds > 0  # the second was taken over
-    assert first.fingerprint() == second.fingerprint() == carried.fingerprint()
-
-
-def test_adagrad_is_for_embeddings_and_adam_for_all_else() -> None:
-    engine = warmed(FORMS["adagrad"])
-    tick(engine, 0)
-    moments = {name.partition(".")[0]: name for name in engine.state() if name.startswith(("adam.", "adagrad."))}
-    assert set(moments) == {"adam", "adagrad"}
-    kept = {name for name in engine.state() if name.startswith("adagrad.")}
-    tables = ("embedding", "wide")
-    assert kept == {f"adagrad.{table}.table.weight.{entry}" for table in tables for entry in ("step", "sum")}
-    assert not any(name.startswith("adam.embedding") for name in engine.state())
-
-
 def test_a_third_partys_optimiser_is_used_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from tracecvr.base import registry
 
@@ -161,8 +127,8 @@ def test_a_third_partys_optimiser_is_used_by_name(monkeypatch: pytest.MonkeyPatc
         name = "sgd"
 
         @staticmethod
-        def make(net: torch.nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
-            return {"sgd": torch.optim.SGD(net.parameters(), lr=rates.dense)}
+        def make(net: torch.nn.Module, learning_rate: float, _: float) -> dict[str, torch.optim.Optimizer]:
+            return {"sgd": torch.optim.SGD(net.parameters(), lr=learning_rate)}
 
     usual = registry.available
     monkeypatch.setattr(
@@ -174,13 +140,9 @@ def test_a_third_partys_optimiser_is_used_by_name(monkeypatch: pytest.MonkeyPatc
     assert not torch.equal(before, weights(engine)["layers.0.weight"])
 
 
-def test_settings_that_contradict_each_other_are_refused() -> None:
-    for wrong, words in (
-        ({"carry_moments": True, "optimiser": "adagrad", "warm_optimiser": "adam"}, "carry_moments"),
-        ({"batch_size": 1}, "batch_size = 1"),
-    ):
-        with pytest.raises(UserError, match=words):
-            StreamLearning(**wrong)
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UserError, match="batch_size = 1"):
+        StreamLearning(batch_size=1)
     with pytest.raises(UserError, match=r"unknown optimiser 'adm' \(did you mean 'adam'"):
         warmed(StreamLearning(optimiser="adm"))
 
@@ -204,16 +166,19 @@ def test_the_optimiser_is_chosen_by_the_rows_of_all_tables_and_a_run_says_which(
     few = TABLE.schema
     many = replace(few, features=tuple(replace(f, size=60_000) for f in few.features))
     for schema, expected in ((few, "adam"), (many, "lazy_adam")):
-        engine = Engine(Vanilla(hidden=(4,)), schema, stream=StreamLearning(carry_moments=True))
+        engine = Engine(Vanilla(hidden=(4,)), schema, stream=StreamLearning())
         told = engine.resolve_options()["stream"]
-        assert (told["optimiser"], told["warm_optimiser"]) == (expected, expected)
+        assert told["optimiser"] == expected
         assert (expected in engine._optimisers) or expected == "adam"
     said = Engine(Vanilla(hidden=(4,)), many, stream=StreamLearning(optimiser="adam")).resolve_options()["stream"]
-    assert (said["optimiser"], said["warm_optimiser"]) == ("adam", "lazy_adam")
-    with pytest.raises(UserError, match="carry_moments"):
-        Engine(Vanilla(hidden=(4,)), many, stream=StreamLearning(optimiser="adam", carry_moments=True))
+    assert said["optimiser"] == "adam"
 
 
-def test_a_regression_goes_on_with_the_step_sizes_of_warm_up() -> None:
-    squares = warmed(StreamLearning()).state()["regression.intercept.squares"]
-    assert squares.item() > ForgettingAdagrad.start
+def test_a_regression_alone_goes_on_with_the_step_sizes_of_warm_up(tmp_path: Path) -> None:
+    engine = warmed(StreamLearning())
+    assert engine.state()["regression.intercept.squares"].item() > ForgettingAdagrad.start
+    assert not any(name.startswith("adam.") for name in engine.state())
+    shared = WarmUpCache(tmp_path, {"log": "small"})
+    first, second = warmed(StreamLearning(), shared), warmed(StreamLearning(), shared)
+    assert shared.seconds > 0  # the second was taken over
+    assert first.fingerprint() == second.fingerprint() == engine.fingerprint()

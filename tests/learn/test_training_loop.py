@@ -164,8 +164,10 @@ def test_an_engine_that_has_learnt_can_go_back_to_the_start_of_the_stream() -> N
 
 def test_a_second_warm_up_starts_the_stream_anew() -> None:
     """The moments of the first stream belong to weights that have been replaced."""
-    learning = StreamLearning(carry_moments=False)
-    engine, source = Engine(Vanilla(hidden=(8,), batch_size=256), TABLE.schema, stream=learning), TableSource(TABLE)
+    engine, source = (
+        Engine(Vanilla(hidden=(8,), batch_size=256), TABLE.schema, stream=StreamLearning()),
+        TableSource(TABLE),
+    )
     engine.warm_up(source.history(PLAN.split, PLAN.warm_labels))
     engine.tick(source, *PLAN.bounds(0))
     assert [name for name in engine.state() if name.startswith("adam.")]

@@ -316,38 +316,3 @@ def test_posterior_of_open_clicks_beats_the_prior() -> None:
     prior, posterior = 1 / (1 + np.exp(-engine.score(events.x))), engine.posterior(events)
     briers = [float(((p - label) ** 2).mean()) for p in (posterior, prior)]
     assert briers[0] < briers[1] - 0.002
-
-
-# What a report shows of it
-
-
-def test_report_of_the_window_weights_is_their_share() -> None:
-    engine, _ = warmed()
-    eta, reported = trace_of(engine).eta().double(), engine.report()["method"]["eta"]
-    assert reported["end_s"] == list(trace_of(engine).ends)
-    assert reported["share"] == pytest.approx((eta / eta.sum()).tolist())
-    assert trace_of(warmed(trajectory=False)[0]).report() == {}
-
-
-def test_report_of_the_gate_is_its_mean_over_the_events_that_were_pulled() -> None:
-    engine, source = warmed()
-    completer, method = engine.plugins[0], engine.method
-    assert "completer" not in engine.report()  # nothing was learnt from yet
-    events = source.known_at(2 * DAY, 0, 2 * DAY)
-    completer.loss(method, events)
-    state, visible = events.trajectory(completer.ends)  # type: ignore[attr-defined]
-    with torch.no_grad():
-        gate = reliability(
-            method.posterior(events), completer.nets["completer"](events.x, state, visible), visible.mean(1)
-        )
-    reported, seen, pulled = engine.report()["completer"]["gate"], visible.sum(1), method.uncertain(events)
-    assert sum(reported["events"]) == int(pulled.sum()) > 0
-    for age, mean in zip(reported["age_s"], reported["mean"], strict=True):
-        windows = [0, *completer.ends].index(age)  # type: ignore[attr-defined]
-        assert mean == pytest.approx(float(gate[pulled & (seen == windows)].mean()), rel=1e-5)
-
-
-def test_without_gate_there_is_none_to_report() -> None:
-    engine, source = warmed(gate=False)
-    engine.plugins[0].loss(engine.method, source.known_at(2 * DAY, 0, 2 * DAY))
-    assert "completer" not in engine.report()

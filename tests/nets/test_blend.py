@@ -15,7 +15,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import small_log
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.optimisers import REGRESSION, Rates, made, take_step
+from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
 from tracecvr.learn.row_optimisers import ForgettingAdagrad
 from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at
 from tracecvr.nets.blend import Blend, loss_of_each
@@ -66,8 +66,7 @@ def test_a_step_is_that_of_the_net_alone_and_adagrad_on_the_regression() -> None
     net, x = blend(outputs=1).train(), ids()
     label = (x[:, 0] % 2).float()
     twin, table, intercept = blend(outputs=1).train(), *(p.detach().clone() for p in net.regression_parameters())
-    rates = Rates(1e-3, 1e-3, 0.0)
-    optimisers = made("adam", net, rates)
+    optimisers = make_optimisers("adam", net, 1e-3, 0.0)
 
     def loss() -> Tensor:
         return binary_cross_entropy_with_logits(net(x)[:, 0], label)
@@ -143,13 +142,14 @@ def warmed(method: str) -> Engine:
 def test_what_does_not_depend_on_the_rate_is_computed_once(
     method: str, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, original, calls = warmed(method), getattr(owner, name), []
+    engine, original = warmed(method), getattr(owner, name)
+    calls: list[int] = []
 
-    def counted(*given: Any) -> Any:
+    def count(*given: Any) -> Any:
         calls.append(1)
         return original(*given)
 
-    monkeypatch.setattr(owner, name, counted)
+    monkeypatch.setattr(owner, name, count)
     engine.tick(TableSource(TABLE), SCHEMA.split, SCHEMA.split + DAY)
     assert len(calls) == engine.steps > 0
 

@@ -39,10 +39,9 @@ def test_an_outage_is_told_in_status_log_and_metrics(made: Made, caplog: pytest.
     assert OUTAGE[0] - 6 * HOUR <= alarm["since"] <= OUTAGE[0] + 3 * HOUR
     assert alarm["raised"] <= OUTAGE[0] + DAY / 2
     assert any(record.message.startswith(TEXTS["stopped"]) for record in caplog.records)
-    gauges = Gauges()
-    gauges.warn([alarm])
-    assert 'tracecvr_alarms{kind="stopped"} 1.0' in gauges.text().decode()
-    assert 'tracecvr_alarms{kind="rates"} 0.0' in gauges.text().decode()
+    text = Gauges(lambda: status_of(store)).text().decode()
+    assert 'tracecvr_alarms{kind="stopped"} 1.0' in text
+    assert 'tracecvr_alarms{kind="rates"} 0.0' in text
 
 
 def test_while_it_holds_nothing_is_learnt_and_a_replay_holds_as_well(made: Made) -> None:

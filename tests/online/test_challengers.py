@@ -365,27 +365,6 @@ def test_one_that_is_made_anew_under_the_same_name_while_a_learner_runs_is_anoth
     assert verify_log(again).same
 
 
-def test_promotion_rule_is_off_by_default_and_never_undoes_a_roll_back(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = made("vanilla")
-    create(store, "other", small("fnw"))
-    monkeypatch.setattr("tracecvr.online.challengers.confidence.Difference.verdict", property(lambda _: "better"))
-
-    def served(events: Any) -> str | None:
-        send(store, events)
-        learn_all(store)
-        return traffic.current(store.folder).model
-
-    assert served(EVENTS[:QUARTER]) is None
-    traffic.set_rule(store.folder, "other", True)
-    assert served(EVENTS[QUARTER:HALF]) == "other"
-    assert rollback(store) == str(newest(store)["intervals"])
-    assert served(EVENTS[HALF : HALF + QUARTER]) is None
-    promote_challenger(store, "other")
-    assert served(EVENTS[HALF + QUARTER :]) == "other"
-
-
 def test_promoting_and_rolling_back(made: Made) -> None:
     store = made("vanilla")
     create(store, "one", small("fnw"))
@@ -417,13 +396,12 @@ def test_promoting_and_rolling_back(made: Made) -> None:
 def test_shares_are_of_the_size_asked_for_and_the_same_value_has_the_same_model() -> None:
     shared = traffic.Traffic().with_share("a", 0.1).with_share("b", 0.3)
     values = [str(n) for n in range(20_000)]
-    models = shared.models(values)
+    models = [shared.choose(value) for value in values]
     for name, share in (("a", 0.1), ("b", 0.3), (None, 0.6)):
         assert models.count(name) / len(values) == pytest.approx(share, abs=0.01)
-    assert shared.models(values) == models
-    grown = shared.with_share("b", 0.6).models(values)
+    grown = [shared.with_share("b", 0.6).choose(value) for value in values]
     assert all(new == old for new, old in zip(grown, models, strict=True) if old is not None), "none is taken away"
-    assert shared.models([None]) == [None]
+    assert shared.choose(None) is None
 
 
 @pytest.mark.parametrize(
@@ -467,16 +445,13 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     said("tick", store.folder)
     assert "other: fnw" in said("challengers", "list", store.folder)
     facts = json.loads(said("challengers", "list", store.folder, "--json"))["other"]
-    assert (facts["share"], facts["serves"], facts["promoted_if_better"]) == (0.2, False, False)
+    assert (facts["share"], facts["serves"]) == (0.2, False)
     assert "challenger other, replay: " in said("verify", store.folder, "--replay")
     assert "challenger other, replay: " in said("verify", store.folder, "--replay")
     assert "serving: other" in said("models", "promote", store.folder, "other")
     assert "give a number of `tracecvr models list`, newest, or" in said("models", "promote", store.folder, "x", code=2)
     assert "serves: promote another first" in said("challengers", "drop", store.folder, "other", code=2)
     said("models", "rollback", store.folder)
-    assert "promoted once it is significantly better" in said(
-        "challengers", "set", store.folder, "other", "--promote-if-better"
-    )
     assert "answers 0 of the clicks" in said("challengers", "set", store.folder, "other", "--share", 0)
     assert "dropped: other" in said("challengers", "drop", store.folder, "other")
     assert said("challengers", "list", store.folder) == ""

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tracecvr.monitor.monitor import TEXTS
-from tracecvr.online.service.gauges import Gauges
+from tracecvr.online.service.gauges import FAMILIES, Gauges
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -19,13 +19,9 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 def metrics_and_labels() -> dict[str, set[str]]:
     """Every metric of the service, as Prometheus stores it, and its labels."""
     known: dict[str, set[str]] = {}
-    gauges = Gauges()
-    for collector, names in gauges.registry._collector_to_names.items():
-        for name in names:
-            known[name] = set(getattr(collector, "_labelnames", ()))
-    for family in gauges.collect():
-        ends = ("_total",) if family.type == "counter" else ("_bucket", "_count", "_sum")
-        known |= {family.name + end: set(getattr(family, "_labelnames", ())) for end in ends}
+    for collector, names in Gauges().registry._collector_to_names.items():
+        known |= {name: set(getattr(collector, "_labelnames", ())) for name in names}
+    known |= {f"tracecvr_{name}": set(labels) for name, (_, labels) in FAMILIES.items()}
     return known
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
 import io
 import json
@@ -19,8 +20,8 @@ from tracecvr.nets.growing import GrowingMap
 from tracecvr.online.log import event_log
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.front import LOOPBACK, Names
-from tracecvr.online.service.limits import Limits
-from tracecvr.online.service.published import published
+from tracecvr.online.service.options import Limits
+from tracecvr.online.service.published import list_published
 from tracecvr.online.service.replica import Mirror, Replica
 from tracecvr.online.service.routing import Asked, RoutedScorer
 from tracecvr.online.store import traffic
@@ -47,9 +48,9 @@ def store(made: Made) -> Store:
         "[]",
         "null",
         "{",
-        json.dumps({"model": 3, "shares": {}, "column": "user", "before": None, "rules": []}),
-        json.dumps({"model": None, "shares": {"a": 2}, "column": "user", "before": None, "rules": []}),
-        json.dumps({"model": None, "shares": {"a": 0.5}, "column": "no", "before": None, "rules": []}),
+        json.dumps({"model": 3, "shares": {}, "column": "user", "before": None}),
+        json.dumps({"model": None, "shares": {"a": 2}, "column": "user", "before": None}),
+        json.dumps({"model": None, "shares": {"a": 0.5}, "column": "no", "before": None}),
     ],
 )
 def test_the_stores_own_model_answers_if_a_choice_is_damaged(
@@ -61,7 +62,7 @@ def test_the_stores_own_model_answers_if_a_choice_is_damaged(
         for _ in range(3):
             scorer.refresh()
     asked = Asked(store.reader.values(the_events()[0]["features"]))
-    assert [answer.model for answer in scorer.score([asked]).answers] == [None]
+    assert [answer.model for answer in asyncio.run(scorer.answer([asked])).answers] == [None]
     assert len(caplog.records) == 1, "told once"
     assert str(store.folder / traffic.NAME) in caplog.text
 
@@ -133,11 +134,11 @@ class Writer:
         self.answers: dict[str, bytes] = {}
         scorer = RoutedScorer(store)
         scorer.refresh()
-        files = published(scorer)
+        files = list_published(scorer)
         self.listed = {
             name: {"size": file.size, "sha256": file.sha256, "written": file.written} for name, file in files.items()
         }
-        self.contents = {f"/v1/published/{name}": file.path.read_bytes() for name, file in files.items()}
+        self.contents = {f"/v1/published/{name}": (store.folder / name).read_bytes() for name in files}
         self.offer(self.listed)
         monkeypatch.setattr(mirror, "_ask", lambda path: io.BytesIO(self.answers[path]))
 

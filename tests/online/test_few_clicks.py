@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fastapi import FastAPI
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,11 +28,10 @@ from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import fast_score
 from tracecvr.nets.rows import Rows
-from tracecvr.online.service.app import _Application, application
-from tracecvr.online.service.gate import _begin
-from tracecvr.online.service.limits import Limits
-from tracecvr.online.service.routing import Asked, MicroBatch
-from tracecvr.online.service.scorer import Answer, Answers
+from tracecvr.online.service.app import application
+from tracecvr.online.service.gate import Gate, _begin
+from tracecvr.online.service.options import Limits
+from tracecvr.online.service.scorer import Answer, Answers, LiveScorer, MicroBatch, Values
 from tracecvr.online.store.store import Settings, Store
 
 VALUES = st.none() | st.booleans() | st.integers() | st.integers(-9, 9) | st.floats() | st.text(max_size=20)
@@ -51,7 +54,7 @@ BODIES = st.one_of(
 class Site:
     """An application within its event loop."""
 
-    app: _Application
+    app: Gate
     runner: asyncio.Runner
 
     def ask(self, path: str, body: bytes, *more: bytes) -> tuple[int, Any]:
@@ -86,7 +89,7 @@ def site(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
     store = Store.create(tmp_path_factory.mktemp("few") / "store", base, method, (), Settings())
     learnt(store)
     app = application(store, limits=Limits(rate=1e9))
-    assert isinstance(app, _Application)
+    assert isinstance(app, Gate)
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)
         runner.run(lifespan.__aenter__())
@@ -102,11 +105,11 @@ def site(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
 def test_both_ways_answer_the_same(site: Site, request_: tuple[str, Any]) -> None:
     path, body = request_[0], json.dumps(request_[1]).encode()
     first, short = site.ask(path, body), site.ask(path, body)
-    ways, site.app.gate.short_ways = site.app.gate.short_ways, {}
+    ways, site.app.short_ways = site.app.short_ways, {}
     try:
         long = site.ask(path, body)
     finally:
-        site.app.gate.short_ways = ways
+        site.app.short_ways = ways
     assert short == long
     assert first[0] == long[0]
 
@@ -118,7 +121,7 @@ def test_a_good_request_does_not_come_to_the_application(site: Site, monkeypatch
     async def refuse(*_: Any) -> None:
         raise AssertionError("went the long way")
 
-    monkeypatch.setattr(site.app.gate, "app", refuse)
+    monkeypatch.setattr(FastAPI, "__call__", refuse)
     status, answer = site.ask("/v1/score", GOOD)
     assert (status, len(answer["scores"])) == (200, 1)
     click = {"click_id": "one", "ts": 10**6, "features": {"segment": "a", "device": 3.5, "item": True}, "user": "u"}
@@ -154,15 +157,36 @@ def test_a_first_message_is_waited_for_and_not_for_ever() -> None:
     asyncio.run(wait())
 
 
+def test_a_click_reaches_its_score_in_six_frames(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[list[str]] = []
+    plain = LiveScorer.score
+
+    def score(self: LiveScorer, clicks: Sequence[Values]) -> Answers:
+        code = [frame.f_code for frame, _ in traceback.walk_stack(sys._getframe().f_back)]
+        paths.append(["score", *(c.co_qualname for c in code if "/tracecvr/" in c.co_filename)])
+        return plain(self, clicks)
+
+    features = {"segment": 1, "device": 2, "item": 3}
+    scorer = site.app.service.scorer.own
+    monkeypatch.setattr(scorer, "_batch", MicroBatch(partial(score, scorer)))
+    bodies = {
+        "score": {"features": [features]},
+        "clicks": {"clicks": [{"click_id": 77, "ts": 5, "features": features}]},
+    }
+    for name, body in bodies.items():
+        assert site.ask(f"/v1/{name}", json.dumps(body).encode())[0] == 200
+    assert [len(path) for path in paths] == [6, 6], paths
+
+
 # Clicks of several requests.
 
 
-def _double(clicks: Sequence[Asked]) -> Answers:
+def _double(clicks: Sequence[Values]) -> Answers:
     CALLS.append(len(clicks))
-    if any(click.values[0] == "wrong" for click in clicks):
+    if any(click[0] == "wrong" for click in clicks):
         raise ValueError("wrong")
-    bad = sum(click.values[0] == "bad" for click in clicks)
-    answers = [Answer(float(len(click.values[0])), 1, None) for click in clicks]
+    bad = sum(click[0] == "bad" for click in clicks)
+    answers = [Answer(float(len(click[0])), 1, None) for click in clicks]
     return Answers(answers, {"column": bad} if bad else {})
 
 
@@ -172,7 +196,7 @@ CALLS: list[int] = []
 def _scored(*requests: list[str]) -> list[Any]:
     async def score() -> list[Any]:
         batch = MicroBatch(_double)
-        asked = [batch.score([Asked([value]) for value in values]) for values in requests]
+        asked = [batch.score([[value] for value in values]) for values in requests]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     CALLS.clear()
@@ -198,7 +222,7 @@ def test_an_error_comes_to_whose_it_is_and_the_others_are_scored() -> None:
 def test_who_is_gone_keeps_nobody_from_an_answer() -> None:
     async def score() -> Answers:
         batch = MicroBatch(_double)
-        gone, there = (asyncio.create_task(batch.score([Asked([value])])) for value in ("gone", "a"))
+        gone, there = (asyncio.create_task(batch.score([[value]])) for value in ("gone", "a"))
         await asyncio.sleep(0)  # both have asked
         gone.cancel()
         return await there

@@ -8,77 +8,64 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import endings
 from livestore import Made, learnt
 from test_service import asked, served
-from tracecvr.base.errors import HeldError
+from test_service_crash import children, runs, until
 from tracecvr.base.files import locked
-from tracecvr.online.service import learner_process
-from tracecvr.online.service.learner_process import LearnerProcess, LearnerState
+from tracecvr.online.service import processes
+from tracecvr.online.service.processes import LearnerState, SupervisedProcess
 
 
-def scripted(script: str) -> LearnerProcess:
-    """A learner that is a script."""
-    found = LearnerProcess(Path("nowhere"), True)
-    found.command = [sys.executable, "-S", "-c", script]
-    return found
-
-
-def state(watched: LearnerProcess, wanted: Callable[[LearnerState], bool]) -> LearnerState:
-    for _ in range(400):
-        found = watched.state()
-        if wanted(found):
-            return found
+def state(watched: SupervisedProcess, wanted: Callable[[LearnerState], bool]) -> LearnerState:
+    for _ in range(1500):
+        if wanted(now := watched.state()):
+            return now
         time.sleep(0.02)
-    raise AssertionError(found)
+    raise AssertionError(now)
 
 
 @pytest.mark.parametrize(
-    ("script", "problem"),
+    ("work", "problem"),
     [
-        (
-            "import sys; sys.stderr.write('interval 1\\nerror: the \\x1b[31mdisk is full\\n'); sys.exit(2)",
-            "disk is full",
-        ),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-        ("import sys; sys.exit(7)", "ended with code 7"),
-        ("import sys; sys.stderr.write('x' * 300_000); sys.exit(1)", "xxx"),
+        (endings.refuse, "the  [31mdisk is full"),
+        (endings.divide, "ZeroDivisionError: division by zero"),
+        (endings.kill_itself, "killed by SIGKILL"),
+        (endings.leave, "ended with code 7"),
     ],
 )
 def test_why_it_ended_is_told_and_it_is_started_again(
-    script: str, problem: str, capfd: pytest.CaptureFixture[str]
+    work: Callable[[], None], problem: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with scripted(script) as watched:
-        found = state(watched, lambda s: s.restarts >= 2)
-        assert found.problem is not None
-        assert problem in found.problem
-        assert "\x1b" not in found.problem
-        assert len(found.problem) <= 300
-        assert found.failed
-    if "disk" in script:
-        assert capfd.readouterr().err.count("interval 1") >= 2  # it is passed on
+    with SupervisedProcess("it", work) as watched:
+        ended = state(watched, lambda s: s.restarts >= 2)
+        assert ended.problem is not None
+        assert ended.problem.startswith(problem)
+        assert len(ended.problem) <= 300
+        assert ended.failed
+    if work is endings.refuse:
+        assert capfd.readouterr().err.count("interval 1") >= 2, "what it says is heard"
 
 
 def test_one_that_has_run_for_a_while_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LearnerProcess(Path("nowhere"), False).state().running is None
-    monkeypatch.setattr(learner_process, "_STEADY_S", 0.5)
+    monkeypatch.setattr(processes, "_STEADY_S", 2.0)
     (tmp_path / "bad").touch()
-    bad = f"from pathlib import Path; bad = Path({str(tmp_path / 'bad')!r})"
-    with scripted(f"{bad}\nif bad.exists(): bad.unlink(); 1 / 0\nimport time; time.sleep(60)") as watched:
+    with SupervisedProcess("it", endings.fail_once, tmp_path / "bad") as watched:
         state(watched, lambda s: s.problem is not None)
-        found = state(watched, lambda s: s.running is True and not s.failed)
-        assert (found.problem, found.restarts, found.elsewhere) == (None, 1, False)
-        assert found.since is not None
-        assert abs(found.since - time.time()) < 30
+        well = state(watched, lambda s: s.running is True and not s.failed)
+        assert (well.problem, well.restarts, well.elsewhere) == (None, 1, False)
+        assert well.since is not None
+        assert abs(well.since - time.time()) < 30
 
 
-def test_no_descriptors_for_a_moment_do_not_end_who_watches_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, calls = subprocess.Popen, 0
+def test_no_descriptors_for_a_moment_do_not_end_who_watches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = SpawnContext.Pipe, 0
 
     def scarce(*given: Any, **more: Any) -> Any:
         nonlocal calls
@@ -87,45 +74,42 @@ def test_no_descriptors_for_a_moment_do_not_end_who_watches_it(monkeypatch: pyte
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return plain(*given, **more)
 
-    monkeypatch.setattr(subprocess, "Popen", scarce)
-    with scripted("import time; time.sleep(60)") as watched:
-        found = state(watched, lambda s: s.problem is not None)
-        assert "Too many open files" in (found.problem or "")
+    monkeypatch.setattr(SpawnContext, "Pipe", scarce)
+    with SupervisedProcess("it", endings.fail_once, tmp_path / "none") as watched:
+        failed = state(watched, lambda s: s.problem is not None)
+        assert "Too many open files" in (failed.problem or "")
         assert state(watched, lambda s: s.running is True).restarts == 2
 
 
 def test_watching_leaks_no_descriptors() -> None:
-    with scripted("pass") as watched:
+    with SupervisedProcess("it", endings.leave) as watched:
         state(watched, lambda s: s.restarts >= 1)
         before = len(list(Path("/proc/self/fd").iterdir()))
         state(watched, lambda s: s.restarts >= 3)
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3  # of the one that may run now
 
 
-def learner(folder: Path) -> tuple[int, str]:
-    """Exit code and messages of a learner of a store, of which somebody holds the standard input."""
-    words = [sys.executable, "-m", "tracecvr.cli", "learn", str(folder), "--with-parent"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        return process.wait(60), process.stderr.read()
+def test_it_ends_with_who_watches_it() -> None:
+    watching = (
+        "import endings, time, sys; from pathlib import Path; from tracecvr.online.service.processes import *\n"
+        "with SupervisedProcess('it', endings.fail_once, Path('none')) as watched:\n"
+        "    while not watched.state().running: time.sleep(0.01)\n"
+        "    print('runs', flush=True); time.sleep(60)"
+    )
+    path = {"PYTHONPATH": os.pathsep.join((str(Path(endings.__file__).parent), os.environ.get("PYTHONPATH", "")))}
+    with subprocess.Popen([sys.executable, "-c", watching], stdout=subprocess.PIPE, env=os.environ | path) as watcher:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == b"runs\n"
+        (process,) = children(watcher.pid)
+        watcher.kill()
+        until(lambda: not runs(process), 20.0)
 
 
-def test_a_failed_learner_ends_with_one_line(tmp_path: Path) -> None:
-    code, said = learner(tmp_path)
-    assert code == 2
-    assert said == f"error: {tmp_path}: not a store; create one with `tracecvr init`\n"  # no `Fatal Python error`
-
-
-def test_a_learner_whose_store_another_one_has_is_no_failure(made: Made) -> None:
-    store = made("vanilla")
-    with locked(store.folder / "models"):
-        code, said = learner(store.folder)
-    assert code == HeldError.code
-    assert "in use by another process" in said
-    with scripted(f"import sys; sys.exit({code})") as watched:
-        found = state(watched, lambda s: s.elsewhere)
-        assert not found.failed
-        assert found.restarts == 0
+def test_a_learner_whose_store_another_one_has_is_no_failure(tmp_path: Path) -> None:
+    with locked(tmp_path), SupervisedProcess("it", endings.hold, tmp_path) as watched:
+        waiting = state(watched, lambda s: s.elsewhere)
+        assert not waiting.failed
+        assert waiting.restarts == 0
 
 
 def test_status_and_readiness_tell_of_a_learner_that_fails(made: Made) -> None:

@@ -14,6 +14,7 @@ import pytest
 from conftest import Call
 
 from log_kinds import KINDS
+from more_logs import MORE_LOGS
 from other_logs import OTHER_LOGS, Kept
 from test_service import asked, served
 from tracecvr.data import prepared
@@ -73,9 +74,9 @@ def story(
 
 def check_served(store: Store, tmp_path: Path) -> None:
     """A click is answered with a rate, an unseen and a missing value included."""
-    line = (tmp_path / "live" / "events.jsonl").read_text().splitlines()[0]
-    features: dict[str, Any] = json.loads(line)["features"]
-    campaign, device = (next(name for name in features if word in name) for word in ("campaign", "device"))
+    events = [json.loads(line) for line in (tmp_path / "live" / "events.jsonl").read_text().splitlines()]
+    features: dict[str, Any] = next(event["features"] for event in events if event["type"] == "click")
+    campaign, device = (next(name for name in features if word in name.lower()) for word in ("campaign", "device"))
     asked_for = {"features": [features, features | {campaign: "never seen", device: None}]}
     with served(store) as url:
         status, answer = asked(url, "POST", "/v1/score", json.dumps(asked_for).encode())
@@ -212,3 +213,31 @@ def test_a_log_of_another_kind_goes_from_files_to_a_served_model(
     assert np.array_equal(live.label[:final], whole.label[:final])
     assert live.refund_ts is not None
     assert (live.refund_ts[:final] != NEVER).any()
+
+
+@pytest.mark.parametrize("kind", MORE_LOGS)
+def test_plain_python_counts_what_a_live_model_has(
+    kind: str, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From files to a served model without a schema by hand: clicks, conversions, and the open clicks that convert live
+    by the ids that the log has, one by one."""
+    zone = ("--zone", "UTC") if kind == "excel_in_america" else ()
+    store = story(lambda folder: MORE_LOGS[kind].write(folder, 1200), tmp_path, call, capsys, monkeypatch, *zone)
+    check_served(store, tmp_path)
+    truth, whole = MORE_LOGS[kind].count(tmp_path / "logs"), prepared.load(tmp_path / "data" / "table")
+    table, begin = whole.table, whole.origin or 0
+    d_max, ids = table.schema.d_max, whole.ids_of(0, len(table)).to_list()
+    first = {
+        key: min((at for at in click.bought if at - click.at <= d_max), default=None) for key, click in truth.items()
+    }
+    assert dict(zip(ids, table.label.tolist(), strict=True)) == {key: at is not None for key, at in first.items()}
+
+    assert store.start is not None
+    end, closed = (begin + time for time in (store.start.time, store.grid.bounds(store.log().closed())[0]))
+    open_then = {key for key, click in truth.items() if click.at < end <= click.at + d_max}
+    convert = {key for key in open_then if end <= (first[key] or 0) < closed}
+    live, names = write_table(store, tmp_path / "live_table"), dict(zip(table.click_id.tolist(), ids, strict=True))
+    labels = {names[key]: label for key, label in zip(live.click_id.tolist(), live.label.tolist(), strict=True)}
+    before = {key for key in open_then if (first[key] or end) < end}
+    assert {key for key in open_then if labels[key]} == convert | before
+    assert convert, "some of them convert live"

@@ -26,7 +26,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.online.log import events as events_module
 from tracecvr.online.log.inbox import Inbox, Message, Parsed, parse
 from tracecvr.online.sources import BrokerSource, parse_start
-from tracecvr.online.sources.pump import Pump, Pumping
+from tracecvr.online.sources.pump import Pump
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import status_of
 
@@ -426,7 +426,7 @@ def test_a_flood_of_poison_stops_reading_and_loses_nothing(
     with pytest.raises(UserError, match=r"3 messages .* are set aside, and there are more"):
         pump(store, shelf, batch=2).drain()
     assert len(log.since(0, 100)) == 3
-    with Pumping(store, source(shelf)):
+    with Pump(store, source(shelf)).run_beside():
         until(lambda: "reading has stopped" in (log.sources()["kafka:t"]["problem"] or ""))
         log.drop_aside()
         until(lambda: len(log.since(0, 100)) == 40)
@@ -535,7 +535,7 @@ def test_a_broker_that_is_away_is_told_of_and_read_when_it_is_back(made: Made, i
     shelf.partitions["kafka:t/0"], later = shelf.partitions["kafka:t/0"][:20], shelf.partitions["kafka:t/0"][20:]
     log = store.inbox()
     shelf.away = True
-    with Pumping(store, source(shelf)):
+    with Pump(store, source(shelf)).run_beside():
         until(lambda: status_of(store).get("sources", {}).get("kafka:t", {}).get("problem") == "nobody answers")
         shelf.away = False
         until(lambda: len(log.since(0, 100)) == 20)
@@ -554,14 +554,14 @@ def test_a_second_pump_waits_until_the_first_ends(
 ) -> None:
     store, shelf, other = made(), Shelf.of(the_events()[:20]), Shelf.of(the_events()[:40])
     log = store.inbox()
-    first = Pumping(store, source(shelf))
+    first = Pump(store, source(shelf)).run_beside()
     first.__enter__()
     until(lambda: len(log.since(0, 100)) == 20)
     with pytest.raises(UserError, match="one reader of brokers"):
         pump(store, other).drain()
     assert call("sources", "forget", store.folder, "kafka:t") == 2
     assert "one reader of brokers" in capsys.readouterr().err
-    with Pumping(store, source(other)):
+    with Pump(store, source(other)).run_beside():
         assert not threading.Event().wait(0.1)
         assert len(log.since(0, 100)) == 20
         assert log.sources()["kafka:t"]["problem"] is None
@@ -579,7 +579,7 @@ def test_a_full_disk_is_waited_for(made: Made, impatient: None, monkeypatch: pyt
         return original(self, *words)
 
     monkeypatch.setattr(Inbox, "take", full)
-    with Pumping(store, source(shelf)):
+    with Pump(store, source(shelf)).run_beside():
         until(lambda: len(store.log().since(0, 100)) == 50)
     each_once(store, shelf)
 
@@ -602,12 +602,11 @@ def test_what_there_is_to_be_told_is_in_status_metrics_and_list(
     made: Made, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tracecvr.online.service.gauges import Gauges
+    from tracecvr.online.upkeep.status import status_of
 
     store, shelf = made(), Shelf.of([*the_events()[:20], 7], 2)
     pump(store, shelf).drain()
-    gauges = Gauges()
-    gauges.tell(store.inbox().sources())
-    text = gauges.text().decode()
+    text = Gauges(lambda: status_of(store)).text().decode()
     assert 'tracecvr_source_messages{kind="set_aside",source="kafka:t"} 1.0' in text
     assert 'tracecvr_source_up{source="kafka:t"} 1.0' in text
     for command in (("status",), ("sources", "list")):

@@ -22,7 +22,7 @@ from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
-from tracecvr.online.service.replica import Mirror, opened, replica
+from tracecvr.online.service.replica import Mirror, open_published, replica
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import create
 from tracecvr.online.store.store import Store
@@ -40,7 +40,7 @@ def learn_all(store: Store) -> None:
 
 @contextmanager
 def replica_of(source: str, folder: Path, token: Path | None = None, tokens: Tokens | None = None) -> Iterator[str]:
-    store, mirror = opened(source, folder, token, lambda _: None)
+    store, mirror = open_published(source, folder, token, lambda _: None)
     with running(replica(store, tokens, None, mirror)) as url:
         yield url
 
@@ -141,9 +141,9 @@ def test_replicas_need_tokens_as_the_service_does(made: Made, tmp_path: Path) ->
     wrong.write_text(scoring)
     with served(store, tokens) as writer:
         with pytest.raises(UserError, match=r"the writer answers 403, and there is no copy"):
-            opened(writer, tmp_path / "a", wrong, lambda _: None)
+            open_published(writer, tmp_path / "a", wrong, lambda _: None)
         with pytest.raises(UserError, match=r"the writer answers 401"):
-            opened(writer, tmp_path / "a", None, lambda _: None)
+            open_published(writer, tmp_path / "a", None, lambda _: None)
         for token, status in ((scoring, 403), (copying, 200), ("x", 401)):
             answer = asked(writer, "GET", "/v1/published", authorization=f"Bearer {token}")
             assert answer[0] == status

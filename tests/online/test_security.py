@@ -209,6 +209,16 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_the_stores_own_model_answers_if_a_choice_is_damaged",
             "test_a_damaged_pin_is_refused_in_one_line",
         ),
+        "test_exchanged_files": (
+            "test_a_version_of_another_model_is_passed_over",
+            "test_a_version_under_another_number_is_passed_over",
+            "test_lost_versions_are_learnt_again_and_said",
+            "test_another_valid_choice_is_damage",
+            "test_a_lost_challenger_is_noticed_and_can_be_dropped",
+            "test_a_page_of_the_ledger_of_another_time_is_noticed",
+            "test_exchanged_pages_of_the_log_are_noticed_before_anything_is_learnt",
+            "test_a_log_that_is_older_than_what_was_learnt_is_refused",
+        ),
         "test_soak": ("test_bad_luck_changes_nothing_silently",),
     },
     "Erasure": {

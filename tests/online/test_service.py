@@ -33,6 +33,7 @@ from livestore import Made, learnt, replayed, the_events
 from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
+from tracecvr.cli.live.operate import learn
 from tracecvr.online.client import Client
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service import bodies
@@ -40,10 +41,10 @@ from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import SCOPES, Token, Tokens, new_token
 from tracecvr.online.service.connections import Config
 from tracecvr.online.service.gauges import BUCKETS, Gauges
-from tracecvr.online.service.learner_process import LearnerState
-from tracecvr.online.service.limits import Limits, RateLimiter
-from tracecvr.online.service.options import Options
-from tracecvr.online.service.serve import Address, Server, _bound, serve
+from tracecvr.online.service.limits import RateLimiter
+from tracecvr.online.service.options import Limits, Options
+from tracecvr.online.service.processes import LearnerState
+from tracecvr.online.service.serve import Server, _bind, serve
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.stream.source import TableSource
@@ -310,7 +311,7 @@ def test_it_tells_how_long_answers_took_of_late(ready: Store) -> None:
 @given(st.lists(st.floats(0, 9), min_size=1, max_size=300))
 def test_times_are_counted_in_buckets_and_their_quantiles_told(seconds: list[float]) -> None:
     now = 0.0
-    gauges = Gauges(lambda: now)
+    gauges = Gauges(clock=lambda: now)
     for now in seconds:  # noqa: B007
         gauges.note("/v1/score", 200, 0.0)
     measured = gauges.latency()["score"]
@@ -324,7 +325,7 @@ def test_times_are_counted_in_buckets_and_their_quantiles_told(seconds: list[flo
 
 def test_only_the_last_minutes_count() -> None:
     now = 0.0
-    gauges = Gauges(lambda: now)
+    gauges = Gauges(clock=lambda: now)
 
     def answered(seconds: float) -> None:
         nonlocal now
@@ -393,7 +394,7 @@ def test_a_token_is_made_and_works(tmp_path: Path, call: Call, capsys: pytest.Ca
     assert call("token", "bidder", "--scope", "score", "--scope", "ingest") == 0
     output = capsys.readouterr()
     (tmp_path / "tokens.toml").write_text(output.out)
-    holder = Tokens.read(tmp_path / "tokens.toml").known(output.err.removeprefix("token: ").strip())
+    holder = Tokens.read(tmp_path / "tokens.toml").find(output.err.removeprefix("token: ").strip())
     assert holder is not None
     assert holder.scopes == {"score", "ingest"}
     assert len(new_token()[0]) >= 43, "256 bits, six of them in a character"
@@ -413,18 +414,18 @@ def test_every_token_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch
     tokens = Tokens(tuple(Token(f"t{n}", digest, frozenset(["score"])) for n, (_, digest) in enumerate(made_tokens)))
     for sent in ("nobody's", *(token for token, _ in made_tokens)):
         compared.clear()
-        tokens.known(sent)
+        tokens.find(sent)
         assert compared == [digest for _, digest in made_tokens]
 
 
 def test_nobody_outside_is_served_without_tokens(ready: Store) -> None:
-    assert Options().host == Address().host == "127.0.0.1"
+    assert Options().host == "127.0.0.1"
     with pytest.raises(UserError, match="give --tokens FILE"):
-        serve(ready, None, Address("0.0.0.0"), Limits(), learn=False)
+        serve(ready, Options(host="0.0.0.0"))
     with pytest.raises(UserError, match="check the path given as --tokens"):
-        serve(ready, Path("nowhere.toml"), Address(), Limits(), learn=False)
+        serve(ready, Options(tokens="nowhere.toml"))
     with pytest.raises(UserError, match="both --certificate and --key"):
-        serve(ready, None, Address(certificate=Path("x")), Limits(), learn=False)
+        serve(ready, Options(certificate="x"))
 
 
 def test_an_address_that_is_taken_is_named_and_no_learner_is_started(ready: Store, tmp_path: Path) -> None:
@@ -433,9 +434,9 @@ def test_an_address_that_is_taken_is_named_and_no_learner_is_started(ready: Stor
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"--port {port} cannot be listened at .*in use"):
-            serve(ready, None, Address(port=port), Limits(), learn=True)
+            serve(ready, Options(port=port), learn)
     with pytest.raises(UserError, match="--host localhorst --port 0 cannot be listened at"):
-        serve(ready, entries, Address("localhorst", 0), Limits(), learn=True)
+        serve(ready, Options(host="localhorst", port=0, tokens=str(entries)), learn)
 
 
 # How much.
@@ -505,7 +506,7 @@ def test_who_leaves_in_the_middle_is_counted_and_no_error(ready: Store, caplog: 
 
 
 def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
-    with _bound(Address(port=0)) as listening:
+    with _bind(Options(port=0)) as listening:
         assert listening.proto == socket.IPPROTO_TCP, "asyncio asks this before it switches Nagle's algorithm off"
 
 
@@ -524,10 +525,10 @@ def test_who_asks_too_often_is_slowed_down_alone(ready: Store) -> None:
 def test_a_pace_is_refilled_at_its_rate() -> None:
     now = 0.0
     pace = RateLimiter(2.0, lambda: now)
-    assert [pace.allowed("a") for _ in range(5)] == [True] * 4 + [False]
+    assert [pace.allow("a") for _ in range(5)] == [True] * 4 + [False]
     now = 0.5
-    assert [pace.allowed("a") for _ in range(2)] == [True, False]
-    assert pace.allowed("b")
+    assert [pace.allow("a") for _ in range(2)] == [True, False]
+    assert pace.allow("b")
 
 
 JSON = st.recursive(

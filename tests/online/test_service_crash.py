@@ -19,7 +19,7 @@ import pytest
 from crashing import OVER_HTTP, Toll, free_port, replayed, send_over, small_events, small_store, survived
 from tracecvr.base.config import HOUR
 from tracecvr.online.client import Client
-from tracecvr.online.service.serve import Address
+from tracecvr.online.service.options import Options
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -74,7 +74,9 @@ def command(store: Store, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    """Processes beside it, not those that Python starts for itself."""
+    pids = [child for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    return [int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def runs(pid: int) -> bool:
@@ -109,22 +111,13 @@ def test_it_says_where_it_listens_once_it_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "url"),
     [
-        (Address(), "http://127.0.0.1:81"),
-        (Address("::1"), "http://[::1]:81"),
-        (Address("a.example", certificate=Path("c"), key=Path("k")), "https://a.example:81"),
+        (Options(), "http://127.0.0.1:81"),
+        (Options(host="::1"), "http://[::1]:81"),
+        (Options(host="a.example", certificate="c", key="k"), "https://a.example:81"),
     ],
 )
-def test_its_address_is_one_to_be_called(address: Address, url: str) -> None:
+def test_its_address_is_one_to_be_called(address: Options, url: str) -> None:
     assert replace(address, port=81).url == url
-
-
-def test_a_learner_ends_when_nobody_holds_its_standard_input(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "store", 6)
-    words = [sys.executable, "-m", "tracecvr.cli", "learn", str(store.folder), "--with-parent"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as learner:
-        assert learner.stdin is not None
-        learner.stdin.close()  # as the kernel does for a process that is killed
-        assert learner.wait(60) == 1
 
 
 @pytest.mark.slow

@@ -170,11 +170,12 @@ def test_serve_is_told_by_a_file_and_flags_win(
     )
     assert call("serve", "--config", file) == 0
     assert call("serve", store.folder, "--config", file, "--port", 0, "--learn", "--tokens", "u.toml") == 0
-    (opened_store, tokens, address, limits, learn, *_), (_, tokens_given, address_given, _, learn_given, *_) = served
-    assert (opened_store.folder, tokens, learn) == (store.folder, tmp_path / "t.toml", False)
-    assert (address.host, address.port, address.key) == ("::1", 8001, tmp_path / "k.pem")
-    assert (limits.rate, limits.body_bytes, limits.batch) == (7, 5000, Options().batch)
-    assert (address_given.host, address_given.port, learn_given, tokens_given) == ("::1", 0, True, Path("u.toml"))
+    (opened_store, from_file, learn, *_), (_, with_flags, learn_given, *_) = served
+    assert (opened_store.folder, from_file.path("tokens"), learn) == (store.folder, tmp_path / "t.toml", None)
+    assert (from_file.host, from_file.port, from_file.path("key")) == ("::1", 8001, tmp_path / "k.pem")
+    assert (from_file.rate, from_file.body_bytes, from_file.batch) == (7, 5000, Options().batch)
+    assert (with_flags.host, with_flags.port, with_flags.tokens) == ("::1", 0, "u.toml")
+    assert learn_given is not None
     for text, message in (
         ("prot = 1", "unknown key 'prot' (did you mean 'port'?)"),
         ("port = true", "option 'port' is True: expected whole number"),
@@ -194,6 +195,6 @@ def test_serve_is_told_by_a_file_and_flags_win(
 
 def test_the_file_that_is_deployed_says_what_holds_without_it() -> None:
     file = Path(__file__).parents[2] / "deploy" / "serve.toml"
-    options = Options.from_file_and_flags(file, {})
+    options = Options.read(file, {})
     assert options.path("tokens") == file.parent / "tokens.toml"
     assert replace(options, store=None, tokens=None) == Options()

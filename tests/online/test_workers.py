@@ -20,6 +20,7 @@ from crashing import free_port
 from livestore import Made, send
 from test_replica import EVENTS, learn_all, scores
 from test_service import asked, until
+from test_service_crash import children
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -37,14 +38,6 @@ def serve_with_workers(store: Store) -> Iterator[tuple[subprocess.Popen[bytes], 
             yield process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{scoring}"
         finally:
             process.kill()
-
-
-def worker_pids(parent: int) -> list[int]:
-    """The children that serve, not those that Python starts for itself."""
-    pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    of_threads = [path.read_text().split() for path in Path(f"/proc/{parent}/task").glob("*/children")]
-    found = {int(pid) for given in (pids, *of_threads) for pid in given}
-    return sorted(pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def versions(url: str) -> set[Any]:
@@ -73,7 +66,7 @@ def test_workers_follow_versions_are_replaced_and_end_with_the_service(made: Mad
         until(lambda: answers(writer) and answers(url) and listening(port) == COUNT, 120)
         assert scores(url) == scores(writer)
         assert asked(url, "POST", "/v1/clicks", b"{}")[0] == 405, "they accept nothing"
-        first = worker_pids(process.pid)
+        first = children(process.pid)
         assert len(first) == COUNT
 
         send(store, EVENTS[:300])
@@ -85,10 +78,10 @@ def test_workers_follow_versions_are_replaced_and_end_with_the_service(made: Mad
         os.kill(first[0], signal.SIGKILL)
         for _ in range(10):
             assert scores(url)["version"] == wanted, "the other one answers"
-        until(lambda: listening(port) == COUNT and first[0] not in worker_pids(process.pid), 120)
+        until(lambda: listening(port) == COUNT and first[0] not in children(process.pid), 120)
         assert versions(url) == {wanted}
 
-        left = worker_pids(process.pid)
+        left = children(process.pid)
         process.kill()
         process.wait()
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))

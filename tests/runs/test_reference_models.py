@@ -14,7 +14,7 @@ from tracecvr.base import metrics
 from tracecvr.base.config import DAY
 from tracecvr.bench import tables
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report.sentences import summary
+from tracecvr.bench.report.sentences import summarise
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.data.table import NEVER
 from tracecvr.runs import reference_models
@@ -120,12 +120,12 @@ def test_tables_and_report_name_the_rows_that_lose_to_the_constant(tmp_path: Pat
     text = (lost / "table.md").read_text()
     assert "Worse than the constant in NLL: Pretrain." in text
     assert "| logistic regression |" in text
-    assert [s.text for s in summary(Outcome(lost)) if "constant rate" in s.text] == [
+    assert [s.text for s in summarise(Outcome(lost)) if "constant rate" in s.text] == [
         "Worse than a constant rate in NLL: Pretrain. Look at PCOC, the warm-up part and learning_rate first."
     ]
     won = with_references(tmp_path / "won", 0.6)
     assert "Worse than" not in (won / "table.md").read_text()
-    assert not any("constant rate" in s.text for s in summary(Outcome(won)))
+    assert not any("constant rate" in s.text for s in summarise(Outcome(won)))
 
 
 def test_a_row_is_judged_against_the_regression_by_days(tmp_path: Path) -> None:

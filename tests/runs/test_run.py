@@ -50,7 +50,7 @@ def spec(**changes: Any) -> Spec:
         plugins=(),
         data="synthetic",
         data_options=values(DATA),
-        open_log=lambda _: prepared.prepare(DATA, None),
+        open_log=lambda _: prepared.open_log(DATA, None),
         plan=Plan(),
         seed=3,
         threads=1,
@@ -234,7 +234,7 @@ def test_another_log_under_the_same_name_is_refused(tmp_path: Path) -> None:
         run(spec(), tmp_path / "run", progress=crash)
     other = replace(DATA, log_seed=5)
     with pytest.raises(UserError, match="fingerprint"):
-        run(spec(open_log=lambda _: prepared.prepare(other, None)), tmp_path / "run", resume=True)
+        run(spec(open_log=lambda _: prepared.open_log(other, None)), tmp_path / "run", resume=True)
 
 
 def test_what_a_killed_process_was_writing_is_swept_away(undisturbed: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_damaged_checkpoint_is_not_used(undisturbed: Path, tmp_path: Path) -> 
 
 
 def test_a_prepared_log_gives_the_same_result(undisturbed: Path, tmp_path: Path) -> None:
-    save_prepared(prepared.prepare(DATA, None), DATA, tmp_path / "table")
+    save_prepared(prepared.open_log(DATA, None), DATA, tmp_path / "table")
     run(spec(open_log=lambda _: prepared.load(tmp_path / "table")), tmp_path / "run")
     same_bytes(undisturbed, tmp_path / "run")
 
@@ -349,7 +349,7 @@ def test_oracle_and_pretrain_bracket_on_a_log_that_drifts(tmp_path: Path) -> Non
     from tracecvr.methods.pretrain import Pretrain
 
     data = Synthetic(clicks=60_000, days=16, split=6 * DAY, interval=6 * HOUR)
-    log = prepared.prepare(data, None)
+    log = prepared.open_log(data, None)
     nll = {}
     for method in (Pretrain, Oracle):
         one = method(hidden=(32, 16), batch_size=256, learning_rate=3e-3, warm_epochs=3)

@@ -26,9 +26,9 @@ OPTIONS: dict[str, Any] = {
     "observed_until": 7 * DAY,
 }
 FORMS = {
-    "adam": StreamLearning(optimiser="adam", warm_optimiser="adam"),
+    "adam": StreamLearning(optimiser="adam"),
     "lazy": StreamLearning(optimiser="lazy_adam", batch_size=64),
-    "rows": StreamLearning(optimiser="lazy_adam", warm_optimiser="lazy_adam", average=None),
+    "rows": StreamLearning(optimiser="lazy_adam", average=None),
 }
 SMALL: dict[str, Any] = {"hidden": (16, 8), "batch_size": 256, "warm_epochs": 1, "warm_batch_size": 256}
 

@@ -3,6 +3,7 @@ end its weights are those of a store that nothing happened to, or the damage was
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -190,7 +191,7 @@ class Soak:
         scorer = RoutedScorer(store)
         scorer.refresh()
         clicks = [Asked(store.reader.values(e["features"])) for e in events()[:40] if e["type"] == "click"]
-        answers = [tuple(answer) for answer in scorer.score(clicks).answers]
+        answers = [tuple(answer) for answer in asyncio.run(scorer.answer(clicks)).answers]
         return [(m["intervals"], m["weights"], m["counts"], m["rows"]) for m in versions][-1:], answers
 
     def _killed(self, dice: random.Random) -> str:

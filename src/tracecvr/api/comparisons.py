@@ -14,8 +14,8 @@ import polars as pl
 from tracecvr.api import shown
 from tracecvr.api.authors import name_of
 from tracecvr.api.logs import Log
-from tracecvr.api.pictures import Picture, over_time
 from tracecvr.api.replays import Result, load_result
+from tracecvr.api.shown import Picture
 from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
@@ -23,6 +23,7 @@ from tracecvr.base.files import TemporaryFolder
 from tracecvr.bench import command, engines, gauntlet, progress_board, report, tables
 from tracecvr.bench.engines.serial import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
+from tracecvr.bench.report.over_time import runs_over_time
 from tracecvr.bench.runner import BenchEngine, Request, State
 from tracecvr.bench.suite import Suite
 from tracecvr.bench.suite_rows import role_of
@@ -96,7 +97,8 @@ class Board:
         """AUC, NLL and PCOC of each method over time, with the first seed."""
         cells = {line.name: self.folder / "cells" / line.cells["cell"][0] for line in self.outcome.lines}
         origin = next((self.result(name).content["data"].get("origin") for name in cells), None)
-        return over_time({name: pl.read_parquet(cell / "intervals.parquet") for name, cell in cells.items()}, origin)
+        intervals = {name: pl.read_parquet(cell / "intervals.parquet") for name, cell in cells.items()}
+        return Picture(runs_over_time(intervals, origin))
 
     def __repr__(self) -> str:
         """Means of all metrics; `frame` has their intervals, too."""

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.inspection.columns import sniff
+from tracecvr.data.inspection.tables import sniff
 from tracecvr.data.own_log.files import matching_files
 
 Table = Any

@@ -56,19 +56,13 @@ class Log:
     @cached_property
     def prepared(self) -> Prepared:
         """The table and its encoder; prepared on first use."""
-        return self.open(no_progress)
+        return prepared.open_log(dataset_of(self.data, self.settings), self.source)
 
     def open(self, progress: Progress) -> Prepared:
         """The same, with progress while it is prepared."""
         if "prepared" not in self.__dict__:
-            self.__dict__["prepared"] = self._open(progress)
-        ready: Prepared = self.__dict__["prepared"]
-        return ready
-
-    def _open(self, progress: Progress) -> Prepared:
-        if self.source is not None and ClickTable.exists(self.source):
-            return prepared.load(self.source)
-        return prepared.prepare(dataset_of(self.data, self.settings), self.source, progress)
+            self.__dict__["prepared"] = prepared.open_log(dataset_of(self.data, self.settings), self.source, progress)
+        return self.prepared
 
     @property
     def table(self) -> ClickTable:
@@ -240,8 +234,8 @@ def read(
     if (ready := _ready(clicks, roles, labels)) is not None:
         return ready
     with shown.progress(progress) as watch:
-        made = prepare_tables(clicks, conversions, beside, said, zone, labels, watch)
-    return Log("logs", made.table, (), made.doubts, made.proposal, _holds=made.folder)
+        folder, inspection = prepare_tables(clicks, conversions, beside, said, zone, labels, watch)
+    return Log("logs", folder.path / "table", (), tuple(inspection.doubts), inspection.toml, _holds=folder)
 
 
 def _ready(clicks: Table, roles: Sequence[str], labels: Mapping[str, Any]) -> Log | None:

@@ -19,6 +19,8 @@ from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import evaluate, probability
 from tracecvr.data.encoder import Encoder
+from tracecvr.data.own_log import times
+from tracecvr.data.own_log.schema import Defects, Times
 from tracecvr.data.table import NEVER, Ints, atomic_directory
 from tracecvr.forecast.cells import Outcomes, count
 from tracecvr.forecast.forecast import forecast
@@ -288,18 +290,15 @@ def _column(rows: pl.DataFrame, name: str) -> pl.Series:
 
 def _seconds(values: pl.Series) -> Ints:
     """Whole seconds of times or durations, NEVER where there is none. Date-times without a zone are UTC."""
-    if values.dtype == pl.String:
-        values = values.str.to_datetime(time_zone="UTC", strict=False, time_unit="us")
-    if values.dtype == pl.Date:
-        values = values.cast(pl.Datetime("us"))
-    if isinstance(values.dtype, pl.Datetime):
-        values = values.dt.epoch("s")
-    elif isinstance(values.dtype, pl.Duration):
+    kind, name = values.dtype, values.name or "at"
+    if isinstance(kind, pl.Duration):
         values = values.dt.total_seconds()
-    elif not (values.dtype.is_numeric() or values.dtype == pl.Null):
-        raise UserError(f"{values.name or 'at'}: expected times, durations or numbers, found {values.dtype}")
-    whole = values.cast(pl.Float64).floor().cast(pl.Int64, strict=False) if values.dtype.is_float() else values
-    return whole.cast(pl.Int64).fill_null(NEVER).to_numpy().copy()
+    elif not (kind.is_numeric() or isinstance(kind, pl.Datetime) or kind in (pl.Date, pl.Null, pl.String)):
+        raise UserError(f"{name}: expected times, durations or numbers, found {kind}")
+    parsed = times.read(values, Times(), "text" if kind == pl.String else "s", Defects())
+    if parsed.unreadable is not None:
+        raise UserError(f"{name}: row {parsed.unreadable + 1}: {values[parsed.unreadable]!r} is no time")
+    return parsed.seconds.fill_null(NEVER).to_numpy().copy()
 
 
 def load(path: str | Path, version: int | None = None) -> Model:
@@ -319,11 +318,10 @@ def load(path: str | Path, version: int | None = None) -> Model:
 def _of_store(folder: Path, version: int | None) -> Model:
     try:
         from tracecvr.online.store.store import Store
-        from tracecvr.online.store.versions import Versions
     except ImportError:
         raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
     store = Store.open(folder)
-    versions = Versions(folder, store.settings.keep)
+    versions = store.versions
     number = versions.serving() if version is None else version
     if number is None:
         raise UserError(f"{folder} has no version yet: learn one with `tracecvr tick {folder}`")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,6 @@ Moment = str | float | timedelta | date
 """A date, ISO 8601 text, or a duration since the log's first day."""
 
 
-@dataclass(frozen=True)
-class OwnTables:
-    """A prepared log and what the inspection had to say of it."""
-
-    table: Path
-    doubts: tuple[str, ...]
-    proposal: str
-    folder: TemporaryFolder
-
-
 def prepare_tables(
     clicks: Table,
     conversions: Table,
@@ -52,9 +42,10 @@ def prepare_tables(
     zone: str,
     labels: Mapping[str, Any],
     progress: Progress,
-) -> OwnTables:
-    """Inspect and prepare a log. `beside`: other things that follow a click, each a table or a column of `clicks`."""
-    in_clicks = _columns_of(clicks)
+) -> tuple[TemporaryFolder, Inspection]:
+    """Inspect a log and prepare it, as `table` in a folder. `beside`: other things that follow a click, each a table
+    or a column of `clicks`."""
+    in_clicks = frame_of(clicks, "clicks").collect_schema()
     columns = {name: given for name, given in beside.items() if isinstance(given, str) and given in in_clicks}
     others = ({} if conversions is None else {"conversion": conversions}) | {
         name: given for name, given in beside.items() if name not in columns
@@ -72,11 +63,7 @@ def prepare_tables(
     prepared.prepare_to(room / "table", config.validate(chosen), None, progress)
     for path in room.glob("*.parquet"):
         path.unlink()
-    return OwnTables(room / "table", tuple(inspection.doubts), inspection.toml, folder)
-
-
-def _columns_of(given: Table) -> list[str]:
-    return frame_of(given, "clicks").collect_schema().names()
+    return folder, inspection
 
 
 def _write_tables(clicks: Table, others: Mapping[str, Table], said: Said, room: Path) -> list[str]:
@@ -119,31 +106,26 @@ def _refuse_leaks(inspection: Inspection, said: Said) -> None:
 
 def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the dataset: what is given, and what has to be proposed anew because of it."""
-    wanted = {name: value for name, value in given.items() if value is not None}
-    measured = inspection.measured
-    options: dict[str, Any] = {}
+    wanted = {name: _read_label(name, value, origin) for name, value in given.items() if value is not None}
+    measured, d_max = inspection.measured, wanted.get("d_max")
     if "observed_until" in wanted:
-        options["observed_until"] = moment(wanted["observed_until"], origin, "observed_until")
-        measured = replace(measured, last_seen=options["observed_until"] - 1)
-    labels = measured.labels
-    if "d_max" in wanted:
-        d_max, span = seconds(wanted["d_max"], "d_max"), labels.observed_until - measured.first_click
-        if d_max >= span:
-            raise UserError(
-                f"d_max = {exact_duration(d_max)}: the log spans {duration(span)}, so no click has a final label; give "
-                "a shorter d_max"
-            )
-        labels = measured.labels_with(d_max)
-    if options or "d_max" in wanted:
-        options |= {"d_max": labels.d_max, "horizons": labels.horizons, "split": labels.split}
-        options["interval"] = labels.interval
-    if "horizons" in wanted:
-        options["horizons"] = tuple(seconds(end, "horizons") for end in wanted["horizons"])
-    if "split" in wanted:
-        options["split"] = moment(wanted["split"], origin, "split")
-    if "interval" in wanted:
-        options["interval"] = seconds(wanted["interval"], "interval")
-    return options
+        measured = replace(measured, last_seen=wanted["observed_until"] - 1)
+    span = measured.last_seen + 1 - measured.first_click
+    if d_max is not None and d_max >= span:
+        raise UserError(
+            f"d_max = {exact_duration(d_max)}: the log spans {duration(span)}, so no click has a final label; give a "
+            "shorter d_max"
+        )
+    if wanted.keys() & {"d_max", "observed_until"}:
+        labels = measured.propose_labels(d_max).options
+        wanted = {name: getattr(labels, name) for name in ("d_max", "horizons", "split", "interval")} | wanted
+    return wanted
+
+
+def _read_label(name: str, given: Any, origin: int | None) -> Any:
+    if name == "horizons":
+        return tuple(seconds(end, name) for end in given)
+    return moment(given, origin, name) if name in ("split", "observed_until") else seconds(given, name)
 
 
 def seconds(given: Duration, name: str) -> int:

@@ -14,13 +14,14 @@ from tracecvr.api import shown
 from tracecvr.api.authors import name_of
 from tracecvr.api.logs import Log
 from tracecvr.api.own_tables import Moment, moment
-from tracecvr.api.pictures import Picture, over_time
+from tracecvr.api.shown import Picture
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
 from tracecvr.base.progress import no_progress
+from tracecvr.bench.report.over_time import runs_over_time
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
@@ -185,7 +186,7 @@ class Result:
     def plot(self) -> Picture:
         """AUC, NLL and PCOC over time."""
         intervals = pl.read_parquet(self.folder / "intervals.parquet")
-        return over_time({self.name: intervals}, self.content["data"].get("origin"))
+        return Picture(runs_over_time({self.name: intervals}, self.content["data"].get("origin")))
 
     def table(self) -> Table:
         """The figures, with those of the references below."""

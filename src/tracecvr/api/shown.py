@@ -1,13 +1,18 @@
-"""What a notebook shows, and progress while it waits."""
+"""What a notebook shows: tables, figures, and progress while it waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
+from tracecvr.bench.report import image_files, svg
+from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.text_tables import Table, Text
 
 _STYLE = Markup(
@@ -18,6 +23,27 @@ _STYLE = Markup(
     ".tracecvr thead th{border-bottom:1px solid currentColor}"
     ".tracecvr p{margin:.3em 0;max-width:60em}</style>"
 )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that shows itself in a notebook."""
+
+    figure: Figure
+
+    def markup(self) -> Markup:
+        """The figure as SVG, with its caption."""
+        return Markup(svg.write_document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a file that ends with `.svg`, `.png` or `.pdf`; the last two need the extra `figures`."""
+        kind = Path(path).suffix.removeprefix(".")
+        if kind not in image_files.KINDS:
+            raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
+        return image_files.save_one(self.figure, Path(path), kind)
+
+    def _repr_html_(self) -> str:
+        return str(self.markup())
 
 
 @contextmanager

@@ -126,10 +126,6 @@ class Part:
         """The options with defaults resolved, as `result.json` has them."""
         return values(self)
 
-    def report(self) -> dict[str, Any]:
-        """What a reader of the results may want to see of this part, ready for JSON; nothing by default."""
-        return {}
-
     # What an author uses.
 
     def call(self, net: Net, *inputs: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ class Option:
     type: str
     default: Any
     help: str
+    choices: tuple[str, ...] | None = None
 
 
 def option(
@@ -57,7 +58,7 @@ def options(cls: type) -> list[Option]:
     """The options of a dataclass in declaration order."""
     hints = get_type_hints(cls, include_extras=True)
     return [
-        Option(f.name, _type_name(hints[f.name]), f.default, f.metadata["help"])
+        Option(f.name, _type_name(hints[f.name]), f.default, f.metadata["help"], f.metadata["choices"])
         for f in dataclasses.fields(cls)
         if "help" in f.metadata
     ]

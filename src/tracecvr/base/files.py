@@ -104,16 +104,8 @@ def refuse_other_format(content: Mapping[str, Any], expected: int, path: Path) -
 def read_toml(path: Path, given_as: str) -> dict[str, Any]:
     """The content of a TOML file that somebody wrote."""
     try:
-        return parse_toml(path, existing(path, given_as).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, PermissionError) as error:
-        raise UserError(f"{path}: not readable as TOML ({error})") from None
-
-
-def parse_toml(path: Path, text: str) -> dict[str, Any]:
-    """The content of a text that is, or will be, at `path`."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(existing(path, given_as).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, PermissionError) as error:
         raise UserError(f"{path}: not readable as TOML ({error})") from None
 
 

@@ -7,7 +7,7 @@ A *suite* (TOML, `suites/` or a file of yours) lists *rows*: a method with plugi
 DIR/bench.json        what this bench is: suite (whole), data, seeds, settings, rows; another one is refused
 DIR/data/             the log, prepared once (absent if --source was prepared already)
 DIR/warm/             warm-ups that cells share, by key; removed when all cells are done
-DIR/cells/NAME/       one run each: result.json, intervals.parquet, scores.parquet, internals.json, ...
+DIR/cells/NAME/       one run each: result.json, intervals.parquet, scores.parquet, ...
 DIR/failed.json       {cell: message} of cells that failed; absent if none did
 DIR/results.parquet   one row per finished cell, in the suite's order, then by seed
 DIR/reliability.parquet  cell, low, high, clicks, conversions, mean_prediction: 15 equal-width bins, empty ones left out

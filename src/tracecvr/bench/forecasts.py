@@ -40,7 +40,7 @@ def write(out: Path, log: Path, by: str) -> None:
             write_parquet(out / name, pl.concat(frames))
 
 
-def frame_of(outcome: Outcome, line: Line, name: str = NAME) -> pl.DataFrame | None:
+def read_row(outcome: Outcome, line: Line, name: str = NAME) -> pl.DataFrame | None:
     """What was measured of a row, all seeds; None without it."""
     path = outcome.out / name
     if not path.is_file():
@@ -53,7 +53,7 @@ def tables(outcome: Outcome) -> list[Table]:
     """For each row and size of cell: error and bias of every estimator at each age; intervals of the default."""
     made = []
     for line in outcome.lines:
-        if (frame := frame_of(outcome, line)) is None:
+        if (frame := read_row(outcome, line)) is None:
             continue
         for size in SIZES:
             mine = frame.filter(size=size).drop_nulls("error")
@@ -82,15 +82,14 @@ def _errors(line: Line, size: str, frame: pl.DataFrame) -> Table:
 
 
 def _intervals(line: Line, size: str, frame: pl.DataFrame) -> Table:
-    ages = frame["age_days"].unique().sort().to_list()
-    table = Table(f"{line.name}: 90% intervals of {DEFAULT}, cells of {size}", ["figure", *map(_age, ages)])
     means = frame.group_by("age_days").agg(pl.col("coverage", "width", "constant_width", "cells").mean())
-    by_age = {row["age_days"]: row for row in means.iter_rows(named=True)}
-    ratio = [by_age[age]["width"] / max(by_age[age]["constant_width"], 1e-9) for age in ages]
-    table.rows.append([Text("coverage"), *(Text(f"{by_age[age]['coverage']:.3f}") for age in ages)])
-    table.rows.append([Text("mean width, conversions"), *(Text(f"{by_age[age]['width']:.2f}") for age in ages)])
-    table.rows.append([Text("over constant width"), *(Text(f"{one:.2f}") for one in ratio)])
-    table.rows.append([Text("cells"), *(Text(f"{by_age[age]['cells']:,.0f}") for age in ages)])
+    means = means.sort("age_days").with_columns(ratio=pl.col("width") / pl.col("constant_width").clip(1e-9))
+    headings = ["figure", *map(_age, means["age_days"])]
+    table = Table(f"{line.name}: 90% intervals of {DEFAULT}, cells of {size}", headings)
+    figures = {"coverage": "coverage", "mean width, conversions": "width", "over constant width": "ratio"}
+    for title, column in figures.items():
+        table.rows.append([Text(title), *(Text(f"{v:.{3 if column == 'coverage' else 2}f}") for v in means[column])])
+    table.rows.append([Text("cells"), *(Text(f"{v:,.0f}") for v in means["cells"])])
     table.notes.append("Constant width: the shortest intervals of one width for all cells with the same coverage.")
     return table
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.base.durations import log_day
 from tracecvr.base.files import read_json
 from tracecvr.base.metrics import TITLES
 from tracecvr.bench import stats
@@ -22,7 +23,7 @@ BY_INTERVAL = ("auc", "pr_auc", "ap", "nll")
 """Metrics that papers average over intervals; calibration is taken over the whole stream."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Line:
     """One row of a suite with its cells, one per seed."""
 
@@ -78,6 +79,12 @@ class Outcome:
         """Cells that are not finished."""
         return len(self.bench["rows"]) * len(self.bench["seeds"]) - len(self.results)
 
+    @property
+    def period(self) -> str | None:
+        """The days whose clicks are judged, in words; None where rows differ."""
+        judged = self.bench.get("judged")
+        return None if judged is None else f"{log_day(judged['from'])} to {log_day(judged['until'])}"
+
     def of_role(self, role: str) -> Line | None:
         return next((line for line in self.lines if line.facts["role"] == role), None)
 
@@ -86,14 +93,15 @@ class Outcome:
         """Rows that are no upper bound."""
         return [line for line in self.lines if line.facts["role"] != "upper"]
 
-    def rank(self, metric: str, column: str) -> list[Line]:
+    def rank(self, metric: str, pooled: bool = False) -> list[Line]:
         """Rows that are no upper bound and have a metric, the best first."""
-        known = [(mean, line) for line in self.fair if (mean := line.mean(column)) is not None]
+        known = [(mean, line) for line in self.fair if (mean := line.mean(column_of(metric, pooled))) is not None]
         return [line for _, line in sorted(known, key=lambda one: one[0], reverse=metric in stats.HIGHER_IS_BETTER)]
 
-    def best_other(self, line: Line, metric: str, column: str) -> Line | None:
-        """The best row but for one."""
-        return next((one for one in self.rank(metric, column) if one is not line), None)
+    def best_other(self, line: Line, metric: str, pooled: bool = False) -> Line | None:
+        """The best row but for one; of an upper bound, none."""
+        others = self.rank(metric, pooled) if line in self.fair else []
+        return next((one for one in others if one is not line), None)
 
     def base_of(self, line: Line) -> Line | None:
         """The row that a row is to be compared with, if its suite names one."""

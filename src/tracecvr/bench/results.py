@@ -45,26 +45,17 @@ def is_finished(folder: Path) -> bool:
     return (folder / "result.json").is_file()
 
 
-def gather(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
-    """All finished cells as a frame."""
-    rows = [_row(cell, read_json(folder / "result.json")) for cell, folder in _finish(out, cells)]
-    return pl.DataFrame(rows, SCHEMA)
-
-
-def write(out: Path, cells: Sequence[Cell]) -> pl.DataFrame:
-    """`results.parquet` and `reliability.parquet`."""
-    frame = gather(out, cells)
-    write_parquet(out / "results.parquet", frame)
-    write_parquet(out / "reliability.parquet", pl.concat([_bins(c, f) for c, f in _finish(out, cells)] or [_NO_BINS]))
-    return frame
-
-
-def _finish(out: Path, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
+def write(out: Path, cells: Sequence[Cell]) -> None:
+    """`results.parquet` and `reliability.parquet` of all finished cells."""
     folders = [(cell, out / "cells" / cell.name) for cell in cells]
-    return [(cell, folder) for cell, folder in folders if is_finished(folder)]
+    finished = [(cell, folder) for cell, folder in folders if is_finished(folder)]
+    rows = [_make_row(cell, read_json(folder / "result.json")) for cell, folder in finished]
+    write_parquet(out / "results.parquet", pl.DataFrame(rows, SCHEMA))
+    bins = [_count_bins(cell, folder) for cell, folder in finished]
+    write_parquet(out / "reliability.parquet", pl.concat(bins or [_NO_BINS]))
 
 
-def _bins(cell: Cell, folder: Path) -> pl.DataFrame:
+def _count_bins(cell: Cell, folder: Path) -> pl.DataFrame:
     """A reliability diagram's bins of predictions, those without clicks left out."""
     scores = pl.read_parquet(folder / "scores.parquet")
     p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
@@ -84,7 +75,7 @@ def _bins(cell: Cell, folder: Path) -> pl.DataFrame:
     )
 
 
-def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+def _make_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
     judged = result["judged"]
     passes = result["config"]["method"]["passes"]

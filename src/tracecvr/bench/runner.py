@@ -136,7 +136,9 @@ def _open(request: Request, out: Path) -> Bench:
         shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
     log = _log(request, out)
     manifest, table = read_manifest(log), ClickTable.load(log)
-    times = tuned.times(table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned)
+    times = tuned.choose_times(
+        table, request.suite.settings | dict(request.settings), request.suite.first, request.tuned
+    )
     rows = rows_of(request.suite, request.methods, times | dict(request.settings), request.tuned.settings)
     plans = [plan_of(row.settings, row.method, row.plugins) for row in rows]
     tuned.refuse(request.tuned, manifest["fingerprint"], request.seeds, plans, table.schema.split)
@@ -196,7 +198,7 @@ def spec_of_cell(cell: Cell, data: str, log: Path) -> Spec:
     return spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
 
 
-def failure_of(cell: Cell, out: Path, data: str, log: Path, tell: Progress) -> str | None:
+def run_cell(cell: Cell, out: Path, data: str, log: Path, tell: Progress) -> str | None:
     """Run a cell, or the rest of it, in this process; why it failed, or None if it is done."""
     folder = out / "cells" / cell.name
     try:

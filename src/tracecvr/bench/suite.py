@@ -75,7 +75,6 @@ LEARNING = {
             "stream.batch_size": "none",
             "stream.level_steps": "1",
             "stream.optimiser": "adam",
-            "stream.warm_optimiser": "adam",
             "stream.average": "none",
         },
         "a plain perceptron, step size and batch size as in warm-up (1e-3 and 4,096 by default), newest weights served",

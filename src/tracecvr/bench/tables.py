@@ -7,7 +7,6 @@ from typing import Any
 
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
-from tracecvr.base.durations import log_day
 from tracecvr.base.files import write_text
 from tracecvr.bench import forecasts, paper, stats, tune
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
@@ -19,13 +18,13 @@ from tracecvr.learn.stream_learning import StreamLearning
 def write(out: Path) -> None:
     """`table.md` and `table.tex` of what a bench directory holds."""
     outcome = Outcome(out)
-    made, head = tables_of(outcome), _head(outcome)
+    made, head = make_tables(outcome), _head(outcome)
     title = f"# {outcome.suite['name']}: {outcome.suite['about']}"
     write_text(out / "table.md", "\n\n".join([title, head, *(table.markdown() for table in made)]) + "\n")
     write_text(out / "table.tex", "\n\n".join([f"% {head}", *(table.latex() for table in made)]) + "\n")
 
 
-def tables_of(outcome: Outcome) -> list[Table]:
+def make_tables(outcome: Outcome) -> list[Table]:
     """The tables of a bench by its layout, references beside its methods, and what these were given by tuning."""
     layout = outcome.suite["layout"]
     if layout == "forecast":
@@ -50,17 +49,18 @@ def summary(outcome: Outcome) -> list[Table]:
 def _head(outcome: Outcome) -> str:
     seeds = outcome.bench["seeds"]
     clicks = max(outcome.results["clicks"], default=0)
-    text = f"{outcome.bench['data']}: {clicks:,} clicks judged{_period(outcome)}; seeds {', '.join(map(str, seeds))}."
+    period = "" if outcome.period is None else f", {outcome.period} of the log"
+    text = f"{outcome.bench['data']}: {clicks:,} clicks judged{period}; seeds {', '.join(map(str, seeds))}."
     if len(seeds) == 1:
         text += " One seed: there is no standard deviation, and variation between seeds is not known."
     if outcome.missing:
         text += f" {outcome.missing} cells are not finished."
-    if (learning := learning_of(outcome.bench)) is not None:
+    if (learning := describe_learning(outcome.bench)) is not None:
         text += f" Learning settings: {learning}."
     return text
 
 
-def learning_of(bench: dict[str, Any]) -> str | None:
+def describe_learning(bench: dict[str, Any]) -> str | None:
     """How the stream of a bench is learnt, in words; None for benches of old, which do not say it."""
     name = bench["suite"].get("learning")
     if name is None:
@@ -74,11 +74,6 @@ def learning_of(bench: dict[str, Any]) -> str | None:
     text = f"{owner} ({LEARNING[name].words})"
     text += f", but {', '.join(changed)}" if changed else ""
     return text + (", and what was tuned for each method" if bench["tuned"] else "")
-
-
-def _period(outcome: Outcome) -> str:
-    judged = outcome.bench.get("judged")
-    return "" if judged is None else f", {log_day(judged['from'])} to {log_day(judged['until'])} of the log"
 
 
 def references(outcome: Outcome) -> list[Table]:
@@ -139,7 +134,7 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
     data = outcome.bench["data"]
     with_paper = not pooled and outcome.suite["name"] in ("table1", "table2") and data in paper.TABLE1
     headings += [f"paper's {NAMES[m]}" for m in paper.METRICS if with_paper]
-    best = {m: outcome.rank(m, column_of(m, pooled))[:2] if m in ARROWS else [] for m in outcome.metrics}
+    best = {m: outcome.rank(m, pooled)[:2] if m in ARROWS else [] for m in outcome.metrics}
     for number, line in enumerate(outcome.lines):
         row = [Text(line.name)]
         for metric in outcome.metrics:
@@ -192,13 +187,13 @@ def _differences(outcome: Outcome, pooled: bool) -> Table:
     for line in outcome.lines:
         base, row = None if against_best else outcome.base_of(line), list[Text]()
         for metric in metrics:
-            other = outcome.best_other(line, metric, column_of(metric, pooled)) if against_best else base
+            other = outcome.best_other(line, metric, pooled) if against_best else base
             difference = None if other is None else outcome.difference(line, other, metric, pooled)
             over |= {difference.over} if difference and difference.low is not None else set()
             row.append(difference_cell(difference))
         if base is not None or (against_best and line.facts["role"] != "upper"):
             table.rows.append([Text(line.name), Text("best other" if base is None else base.name), *row])
-    firsts = {m: outcome.rank(m, column_of(m, pooled))[:2] for m in metrics} if against_best else {}
+    firsts = {m: outcome.rank(m, pooled)[:2] for m in metrics} if against_best else {}
     if named := [f"{' before '.join(line.name for line in two)} in {NAMES[m]}" for m, two in firsts.items() if two]:
         table.notes.append(f"Best: {', '.join(named)}.")
     table.notes += interval_notes(over)

@@ -93,8 +93,17 @@ def difference_cell(difference: stats.Difference | None) -> Text:
     mean = f"{difference.mean:+.4f}"
     if difference.low is None or difference.p is None:
         return Text(mean)
-    p = "p<0.001" if difference.p < 0.001 else f"p={difference.p:.3f}"
-    return Text(mean, bold=difference.clear, detail=f"[{difference.low:+.4f}, {difference.high:+.4f}] {p}")
+    interval = f"[{difference.low:+.4f}, {difference.high:+.4f}]"
+    return Text(mean, bold=difference.clear, detail=f"{interval} {say_p(difference.p)}")
+
+
+def say_p(p: float) -> str:
+    """A p-value as text.
+
+    >>> say_p(0.0001), say_p(0.02)
+    ('p<0.001', 'p=0.020')
+    """
+    return "p<0.001" if p < 0.001 else f"p={p:.3f}"
 
 
 def figure_cell(value: float | None, digits: int = 4) -> Text:

@@ -9,60 +9,34 @@ import polars as pl
 
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import tuned
-from tracecvr.bench.outcome import NAMES, Line, Outcome
-from tracecvr.bench.stats import better
+from tracecvr.bench.outcome import NAMES, Outcome
+from tracecvr.bench.stats import HIGHER_IS_BETTER
 from tracecvr.bench.suite_rows import title_of
 from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.bench.tuned import Choice, Period, Tuned
 
-
-def best(outcome: Outcome) -> dict[str, Line]:
-    """The best trial of each method by the suite's score, pooled, its mean over seeds; the first of equals."""
-    metric, chosen_lines = outcome.suite["score"], dict[str, Line]()
-    for line in outcome.lines:
-        method, mean = line.facts["method"], line.mean(metric)
-        if mean is not None and len(line.cells) == len(outcome.bench["seeds"]):  # a trial that failed does not count
-            known = chosen_lines[method].mean(metric) if method in chosen_lines else None
-            if known is None or better(metric, mean, known):
-                chosen_lines[method] = line
-    return chosen_lines
+REPLAYED = "the clicks that were replayed"
 
 
-def defaults(outcome: Outcome, method: str) -> Line | None:
-    """The trial that is a method's defaults, if it is finished."""
-    return next((one for one in _trials(outcome, method) if one.facts["variant"] == "trial 0"), None)
-
-
-def _trials(outcome: Outcome, method: str) -> list[Line]:
-    return [line for line in outcome.lines if line.facts["method"] == method]
-
-
-def settings_of(outcome: Outcome, line: Line) -> dict[str, str]:
-    """The settings of a trial."""
-    return dict(outcome.suite["trials"][int(line.facts["variant"].removeprefix("trial "))])
-
-
-def where(outcome: Outcome) -> str:
-    """The clicks that were tuned on, in words."""
-    judged = outcome.bench.get("judged")
-    return (
-        "the clicks that were replayed"
-        if judged is None
-        else f"{log_day(judged['from'])} to {log_day(judged['until'])}"
-    )
-
-
-def choices(outcome: Outcome) -> dict[str, Choice]:
-    """What tuning found for each method that has a finished trial, and what all its trials cost."""
+def choose(outcome: Outcome) -> dict[str, Choice]:
+    """The best trial of each method by the suite's score, pooled, its mean over seeds, the first of equals; and what
+    all its trials cost. A trial of which a seed failed does not count."""
     metric, made = outcome.suite["score"], {}
-    for method, line in best(outcome).items():
-        cells = pl.concat([one.cells for one in _trials(outcome, method)])
-        first = defaults(outcome, method)
+    for method in dict.fromkeys(line.facts["method"] for line in outcome.lines):
+        trials = [line for line in outcome.lines if line.facts["method"] == method]
+        whole = [line for line in trials if len(line.cells) == len(outcome.bench["seeds"])]
+        scores = [(mean, line) for line in whole if (mean := line.mean(metric)) is not None]
+        if not scores:
+            continue
+        pick = max if metric in HIGHER_IS_BETTER else min
+        score, best = pick(scores, key=lambda one: one[0])
+        first = next((one for one in trials if one.facts["variant"] == "trial 0"), None)
+        cells = pl.concat([one.cells for one in trials])
         made[method] = Choice(
-            settings=settings_of(outcome, line),
-            trials=len(_trials(outcome, method)),
+            settings=dict(outcome.suite["trials"][int(best.facts["variant"].removeprefix("trial "))]),
+            trials=len(trials),
             defaults=None if first is None else first.mean(metric),
-            best=line.mean(metric),
+            best=score,
             steps=int(cells["steps"].sum()),
             seconds=round(sum(float(cells[name].sum()) for name in ("time_warm_up_s", "time_stream_s")), 1),
         )
@@ -72,9 +46,11 @@ def choices(outcome: Outcome) -> dict[str, Choice]:
 def table(outcome: Outcome) -> Table:
     """One row per method."""
     metric = outcome.suite["score"]
-    title = f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {where(outcome)}"
+    title = (
+        f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {outcome.period or REPLAYED}"
+    )
     made = Table(title, _headings(metric))
-    for method, choice in choices(outcome).items():
+    for method, choice in choose(outcome).items():
         made.rows.append(_row(title_of(method), _list_settings(choice.settings), choice))
     made.notes = [
         "Every method has the same trials. Labels are final: some become known after the period. Steps and time are "
@@ -129,9 +105,8 @@ def _say_given(choice: Choice, row: dict[str, Any]) -> str:
 
 
 def _notes(outcome: Outcome, period: Period) -> list[str]:
-    judged = outcome.bench.get("judged")
     ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
-    later = "" if judged is None else f"; judged here: {where(outcome)}, seeds {ours}"
+    later = "" if outcome.period is None else f"; judged here: {outcome.period}, seeds {ours}"
     return [
         f"Chosen by pooled {NAMES[period.score]} on {log_day(period.start)} to {log_day(period.until)}, "
         f"seeds {seeds}{later}. "
@@ -154,4 +129,4 @@ def write(out: Path) -> None:
         score=outcome.suite["score"],
         learning=outcome.suite["learning"],
     )
-    tuned.write(out / "tuned.toml", Tuned(choices(outcome), period))
+    tuned.write(out / "tuned.toml", Tuned(choose(outcome), period))

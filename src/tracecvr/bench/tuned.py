@@ -129,7 +129,7 @@ def write(path: Path, tuned: Tuned) -> None:
 # What follows for a bench: which clicks it tunes on, and which it may judge.
 
 
-def times(table: ClickTable, settings: Mapping[str, str], first: int | None, tuned: Tuned) -> dict[str, str]:
+def choose_times(table: ClickTable, settings: Mapping[str, str], first: int | None, tuned: Tuned) -> dict[str, str]:
     """The settings that a suite and a tuned.toml imply, unless `settings` say otherwise: `until` of a search on the
     first part of the stream, at most half of it so that something is left to judge; `judge_from` of settings that
     were chosen so."""

@@ -12,7 +12,7 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli import forecasting, live
-from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
+from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
     from tracecvr.bench.suite import Suite
@@ -36,7 +36,6 @@ _STOPPED = {
 _EXTRAS = {"apsw": "online", "fastapi": "serve", "uvicorn": "serve", "prometheus_client": "serve"}
 """What is not installed without an extra, and in which it is."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET_HELP)]
 
 
@@ -232,7 +231,7 @@ def bench(
     from tracecvr.bench.runner import Request
     from tracecvr.cli import tables
 
-    chosen, given = engines.choose(engine, _cores(), workers, address), tuning.load(tuned)
+    chosen, given = engines.choose(engine, os.cpu_count() or 1, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
     _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs, short)
     request = Request(
@@ -383,10 +382,6 @@ def _refuse_data(suite: Suite, given: bool, logs: str, short: bool) -> None:
         raise UserError(f"--logs and --short: suite {suite.name!r} is run on one log, the one that --data names")
     if not suite.logs and not given:
         raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
 
 
 def _list(kind: str, as_json: bool) -> None:

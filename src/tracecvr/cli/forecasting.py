@@ -9,6 +9,7 @@ import typer
 
 from tracecvr.base.durations import log_day
 from tracecvr.base.errors import UserError
+from tracecvr.cli.live.arguments import AsJson
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,7 +30,7 @@ def forecast(
     level: Annotated[float, typer.Option("--level", help="The share of intervals that are to hold.")] = 0.9,
     estimator: Annotated[str, typer.Option("--estimator", help="blend, bf, ladder, model, credibility, ...")] = "blend",
     out: Annotated[Path | None, typer.Option("--out", help="Write all rows: a .parquet or .csv file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all rows as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Forecast the final conversions of the last days' clicks, by segment, with intervals.
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tracecvr.base import config, registry
-from tracecvr.base.durations import duration, exact_duration
+from tracecvr.base.durations import duration
 
 if TYPE_CHECKING:
     from tracecvr.api.replays import Result
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from tracecvr.data.inspection.inspect_log import Inspection
 
 MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
-
-
-_BAR = 40
-"""Characters of a full bar."""
 
 
 def console() -> Console:
@@ -62,22 +58,17 @@ def bench(folder: Path, failed: Mapping[str, str], absent: Sequence[str] = ()) -
 
 def show_inspection(inspection: Inspection) -> None:
     """Columns, delays and defects of a log that was looked at."""
-    from tracecvr.data.inspection import columns
-
     out = console()
     table = Table("column", "holds", "for example", box=SIMPLE_HEAD)
-    for row in columns.describe_columns(inspection.columns):
-        table.add_row(*(text.replace("[", "\\[") for text in row))
+    for one in inspection.columns:
+        table.add_row(*(text.replace("[", "\\[") for text in (one.name, one.holds, one.examples())))
     out.print(table)
-    for action, curve in inspection.measured.to_json().items():
-        marks = ", ".join(f"{float(q):.0%} by {duration(s)}" for q, s in curve["quantiles_s"].items())
-        out.print(
-            f"delay of {action}: {curve['count']:,} came after a click{'; ' if marks else ''}{marks}", markup=False
+    for action, delays in inspection.measured.to_json().items():
+        marks = [f"{float(q):.0%} by {duration(s)}" for q, s in delays["quantiles_s"].items()]
+        words = "; ".join(
+            [f"delay of {action}: {delays['count']:,} came after a click", *[", ".join(marks)] * bool(marks)]
         )
-        for point in curve["curve"]:
-            if 0.005 <= point["share"] < 0.995:
-                bar = "█" * round(_BAR * point["share"])
-                out.print(f"{exact_duration(point['age_s']):>8} {bar:<{_BAR}} {point['share']:6.1%}", markup=False)
+        out.print(words, markup=False)
     out.print()
     for name, count in inspection.counts.items():
         if count:

@@ -7,7 +7,7 @@ A log is read in parts, sorted and written in slices, so that one bigger than me
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -130,22 +130,13 @@ class Dataset:
 
     def table_schema(self, encoder: Encoder, notes: tuple[str, ...] = ()) -> Schema:
         """What the log consists of and how it is to be replayed."""
-        return Schema(
-            dataset=self.name,
-            features=encoder.features,
-            actions=self.actions,
-            horizons=self.horizons,
-            d_max=self.d_max,
-            split=self.split,
-            interval=self.interval,
-            observed_until=self.observed_until,
-            embedding_dim=self.embedding_dim,
-            estimator_hidden=self.estimator_hidden,
-            window=self.window,
-            windows=self.windows,
-            conversions_at_click=self.conversions_at_click,
-            notes=notes,
-        )
+        same = {one.name: getattr(self, one.name) for one in fields(Schema) if hasattr(self, one.name)}
+        return Schema(**same | {"dataset": self.name, "features": encoder.features, "notes": notes})
+
+
+def usual(name: str, default: Any) -> Any:
+    """An option that all datasets have, with another default."""
+    return field(default=default, metadata=Dataset.__dataclass_fields__[name].metadata)
 
 
 class _Preparation:

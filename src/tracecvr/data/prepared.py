@@ -47,8 +47,10 @@ def ids_in_log(keys: pl.Series, given_ids: pl.LazyFrame | None) -> pl.Series:
     return joined.select(pl.col("given_id").alias("click_id")).collect().to_series()
 
 
-def prepare(dataset: Dataset, source: Path | None, progress: Progress = no_progress) -> Prepared:
-    """Make a raw log ready: in memory, or in temporary files if it is large."""
+def open_log(dataset: Dataset, source: Path | None, progress: Progress = no_progress) -> Prepared:
+    """A log that is prepared, or that is made ready now: in memory, or in temporary files if it is large."""
+    if source is not None and ClickTable.exists(source):
+        return load(source)
     table, encoder = dataset.prepare(source, Scratch(progress=progress))
     return Prepared(table, encoder, dataset.origin(), dataset.given_ids(source))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Hashed
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.raw_csv import Field, read_blocks
@@ -40,12 +40,10 @@ class Criteo(Dataset):
     name = "criteo"
     conversions_at_click = True
 
-    horizons: tuple[Seconds, ...] = option(HORIZONS, "ends of the observation windows")
-    d_max: Seconds = option(30 * DAY, "attribution limit: later conversions do not count", above=0)
-    split: Seconds = option(10 * DAY, "end of the warm-up part, start of the stream", above=0)
-    observed_until: Seconds = option(
-        90 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
-    )
+    horizons: tuple[Seconds, ...] = usual("horizons", HORIZONS)
+    d_max: Seconds = usual("d_max", 30 * DAY)
+    split: Seconds = usual("split", 10 * DAY)
+    observed_until: Seconds = usual("observed_until", 90 * DAY)
     bins: str = option(
         "equal", "width of numeric bins: equal, or log for heavy-tailed counts", choices=("equal", "log")
     )

@@ -9,9 +9,10 @@ import polars as pl
 
 from tracecvr.base.config import DAY, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed
-from tracecvr.data.raw_csv import Field, check_rows, head, read_csv
+from tracecvr.data.own_log.files import LogFile, open_file
+from tracecvr.data.raw_csv import Field, check_rows, read_csv
 from tracecvr.datasets.criteo import HORIZONS
 
 CATEGORIES = {
@@ -57,12 +58,10 @@ class CriteoSearch(Dataset):
     name = "criteo_search"
     conversions_at_click = True
 
-    horizons: tuple[Seconds, ...] = option(HORIZONS, "ends of the observation windows")
-    d_max: Seconds = option(30 * DAY, "attribution limit: later conversions do not count", above=0)
-    split: Seconds = option(31 * DAY, "end of the warm-up part, start of the stream", above=0)
-    observed_until: Seconds = option(
-        104 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
-    )
+    horizons: tuple[Seconds, ...] = usual("horizons", HORIZONS)
+    d_max: Seconds = usual("d_max", 30 * DAY)
+    split: Seconds = usual("split", 31 * DAY)
+    observed_until: Seconds = usual("observed_until", 104 * DAY)
     every: int = option(1, "only every so many-th click is read", low=1)
     cut: float = option(0.42, "where part 0 of a day ends, as a share of the day", low=0.01, high=0.99)
 
@@ -83,8 +82,9 @@ class CriteoSearch(Dataset):
 
     def read(self, source: Path | None) -> RawLog:
         assert source is not None
-        parquet = _is_parquet(source)
-        raw = _read_parquet(source) if parquet else read_csv(source, FIELDS, header=True)
+        file = open_file(source)
+        parquet = file.parquet
+        raw = _read_parquet(file) if parquet else read_csv(source, FIELDS, header=True)
         _check_sales(source, raw, "row" if parquet else "line", 1 if parquet else 2)
         # Times first: a row that is dropped below must not move the others.
         timed = raw.with_row_index("click_id").with_columns(impute(self.cut).alias("click_ts"))
@@ -118,30 +118,11 @@ def _check_sales(path: Path, raw: pl.DataFrame, unit: str, first: int) -> None:
         )
 
 
-def _is_parquet(path: Path) -> bool:
-    parquet = head(path) == b"PAR1"
-    if not parquet and path.suffix == ".parquet":
-        raise UserError(f"{path}: not a Parquet file: it does not start with PAR1; download it again, or name it .csv")
-    return parquet
-
-
-def _read_parquet(path: Path) -> pl.DataFrame:
-    try:
-        scan = pl.scan_parquet(path, glob=False)
-        schema = scan.collect_schema()
-        for field in FIELDS:
-            _check_column(path, field.name, schema.get(field.name))
-        frame = scan.select(f.name for f in FIELDS).collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path}: not readable as Parquet ({reason}); the file is damaged: download it again") from None
-    check_rows(path, frame, FIELDS)
+def _read_parquet(file: LogFile) -> pl.DataFrame:
+    columns = file.columns()
+    for name in (field.name for field in FIELDS if field.name in columns):
+        if not columns[name].is_integer():
+            raise UserError(f"{file.path}: column {name!r}: expected whole numbers, found {columns[name]}; convert it")
+    frame = pl.concat(file.batches([field.name for field in FIELDS]))
+    check_rows(file.path, frame, FIELDS)
     return frame
-
-
-def _check_column(path: Path, name: str, dtype: pl.DataType | None) -> None:
-    expected = ", ".join(f.name for f in FIELDS)
-    if dtype is None:
-        raise UserError(f"{path}: column {name!r} is missing; expected {expected}")
-    if not dtype.is_integer():
-        raise UserError(f"{path}: column {name!r}: expected whole numbers, found {dtype}; convert the column")

@@ -9,9 +9,9 @@ import polars as pl
 
 from tracecvr.base.config import DAY, HOUR, Seconds, option
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import existing
-from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Hashed
+from tracecvr.data.own_log.files import open_file
 
 START, END = 1_511_395_200, 1_521_502_349
 """First second of 23 November 2017 (UTC), and the second after the last birth that was recorded."""
@@ -33,12 +33,10 @@ class CryptoKitties(Dataset):
     name = "cryptokitties"
     actions = ("second_litter_ts", "first_litter_ts", "first_sired_ts")
 
-    horizons: tuple[Seconds, ...] = option((HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY), "ends of the observation windows")
-    d_max: Seconds = option(7 * DAY, "attribution limit: later conversions do not count", above=0)
-    split: Seconds = option(30 * DAY, "end of the warm-up part, start of the stream", above=0)
-    observed_until: Seconds = option(
-        END - START, "where labels end; births whose d_max ends later are not scored", above=0
-    )
+    horizons: tuple[Seconds, ...] = usual("horizons", (HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY))
+    d_max: Seconds = usual("d_max", 7 * DAY)
+    split: Seconds = usual("split", 30 * DAY)
+    observed_until: Seconds = usual("observed_until", END - START)
     every: int = option(1, "only every so many-th birth is read", low=1)
 
     def origin(self) -> int | None:
@@ -50,13 +48,12 @@ class CryptoKitties(Dataset):
     def read(self, source: Path | None) -> RawLog:
         assert source is not None
         names = ["kitty_id", "born_ts", *self.actions, *NUMBERS, *TRAITS]
-        try:
-            births = pl.scan_parquet(existing(source), glob=False).select(names).collect()
-        except pl.exceptions.PolarsError as error:
-            reason = str(error).partition("\n")[0]
-            raise UserError(f"{source}: expected Parquet with {', '.join(names[:5])} and features ({reason})") from None
+        file = open_file(source)
+        if not file.parquet:
+            raise UserError(f"{source}: expected a Parquet file with {', '.join(names[:5])} and features")
         clicks = (
-            births.gather_every(self.every)
+            pl.concat(file.batches(names))
+            .gather_every(self.every)
             .rename({"kitty_id": "click_id", "born_ts": "click_ts"})
             .with_columns(pl.col("click_ts", *self.actions) - START)
         )

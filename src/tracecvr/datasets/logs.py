@@ -18,7 +18,7 @@ from tracecvr.data.encoder import Column, Encoder
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.outages import pair
 from tracecvr.data.own_log import schema as schemas
-from tracecvr.data.own_log.cleaning import COUNTED, DROPPED, Cleaner
+from tracecvr.data.own_log.cleaning import Cleaner
 from tracecvr.data.own_log.rows import Rows
 from tracecvr.data.own_log.schema import LogSchema
 from tracecvr.data.own_log.times import origin_of
@@ -83,7 +83,7 @@ class Logs(Dataset):
         return self.described.features
 
     def origin(self) -> int | None:
-        second_0, since_1970 = origin_of(self.described.times)
+        second_0, since_1970 = origin_of(self.described.time)
         return second_0 if since_1970 else None
 
     def given_ids(self, source: Path | None) -> pl.LazyFrame | None:
@@ -100,15 +100,12 @@ class Logs(Dataset):
         )
 
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
-        rows = Rows(self.described, source)
-        cleaner = Cleaner(rows, self.d_max)
+        cleaner = Cleaner(Rows(self.described, source), self.d_max)
         for clicks in cleaner.parts(scratch):
             if len(clicks):
                 yield RawLog(clicks, 0, notes=self._notes())
         # What was counted is complete only now.
-        dropped = {name: rows.dropped[name] for name in DROPPED}
-        counts = {name: rows.counts[name] for name in COUNTED}
-        yield RawLog(clicks.clear(), rows.read, dropped, counts, self._notes())
+        yield RawLog(clicks.clear(), cleaner.rows.read, *cleaner.report(), self._notes())
 
     def _notes(self) -> tuple[str, ...]:
         kept = self.described.labels.negatives_kept

@@ -16,7 +16,7 @@ import polars as pl
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.seeds import generator
-from tracecvr.data.dataset import Dataset, RawLog
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Column, Hashed, Modulo
 
 Floats = npt.NDArray[np.float64]
@@ -144,12 +144,10 @@ class Synthetic(Dataset):
     actions = ACTIONS
     needs_source = False
 
-    horizons: tuple[Seconds, ...] = option(HORIZONS, "ends of the observation windows")
-    d_max: Seconds = option(7 * DAY, "attribution limit: later conversions do not count", above=0)
-    split: Seconds = option(10 * DAY, "end of the warm-up part, start of the stream", above=0)
-    observed_until: Seconds = option(
-        365 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
-    )
+    horizons: tuple[Seconds, ...] = usual("horizons", HORIZONS)
+    d_max: Seconds = usual("d_max", 7 * DAY)
+    split: Seconds = usual("split", 10 * DAY)
+    observed_until: Seconds = usual("observed_until", 365 * DAY)
     clicks: int = option(200_000, "number of clicks", low=1)
     days: int = option(24, "days over which they are spread", low=1)
     log_seed: int = option(0, "which log", low=0)

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.files import existing
-from tracecvr.data.dataset import Dataset, RawLog, first_of_each
+from tracecvr.data.dataset import Dataset, RawLog, first_of_each, usual
 from tracecvr.data.encoder import Column, Modulo
 from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.raw_csv import Field, number_rows, read_blocks
@@ -53,15 +53,11 @@ class Taobao(Dataset):
     window = 12 * HOUR
     windows = (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
 
-    horizons: tuple[Seconds, ...] = option(
-        (2 * MINUTE, 10 * MINUTE, 2 * HOUR, DAY, 3 * DAY), "ends of the observation windows"
-    )
-    d_max: Seconds = option(3 * DAY, "attribution limit: later conversions do not count", above=0)
-    split: Seconds = option(2 * DAY, "end of the warm-up part, start of the stream", above=0)
-    interval: Seconds = option(20 * MINUTE, "length of an interval of the stream", above=0)
-    observed_until: Seconds = option(
-        12 * DAY, "where labels end; clicks whose d_max ends later are not scored", above=0
-    )
+    horizons: tuple[Seconds, ...] = usual("horizons", (2 * MINUTE, 10 * MINUTE, 2 * HOUR, DAY, 3 * DAY))
+    d_max: Seconds = usual("d_max", 3 * DAY)
+    split: Seconds = usual("split", 2 * DAY)
+    interval: Seconds = usual("interval", 20 * MINUTE)
+    observed_until: Seconds = usual("observed_until", 12 * DAY)
     history: str = option(
         "causal",
         "type of an earlier click: as known at this click (causal), or as it turned out in the end (reference: the "

@@ -8,9 +8,10 @@ With C conversions known at age k of N clicks, and F the share of conversions th
 - `bf` (Bornhuetter-Ferguson, in Cape Cod's form): C + N r (1 - F), where r is the segment's rate of the last two weeks;
 - `model`: C + M (1 - F), where M is the sum of the probabilities that the model predicted at the clicks;
 - `credibility`: the same with M corrected by how many conversions the segment had in the last weeks per one predicted;
-- `blend`: the mean of the last and `bf`; the fewer conversions the segment had, the less of `bf`. The default.
+- `blend`: between the last and `bf`; the fewer conversions the segment had, the less of `bf`. How much of it is told by
+  what both have missed on the last days, as far as that is known by now. The default.
 
-The constants were chosen on days 34 to 49 of criteo_search.
+The constants were chosen on days 34 to 49 of criteo_search and 38 to 59 of cryptokitties.
 """
 
 from __future__ import annotations
@@ -25,18 +26,30 @@ from tracecvr.forecast.cells import Cells, Counts
 ESTIMATORS = ("so_far", "projected", "ladder", "bf", "model", "credibility", "blend")
 DEFAULT = "blend"
 
-_LADDER = 50.0
+_LADDER = 10.0
 """Conversions by which a segment's development is shrunk to the common one."""
+_LADDER_OF_MISSES = 50.0
+"""The same where past forecasts are judged: a curve that follows the past closely hides what they have missed."""
 _RATE_DAYS = 14
 """Days that a segment's rate is taken from, and its correction of the model."""
 _RATE = 5.0
 """Conversions by which a segment's rate is shrunk to what is expected without it: new segments have no rate."""
 _CREDIBILITY = 3000.0
 """Conversions by which a segment's correction of the model is shrunk to the common one."""
-_HALF = 1000.0
+_HALF = 100.0
 """With so many recent conversions, a segment's own rate has half of its full weight."""
+_WEIGHT, _WEIGHT_KNOWN = 0.5, 10.0
+"""The full weight before anything is known of misses, and how much has to be known to count as much as that."""
+LEARNT_FROM = 300
+"""Segments whose past forecasts are learnt from: more would only take time."""
+PAST_DAYS = 21
+"""Days whose forecasts are learnt from."""
+FEWEST_CLICKS = 5
+"""Cells of fewer clicks are not learnt from."""
 _SCORED = 0.5
 """The share of a cell's clicks that must have been scored: where a stream begins or ends, a few say nothing."""
+_NOTHING = 1e-6
+"""Less than this share of the conversions is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +62,7 @@ class Estimates:
     """Conversions of the segment that were known of the days before: how well it is known."""
 
 
-def known_share(cells: Cells, moments: Ints, pooled: bool = False) -> Counts:
+def known_share(cells: Cells, moments: Ints, pooled: bool = False, shrunk: float = _LADDER) -> Counts:
     """(S, T, A) the share of conversions that is known at each age, by the ladder as of moments (T,): of each, how many
     days were over. A link from one age to the next is counted over the days of which both ages were known."""
     lags = cells.lags
@@ -58,7 +71,7 @@ def known_share(cells: Cells, moments: Ints, pooled: bool = False) -> Counts:
     num, den = (cells.first_days[:, days, later] for later in (age + 1, age))
     all_num, all_den = num.sum(0, keepdims=True), den.sum(0, keepdims=True)
     common = np.divide(all_num, all_den, out=np.ones_like(all_num), where=all_den > 0)
-    factor = common if pooled else (num + _LADDER * common) / (den + _LADDER)
+    factor = common if pooled else (num + shrunk * common) / (den + shrunk)
     developed = np.cumprod(factor[..., ::-1], axis=-1, dtype=np.float32)[..., ::-1]
     share = np.ones((*developed.shape[:2], lags + 1), np.float32)
     np.divide(1, developed, out=share[..., :lags], where=developed > 0)
@@ -67,6 +80,49 @@ def known_share(cells: Cells, moments: Ints, pooled: bool = False) -> Counts:
 
 def estimate(cells: Cells, day: Ints, age: Ints) -> Estimates:
     """Estimates of days at ages; an age must not be later than `cells.at`."""
+    made = _estimate_apart(cells, day, age)
+    weight = np.minimum(_trust(made) * _weights(cells.some(LEARNT_FROM), day, age), 1)
+    bf, credibility = made.final["bf"], made.final["credibility"]
+    made.final["blend"] = credibility + weight * (bf - credibility)
+    return made
+
+
+def due_by(cells: Cells, day: Ints, age: Ints, now: Ints) -> tuple[Counts, Counts]:
+    """(S, ...) of conversions that days at ages still expected: the share that is due by later moments (so many days
+    were over), and those that came."""
+    moments, which = np.unique(now, return_inverse=True)
+    share = known_share(cells, moments, shrunk=_LADDER_OF_MISSES)
+    which, old = which.reshape(now.shape), np.minimum(now - 1 - day, cells.lags)
+    then = share[:, which, age]
+    due = np.zeros_like(then)
+    np.divide(share[:, which, old] - then, 1 - then, out=due, where=np.abs(1 - then) > _NOTHING)
+    return due, cells.conversions[:, day, old] - cells.conversions[:, day, age]
+
+
+def _weights(cells: Cells, day: Ints, age: Ints) -> Counts:
+    """(P,) how much of `bf` the blend has at full trust: the regression of what `credibility` has missed on what `bf`
+    expected beyond it, over past forecasts of the same age."""
+    back = day[:, None] - 1 - np.arange(PAST_DAYS)  # (P, past days)
+    there, past, ages = back >= 0, np.maximum(back, 0), np.broadcast_to(age[:, None], back.shape)
+    pairs, which = np.unique(past * (cells.lags + 1) + ages, return_inverse=True)
+    then = _estimate_apart(cells, *np.divmod(pairs, cells.lags + 1))
+    due, came = due_by(cells, past, ages, np.broadcast_to((day + 1 + age)[:, None], back.shape))
+    bf, credibility = (then.final[name] - then.so_far for name in ("bf", "credibility"))
+    beyond, expected = (a[:, which.reshape(back.shape)] * due for a in (_trust(then) * (bf - credibility), credibility))
+    used = there & (cells.clicks[:, past] >= FEWEST_CLICKS) & (cells.scored[:, past] > 0)
+    per_variance = used / (np.abs(expected) + 0.05 * expected**2 + 0.5)
+    evidence = (per_variance * beyond * (came - expected)).sum((0, 2)) + _WEIGHT_KNOWN * _WEIGHT
+    weight: Counts = evidence / ((per_variance * beyond**2).sum((0, 2)) + _WEIGHT_KNOWN)
+    return np.maximum(weight, 0)
+
+
+def _trust(estimates: Estimates) -> Counts:
+    """(S, P) of a segment's own rate: the more conversions it is from, the nearer to 1."""
+    return estimates.recent / (estimates.recent + np.float32(_HALF))
+
+
+def _estimate_apart(cells: Cells, day: Ints, age: Ints) -> Estimates:
+    """Estimates, but the blend of them."""
     moments, which = np.unique(day + 1 + age, return_inverse=True)
     share, common = known_share(cells, moments), known_share(cells, moments, pooled=True)
     so_far, clicks = cells.conversions[:, day, age], cells.clicks[:, day]
@@ -83,7 +139,6 @@ def estimate(cells: Cells, day: Ints, age: Ints) -> Estimates:
     corrected = np.where(np.isnan(predicted[:, day]), model, model * correction[:, which])
     prior = corrected / np.maximum(clicks, 1)
     by_rate = clicks * (known[:, which] + _RATE) / (exposed[:, which] + _RATE / np.maximum(prior, 1e-6))
-    weight = known[:, which] / (known[:, which] + _HALF) / 2
     final = {
         "so_far": so_far,
         "projected": so_far / common[:, which, age],
@@ -91,7 +146,6 @@ def estimate(cells: Cells, day: Ints, age: Ints) -> Estimates:
         "bf": so_far + by_rate * rest,
         "model": so_far + model * rest,
         "credibility": so_far + corrected * rest,
-        "blend": so_far + (weight * by_rate + (1 - weight) * corrected) * rest,
     }
     return Estimates(so_far, final, known[:, which])
 

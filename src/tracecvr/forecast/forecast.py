@@ -13,11 +13,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import Floats
 from tracecvr.data.table import Ints
 from tracecvr.forecast.cells import Cells
-from tracecvr.forecast.estimators import DEFAULT, ESTIMATORS, Estimates, estimate
+from tracecvr.forecast.estimators import DEFAULT, ESTIMATORS, LEARNT_FROM, Estimates, estimate
 from tracecvr.forecast.intervals import misses
 
-_MOST = 300
-"""Segments whose past forecasts are learnt from: more would only take time."""
 LEVEL = 0.9
 """Of intervals, by default."""
 BESIDE = ("ladder", "bf")
@@ -64,7 +62,7 @@ def between(
     final, so_far, recent = (
         a.astype(np.float64) for a in (estimates.final[estimator], estimates.so_far, estimates.recent)
     )
-    low, high, some = np.empty_like(final), np.empty_like(final), cells.some(_MOST)
+    low, high, some = np.empty_like(final), np.empty_like(final), cells.some(LEARNT_FROM)
     for place, one in enumerate(age.tolist()):
         had = so_far[:, place]
         lowest = -had if cells.takes_back else np.zeros_like(had)

@@ -18,24 +18,21 @@ import numpy as np
 
 from tracecvr.base.metrics import Floats
 from tracecvr.forecast.cells import Cells
-from tracecvr.forecast.estimators import estimate, known_share
+from tracecvr.forecast.estimators import FEWEST_CLICKS, PAST_DAYS, due_by, estimate, known_share
 
-_DAYS = 35
-"""Past days whose forecasts count."""
 _NEAREST = 200
 """Past forecasts by which the quantiles of one are taken."""
 _FEW = 30
 """With fewer past forecasts than this, spread is that of chance with a wide margin."""
 _DEVELOPED = 0.5
 """A past forecast says something once so large a share of what it expected is due."""
-_NOTHING = 1e-6
-"""Less than this share of the conversions is none."""
-_CLICKS = 5
-"""Cells of fewer clicks are not learnt from."""
 _SEEN = 0.98
 """Forecasts were made blindly before clicks of an age had been seen by which so many conversions are known."""
 _UNKNOWN = np.array([1.5, 0.1, 1.0])
 """The parts of the variance before anything is known of it."""
+_LASTS, _LASTS_DAYS, _LASTS_AT_MOST = 0.7, 10, 0.9
+"""The correlation of misses of one day with those of the next before anything is known of it, for how many days that
+counts, and the highest one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +75,13 @@ class Misses:
 
 def misses(cells: Cells, age: int, estimator: str, now: int) -> Misses:
     """What past forecasts of an age have missed by a moment: `now` is the number of days that were over."""
-    share = known_share(cells, np.array([now]))[:, 0]
-    day = np.arange(max(0, now - 1 - age - _DAYS), now - 1 - age)
-    day = day[share.mean(0)[np.minimum(day + age, cells.lags)] >= _SEEN]
-    past = estimate(cells, day, np.full(len(day), age))
-    old, rest = np.minimum(now - 1 - day, cells.lags), 1 - share[:, [age]]
-    due = (share[:, old] - share[:, [age]]) / np.where(np.abs(rest) > _NOTHING, rest, np.inf)
+    common = known_share(cells, np.array([now]), pooled=True)[0, 0]
+    day = np.arange(max(0, now - 1 - age - PAST_DAYS), now - 1 - age)
+    day = day[common[np.minimum(day + age, cells.lags)] >= _SEEN]
+    ages = np.full(len(day), age)
+    past, (due, came) = estimate(cells, day, ages), due_by(cells, day, ages, np.full(len(day), now))
     expected = (past.final[estimator] - past.so_far) * due
-    came = cells.conversions[:, day, old] - past.so_far
-    good = (cells.clicks[:, day] >= _CLICKS) & (due >= _DEVELOPED) & (expected != 0)
+    good = (cells.clicks[:, day] >= FEWEST_CLICKS) & (due >= _DEVELOPED) & (expected != 0)
     by_model = good & (cells.scored[:, day] > 0)
     if cells.scored[:, now - 1 - age].any() and by_model.sum() >= _FEW:
         good = by_model  # before the model scored clicks, forecasts were worse
@@ -111,14 +106,21 @@ def chance(level: float) -> Floats:
 
 def tails(miss: Floats, day: Floats, level: float, most: int = _NEAREST) -> Floats:
     """Quantiles of past misses for both ends of an interval and for an upper end alone, which leave the right share of
-    new misses outside in the mean. These are farther out the fewer past misses there are; misses of one day are alike,
-    and count for less."""
-    _, which, per_day = np.unique(day, return_inverse=True, return_counts=True)
+    new misses outside in the mean. These are farther out the fewer past misses there are. Misses of one day are alike,
+    and where a level moves, so are those of days that follow each other: they count for less."""
+    days, which, per_day = np.unique(day, return_inverse=True, return_counts=True)
     means = np.bincount(which, miss) / per_day
-    within = ((miss - means[which]) ** 2).sum() / max(len(miss) - len(per_day), 1)
-    between = max(((means - miss.mean()) ** 2).mean() - (within / per_day).mean(), 0.0)
+    within = ((miss - means[which]) ** 2).sum() / max(len(miss) - len(days), 1)
+    apart = means - miss.mean()
+    variance = max(float((apart**2).mean()), 1e-9)
+    between = max(variance - (within / per_day).mean(), 0.0)
     alike, count = between / max(between + within, 1e-9), min(most, len(miss))
-    number = count / (1 + max(count / len(per_day) - 1, 0.0) * alike)
+    follows = np.diff(days) == 1
+    together = float((apart[1:] * apart[:-1])[follows].sum()) / variance
+    lasts = (together + _LASTS_DAYS * _LASTS) / (follows.sum() + _LASTS_DAYS)
+    lasts = min(max(lasts, 0.0), _LASTS_AT_MOST)
+    independent = max(len(days) * (1 - lasts) / (1 + lasts), 1.0)
+    number = count / (1 + max(count / independent - 1, 0.0) * alike)
     outside = np.array([(1 - level) / 2, (1 - level) / 2, 1 - level])
     outside = np.maximum((outside * (number + 1) - 1) / max(number - 1, 1.0), 0.0)
     return np.array([outside[0], 1 - outside[1], 1 - outside[2]])

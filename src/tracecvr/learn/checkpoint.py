@@ -61,10 +61,14 @@ class Checkpoints:
             if path in self._known and self._known[path][0] == written:
                 return self._known[path]
             manifest: dict[str, Any] = read_json(path)
-            whole = manifest.pop("manifest") == digest(manifest) and "intervals" in manifest
-        except (OSError, UserError, KeyError):
+            whole = manifest.pop("manifest") == digest(manifest) and path == self._paths(manifest["intervals"])[1]
+        except (OSError, UserError, KeyError, TypeError, AttributeError):
             return (), None
-        return written, manifest if whole else None
+        return written, manifest if whole and self._is_ours(manifest) else None
+
+    def _is_ours(self, manifest: dict[str, Any]) -> bool:
+        """Whether a whole manifest is of what these are the checkpoints of."""
+        return True
 
     def whole(self, manifest: dict[str, Any]) -> bool:
         """Whether the state is what the manifest says."""

@@ -151,8 +151,7 @@ class Engine:
                     self._learn(shown.batch(shuffled.take(batch, rng), order[batch]), start)
         self._train(False)
         if self._average is not None:
-            clicks = len(source.clicks(start, end)) if self.stream.average_clicks else 0
-            self._average.update(self._main, self.stream.decay(end - start, clicks))
+            self._average.update(self._main, self.stream.decay(end - start))
         self.reveals += len(events)
         return len(events)
 
@@ -268,10 +267,6 @@ class Engine:
             "batch_size": batch_size_of(self.method) if self.stream.batch_size is None else self.stream.batch_size,
         }
         return {name: resolve_options(part) for name, part in self._parts.items()} | {"stream": stream}
-
-    def report(self) -> dict[str, Any]:
-        """What the method and its plugins have to show of themselves; parts without a word left out."""
-        return {name: report for name, part in self._parts.items() if (report := part.report())}
 
     @property
     def memory(self) -> int:
@@ -405,7 +400,7 @@ class Engine:
         load_moments(self._optimisers, self._main, carried)
         # A published copy of the average is of whole tables anyway.
         lazily = () if self.publish_lag else self._optimisers.values()
-        self._average = AveragedNet(self._main, lazily) if self.stream.averages else None
+        self._average = AveragedNet(self._main, lazily) if self.stream.average is not None else None
         self._calls.forget_clicks()
 
     def _answer(self, ask: Callable[[Tensor], Tensor], rows: Tensor) -> npt.NDArray[np.float32]:

@@ -1,14 +1,14 @@
 """Optimisers of stream and warm-up, by name: here, or in the entry-point group `tracecvr.optimisers`.
 
-One is a class with a `name` and a static method `make`, which returns torch optimisers that together cover all
-parameters of a net. Their state is saved under the names of their keys. An `nn.Embedding` whose `sparse` is set has a
-gradient of only the rows of a batch: it is set for optimisers that can take it.
+One is a class with a `name` and a static method `make(net, learning_rate, weight_decay)`, which returns torch
+optimisers that together cover all parameters of a net. Their state is saved under the names of their keys. An
+`nn.Embedding` whose `sparse` is set has a gradient of only the rows of a batch: it is set for optimisers that can take
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,36 +23,14 @@ REGRESSION = "regression"
 """Name of the optimiser that the regression of a blend has, whatever learns the net beside it."""
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Step sizes, and the decay of weights."""
-
-    dense: float
-    embedding: float
-    weight_decay: float
-
-
 class Adam:
     """Adam for all parameters: the field's choice."""
 
     name = "adam"
 
     @staticmethod
-    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
-        return {"adam": _adam(_groups(net, rates), rates)}
-
-
-class Adagrad:
-    """Adagrad for embedding tables, Adam for all other parameters: common in the industry. The steps of a table row
-    shrink with what the row has learnt, so a frequent id is stable while a new one moves fast."""
-
-    name = "adagrad"
-
-    @staticmethod
-    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
-        tables, dense = _tables(net), _dense(net)
-        adagrad = torch.optim.Adagrad([{"params": tables}], lr=rates.embedding, weight_decay=rates.weight_decay)
-        return {"adam": _adam([{"params": dense}], rates), "adagrad": adagrad}
+    def make(net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
+        return {"adam": _adam(list(net.parameters()), learning_rate, weight_decay)}
 
 
 class LazyAdam:
@@ -62,16 +40,21 @@ class LazyAdam:
     name = "lazy_adam"
 
     @staticmethod
-    def make(net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+    def make(net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
         _set_sparse(net, True)
-        adam = _adam([{"params": _dense(net)}], rates)
-        return {"adam": adam, "lazy_adam": LazyAdamRows(_tables(net), rates.embedding, rates.weight_decay)}
+        tables = [module.weight for module in net.modules() if isinstance(module, nn.Embedding)]
+        dense = [one for one in net.parameters() if not any(one is table for table in tables)]
+        adam = _adam(dense, learning_rate, weight_decay)
+        return {"adam": adam, "lazy_adam": LazyAdamRows(tables, learning_rate, weight_decay)}
 
 
-def made(name: str, net: nn.Module, rates: Rates) -> dict[str, torch.optim.Optimizer]:
+def make_optimisers(
+    name: str, net: nn.Module, learning_rate: float, weight_decay: float
+) -> dict[str, torch.optim.Optimizer]:
     """The optimisers of a name for a net, whose tables give the gradients that these take."""
     _set_sparse(net, False)
-    optimisers: dict[str, torch.optim.Optimizer] = registry.get("optimiser", name).make(net, rates)  # type: ignore[attr-defined]
+    maker: Any = registry.get("optimiser", name)
+    optimisers: dict[str, torch.optim.Optimizer] = maker.make(net, learning_rate, weight_decay)
     if not isinstance(net, Blend):
         return optimisers
     regression = net.regression_parameters()
@@ -105,22 +88,6 @@ def _set_sparse(net: nn.Module, on: bool) -> None:
             module.sparse = on
 
 
-def _adam(groups: list[dict[str, Any]], rates: Rates) -> FusedAdam:
-    return FusedAdam(groups, rates.dense, rates.weight_decay)
-
-
-def _groups(net: nn.Module, rates: Rates) -> list[dict[str, Any]]:
-    """One group, or two if embeddings have a step size of their own."""
-    # Small nets may have no parameter at all; an optimiser refuses an empty list but not an empty group.
-    if rates.embedding == rates.dense:
-        return [{"params": list(net.parameters())}]
-    return [{"params": _tables(net), "lr": rates.embedding}, {"params": _dense(net)}]
-
-
-def _tables(net: nn.Module) -> list[torch.Tensor]:
-    return [module.weight for module in net.modules() if isinstance(module, nn.Embedding)]
-
-
-def _dense(net: nn.Module) -> list[nn.Parameter]:
-    tables = {id(table) for table in _tables(net)}
-    return [parameter for parameter in net.parameters() if id(parameter) not in tables]
+def _adam(parameters: list[nn.Parameter], learning_rate: float, weight_decay: float) -> FusedAdam:
+    # A small net may have no parameter at all: an optimiser refuses an empty list, but not an empty group.
+    return FusedAdam([{"params": parameters}], learning_rate, weight_decay)

@@ -94,7 +94,7 @@ class PerClickCache:
             with temporary.open("wb") as file:
                 make_private(temporary)
                 np.lib.format.write_array(file, answers)
-                file.write(np.array([block.first, _hash(block.first, answers)], np.int64).tobytes())
+                file.write(np.array([block.first, _hash(start, block.first, answers)], np.int64).tobytes())
             temporary.rename(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
@@ -110,14 +110,15 @@ class PerClickCache:
             first, digest = np.fromfile(self._path(start), np.int64, _TAIL, offset=place).tolist()
         except (OSError, ValueError, EOFError):
             return None
-        return Block(first, answers) if digest == _hash(first, answers) else None
+        return Block(first, answers) if digest == _hash(start, first, answers) else None
 
     def _path(self, start: int) -> Path:
         assert self.folder is not None
         return self.folder / str(start)
 
 
-def _hash(first: int, answers: npt.NDArray[Any]) -> int:
-    digest = xxhash.xxh3_64(f"{first} {answers.shape}".encode())
+def _hash(start: int, first: int, answers: npt.NDArray[Any]) -> int:
+    """Of a block and its place: a whole block under the name of another is damage, too."""
+    digest = xxhash.xxh3_64(f"{start} {first} {answers.shape}".encode())
     digest.update(answers.data)
     return digest.intdigest() >> 1

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tracecvr.base.config import HOUR, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.learn.named_tensors import under
-from tracecvr.learn.optimisers import Rates, made
+from tracecvr.learn.optimisers import make_optimisers
 
 _HOURLY_STEP = 3e-4
 """Step size for intervals of an hour: good for all on the tuning days of criteo_search. For longer intervals, NLL of
@@ -58,12 +58,8 @@ class StreamLearning:
     )
     optimiser: str = option(
         AUTO,
-        "optimiser of the stream, by name: adam, adagrad, lazy_adam or one of an entry point; auto: lazy_adam if "
-        "tables have more than 100,000 rows in all, else adam",
-    )
-    warm_optimiser: str = option(AUTO, "optimiser of warm-up, by name")
-    embedding_learning_rate: float | None = option(
-        None, "step size of embedding tables; none for that of all parameters", above=0
+        "optimiser of stream and warm-up, by name: adam, lazy_adam or one of an entry point; auto: lazy_adam if tables "
+        "have more than 100,000 rows in all, else adam",
     )
     level_steps: float = option(
         10.0,
@@ -71,66 +67,39 @@ class StreamLearning:
         "predictions, which drifts faster than anything else",
         low=1,
     )
-    carry_moments: bool = option(False, "start the stream with the moments that Adam had at the end of warm-up")
     average: Seconds | None = option(
         12 * HOUR,
         "serve weights averaged over the stream, older ones with less weight: the time in which it falls to 37 %; none "
         "to serve the newest weights",
         above=0,
     )
-    average_clicks: int | None = option(None, "in place of `average`: a number of clicks", above=0)
 
     def __post_init__(self) -> None:
-        if self.carry_moments and AUTO not in (names := {self.optimiser, self.warm_optimiser}) and len(names) > 1:
-            raise UserError(
-                f"stream.carry_moments: warm-up uses {self.warm_optimiser}, the stream {self.optimiser!r}; leave it "
-                "out, or choose one optimiser for both (stream.warm_optimiser)"
-            )
         if self.batch_size == 1:
             raise UserError(
                 "stream.batch_size = 1: batch normalisation needs 2 events or more, or 0 for a whole interval"
             )
 
     def fit_to(self, interval: int, rows: int | None = None) -> StreamLearning:
-        """The same settings, with a step size for intervals of so many seconds where it is 0, and optimisers for tables
-        of so many rows where they are "auto". With one step per interval, a model learns as fast by the hour, whatever
-        the interval: Adam moves weights by about the step size.
+        """The same settings, with a step size for intervals of so many seconds where it is 0, and an optimiser for
+        tables of so many rows where it is "auto". With one step per interval, a model learns as fast by the hour,
+        whatever the interval: Adam moves weights by about the step size.
 
         >>> [StreamLearning().fit_to(seconds).learning_rate for seconds in (60, 3600, 7200, 86400)]
         [0.0001, 0.0003, 0.0006, 0.0006]
         >>> [StreamLearning().fit_to(3600, rows).optimiser for rows in (100_000, 100_001)]
         ['adam', 'lazy_adam']
         """
-        suited = "lazy_adam" if rows is not None and rows > _MANY_ROWS else "adam"
-        names = () if rows is None else ("optimiser", "warm_optimiser")
-        chosen: dict[str, Any] = {name: suited for name in names if getattr(self, name) == AUTO}
+        chosen: dict[str, Any] = {}
+        if rows is not None and self.optimiser == AUTO:
+            chosen["optimiser"] = "lazy_adam" if rows > _MANY_ROWS else "adam"
         if self.learning_rate == 0:
-            return replace(self, **chosen, learning_rate=min(max(_HOURLY_STEP * interval / HOUR, 1e-4), 6e-4))
+            chosen["learning_rate"] = min(max(_HOURLY_STEP * interval / HOUR, 1e-4), 6e-4)
         return replace(self, **chosen)
-
-    @property
-    def averages(self) -> bool:
-        """Whether averaged weights are served."""
-        return self.average is not None or self.average_clicks is not None
 
     def optimisers(self, net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
         """The stream's optimisers by the name under which their state is kept; `learning_rate` is that of warm-up."""
-        dense = self.learning_rate or learning_rate
-        return made(self.optimiser, net, Rates(dense, self.embedding_learning_rate or dense, weight_decay))
-
-    def warm_up_optimisers(
-        self, net: nn.Module, learning_rate: float, weight_decay: float
-    ) -> dict[str, torch.optim.Optimizer]:
-        """The same for warm-up. Its Adam has one step size for all parameters."""
-        own = None if self.warm_optimiser == "adam" else self.embedding_learning_rate
-        return made(self.warm_optimiser, net, Rates(learning_rate, own or learning_rate, weight_decay))
-
-    @property
-    def warm_up_facts(self) -> dict[str, Any]:
-        """What a warm-up depends on beside step size and decay; nothing, if it uses Adam."""
-        if self.warm_optimiser == "adam":
-            return {}
-        return {"optimiser": self.warm_optimiser, "embedding_learning_rate": self.embedding_learning_rate}
+        return make_optimisers(self.optimiser, net, self.learning_rate or learning_rate, weight_decay)
 
     def batches(self, events: int, batch_size: int) -> list[slice]:
         """How the events of an interval are cut into optimiser steps of about equal size; `batch_size` is that of
@@ -140,16 +109,12 @@ class StreamLearning:
         size = max(-(-events // steps), 1)
         return [slice(first, min(first + size, events)) for first in range(0, events, size)]
 
-    def decay(self, seconds: int, clicks: int) -> float:
-        """What is left of the weight of older models after an interval of so many seconds and clicks."""
-        if self.average_clicks is not None:
-            return math.exp(-clicks / self.average_clicks)
+    def decay(self, seconds: int) -> float:
+        """What is left of the weight of older models after an interval of so many seconds."""
         return math.exp(-seconds / self.average) if self.average else 0.0
 
 
-AS_WARM_UP = StreamLearning(
-    learning_rate=None, batch_size=None, optimiser="adam", warm_optimiser="adam", level_steps=1.0, average=None
-)
+AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, optimiser="adam", level_steps=1.0, average=None)
 """The stream is learnt with warm-up's optimiser, step size and batch size, and its newest weights are served."""
 
 

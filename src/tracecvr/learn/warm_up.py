@@ -17,7 +17,7 @@ from tracecvr.base.seeds import generator
 from tracecvr.learn import warm_up_passes
 from tracecvr.learn.level import StartingRates, fit_level
 from tracecvr.learn.net_calls import BLOCK
-from tracecvr.learn.optimisers import REGRESSION, take_step
+from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
 from tracecvr.learn.stream_learning import StreamLearning, moments
 from tracecvr.nets.backbones import freeze, thaw
 from tracecvr.nets.blend import Blend, loss_of_each
@@ -36,7 +36,7 @@ blend is the better one also on criteo_search."""
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of training a net: the number of passes and, if the stream continues them, Adam's last moments."""
+    """The result of training a net: the number of passes, and what the stream's optimisers start from."""
 
     passes: int
     moments: dict[str, Tensor]
@@ -112,7 +112,8 @@ class WarmUp:
 
     def _facts(self, fit: Fit, history: History) -> dict[str, Any]:
         """What the training of a net depends on, beside the net, its loss and history."""
-        return self.stream.warm_up_facts | {
+        return {
+            "optimiser": self.stream.optimiser,
             "learning_rate": self.method.learning_rate,
             "weight_decay": self.method.weight_decay,
             "title": fit.title,
@@ -120,7 +121,6 @@ class WarmUp:
             "usual": fit.usual,
             "batch_size": self._batch_size(history),
             "seed": self.seed,
-            "moments": self._carries(fit),
         }
 
     def look_through(self, history: History) -> None:
@@ -149,7 +149,9 @@ class WarmUp:
             for learnt in self._pass(fit, epoch, optimisers.values(), history, size):
                 progress(f"warm-up: {fit.title}", done + learnt, total)
         fit.net.eval()
-        return Fitted(epochs, self._carried(fit, optimisers))
+        # A regression goes on in the stream with the step sizes that it has reached: they are what it knows.
+        carried = {name: one for name, one in optimisers.items() if name == REGRESSION and self._is_served(fit)}
+        return Fitted(epochs, moments(carried, fit.net))
 
     def _pass(
         self, fit: Fit, epoch: int, optimisers: Collection[torch.optim.Optimizer], history: History, size: int
@@ -193,7 +195,8 @@ class WarmUp:
         return total / len(history)
 
     def _optimisers(self, net: nn.Module) -> dict[str, torch.optim.Optimizer]:
-        return self.stream.warm_up_optimisers(net, self.method.learning_rate, self.method.weight_decay)
+        method = self.method
+        return make_optimisers(self.stream.optimiser, net, method.learning_rate, method.weight_decay)
 
     def _is_large(self, history: History) -> bool:
         return warm_up_passes.is_large(len(history), self.method.batch_size)
@@ -204,16 +207,6 @@ class WarmUp:
 
     def _is_served(self, fit: Fit) -> bool:
         return fit.net is self.method.nets["main"]
-
-    def _carries(self, fit: Fit) -> bool:
-        """Whether the stream goes on from the moments of this training."""
-        return self.stream.carry_moments and self._is_served(fit)
-
-    def _carried(self, fit: Fit, optimisers: dict[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
-        """What the stream's optimisers start from. A regression always goes on: its step sizes are what it knows."""
-        if not self._carries(fit):
-            optimisers = {name: one for name, one in optimisers.items() if name == REGRESSION and self._is_served(fit)}
-        return moments(optimisers, fit.net)
 
 
 def batch_size_of(method: Method) -> int:

@@ -1,7 +1,8 @@
 """Warm-ups that several runs share: trained by the first, taken over to the bit by the others.
 
 What a trained net depends on is in its key: the history, the net's form and first weights, the order of batches, the
-optimiser, and whatever its loss may read (`loss_reads`).
+optimiser, and whose loss it is. Parts share a net if they are of one class and have the same options, nets and counts.
+Methods that leave the loss of warm-up as it is share the served net, whatever else they are.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
+from tracecvr.authoring.method import Method
+from tracecvr.authoring.part import Part
 from tracecvr.base import registry
 from tracecvr.base.files import locked, write_atomically
-from tracecvr.learn.loss_reads import UnknownValueError, values_read
 from tracecvr.learn.named_tensors import digest, under
 from tracecvr.learn.warm_up import Fit, Fitted
 
@@ -34,15 +37,13 @@ class WarmUpCache:
 
     def __call__(self, fit: Fit, facts: dict[str, Any], train: Callable[[Fit], Fitted]) -> Fitted:
         """Train a net, or make it what another run's training made of it; returns what the training came to."""
-        loss = "warm_loss" if fit.name == "main" else "helper_loss"
         try:
-            read = values_read(fit.part, loss, fit.name, fit.part.counts)
-        except UnknownValueError:
+            key = self._key(fit, facts)
+        except TypeError:  # the part has something that cannot be compared between runs
             return train(fit)
-        key = self._key(fit, facts | {"read": read})
         path = self.folder / f"{key}.safetensors"
         with locked(self.folder, name=f"{key}.lock", patience=math.inf):  # a second run would do the same work
-            return self._take_over(fit, path) or self._train(fit, path, train, "counts" in read)
+            return self._take_over(fit, path) or self._train(fit, path, train)
 
     def _key(self, fit: Fit, facts: dict[str, Any]) -> str:
         """A hash of all that the training depends on."""
@@ -51,22 +52,21 @@ class WarmUpCache:
             "facts": facts,
             "net": repr(fit.net),
             "start": digest(fit.net.state_dict()),
-            "file": registry.file_hash(fit.part),
+            "loss": None if _has_usual_loss(fit) else _describe(fit.part, fit.name),
             "torch": [torch.__version__, torch.get_num_threads()],
         }
-        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(known, sort_keys=True, default=_hash_tensor).encode()).hexdigest()[:32]
 
-    def _train(self, fit: Fit, path: Path, train: Callable[[Fit], Fitted], reads_counts: bool) -> Fitted:
-        """Train a net and keep it, unless its training has counted something that is no part of its key."""
+    def _train(self, fit: Fit, path: Path, train: Callable[[Fit], Fitted]) -> Fitted:
+        """Train a net and keep it, with what its training has counted."""
         before, clock = dict(fit.part.counts), time.monotonic()
         fitted = train(fit)
         counts = {k: v for k, v in fit.part.counts.items() if k not in before or not torch.equal(v, before[k])}
-        if not counts or reads_counts:  # else what others get would depend on who was first
-            state = {f"net.{k}": v.contiguous() for k, v in fit.net.state_dict().items()}
-            state |= {f"count.{k}": v.contiguous() for k, v in counts.items()}
-            state |= {f"moment.{k}": v.contiguous() for k, v in fitted.moments.items()}
-            facts = {"seconds": f"{time.monotonic() - clock:.6f}", "passes": str(fitted.passes)}
-            write_atomically(path, lambda draft: save_file(state, draft, facts))
+        state = {f"net.{k}": v.contiguous() for k, v in fit.net.state_dict().items()}
+        state |= {f"count.{k}": v.contiguous() for k, v in counts.items()}
+        state |= {f"moment.{k}": v.contiguous() for k, v in fitted.moments.items()}
+        facts = {"seconds": f"{time.monotonic() - clock:.6f}", "passes": str(fitted.passes)}
+        write_atomically(path, lambda draft: save_file(state, draft, facts))
         return fitted
 
     def _take_over(self, fit: Fit, path: Path) -> Fitted | None:
@@ -84,3 +84,29 @@ class WarmUpCache:
         fit.part.counts |= under(tensors, "count.")
         self.seconds += seconds
         return Fitted(passes, under(tensors, "moment."))
+
+
+def _has_usual_loss(fit: Fit) -> bool:
+    """Whether a net is trained by the loss of `Method`, which reads nothing but the net."""
+    cls = type(fit.part)
+    usual = all(getattr(cls, name, None) is getattr(Method, name) for name in ("warm_loss", "logit", "call"))
+    return fit.name == "main" and usual
+
+
+def _describe(part: Part, trained: str) -> dict[str, Any]:
+    """All that a loss may read of its method or plugin while it trains one net: class, attributes, other nets, counts.
+    The schema is the history's."""
+    cls = type(part)
+    return {
+        "class": f"{cls.__module__}.{cls.__qualname__}",
+        "file": registry.file_hash(part),
+        "attributes": {k: v for k, v in vars(part).items() if k not in ("nets", "counts", "caller", "schema")},
+        "nets": {name: digest(net.state_dict()) for name, net in part.nets.items() if name != trained},
+        "counts": digest(part.counts),
+    }
+
+
+def _hash_tensor(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        raise TypeError
+    return digest({"": value})

@@ -95,13 +95,6 @@ class Trace(TrajectoryAware):
             self._eta = cells, window_weights(cells, self.beta).float()
         return self._eta[1]
 
-    def report(self) -> dict[str, Any]:
-        """`eta`: each window's weight as a share of all, by where the window ends."""
-        if not self.trajectory:
-            return {}
-        share = self.eta().double() / self.eta().double().sum()
-        return {"eta": {"end_s": list(self.ends), "share": share.tolist()}}
-
     # Training.
 
     def posterior(self, b: Reveals) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +73,6 @@ class Completer(Plugin):
         trust = torch.ones_like(target)
         if self.gate:
             trust = self.stop_gradient(reliability(posterior, target, visible.mean(1)))
-            self._count(trust, visible)
         pull = cross_entropy(posterior, torch.sigmoid(self.stop_gradient(target)))
         return (trust * pull).sum() / trust.sum().clamp_min(1e-6)
 
@@ -83,27 +81,6 @@ class Completer(Plugin):
         pulled = uncertain(b).nonzero()[:, 0]
         state, visible = (whole[pulled] for whole in b.trajectory(self.ends))
         return pulled, visible, self.call("completer", b.x[pulled], state, visible)
-
-    def _count(self, trust: Tensor, visible: Tensor) -> None:
-        """Sum the gate of clicks that are pulled, by how many windows of them have been seen."""
-        seen, sizes = visible.sum(1).long(), len(self.ends) + 1
-        sums = torch.stack([torch.bincount(seen, trust.double(), sizes), torch.bincount(seen, minlength=sizes)])
-        self.counts["gate"] = self.counts.get("gate", torch.zeros_like(sums)) + sums
-
-    def report(self) -> dict[str, Any]:
-        """`gate`: its mean over training events, by the age from which on that many windows have been seen."""
-        if "gate" not in self.counts:
-            return {}
-        total, events = self.counts["gate"].tolist()
-        ages = [0, *self.ends]
-        known = [n for n, count in enumerate(events) if count]
-        return {
-            "gate": {
-                "age_s": [ages[n] for n in known],
-                "mean": [total[n] / events[n] for n in known],
-                "events": [int(events[n]) for n in known],
-            }
-        }
 
 
 def reliability(posterior: Tensor, target: Tensor, visible: Tensor) -> Tensor:

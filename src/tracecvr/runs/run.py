@@ -9,7 +9,6 @@ scores.parquet   of each click its id as the log has it, its time, the probabili
 not_judged.parquet  log-odds that were served before `judge_from`, for forecasts; absent if there are none
 encoder.json     how raw features become ids
 raw_log.json     the dataset and its raw log, for commands that go on from the run (and its schema.toml, if it has one)
-internals.json   what the method and its plugins have to show of themselves, by part: window weights, mean gates
 """
 
 from __future__ import annotations
@@ -321,7 +320,6 @@ class _Run:
         write_parquet(self.out / "scores.parquet", scores)
         if first > begin:
             write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))
-        write_json(self.out / "internals.json", self.engine.report())
         pooled = metrics.as_dict(metrics.evaluate(log_odds, label, weight))
         assert pooled["nll"] is not None
         counts = table.counts | {

@@ -56,25 +56,25 @@ def spec_of(
     owners = owners_of(method, plugins)
     dataset = dataset_of(data, data_settings)
     owners = config.distribute(owners, settings, flag)
-    ready = source is not None and ClickTable.exists(source)
+    if source is not None and ClickTable.exists(source):
+        options = prepared.options_of(source, dataset, bool(data_settings))
+        files: tuple[Path, ...] = (source / "table.json",)
+        keep_record = partial(raw_log.copy_record, source)
+    else:
+        options, files = config.values(dataset), dataset.files(source)
+        keep_record = partial(raw_log.record, dataset, source)
     return Spec(
         method=owners["method"],
         plugins=tuple(owners[name] for name in plugins),
         data=data,
-        data_options=prepared.options_of(source, dataset, bool(data_settings))
-        if source and ready
-        else config.values(dataset),
-        open_log=lambda progress: (
-            prepared.load(source) if source and ready else prepared.prepare(dataset, source, progress)
-        ),
+        data_options=options,
+        open_log=partial(prepared.open_log, dataset, source),
         plan=owners["plan"],
         stream=owners["stream"],
         seed=seed,
         threads=threads,
-        source=signature((source / "table.json",) if source and ready else dataset.files(source)),
-        keep_record=partial(raw_log.copy_record, source)
-        if source and ready
-        else partial(raw_log.record, dataset, source),
+        source=signature(files),
+        keep_record=keep_record,
     )
 
 

@@ -10,9 +10,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from tracecvr.base.processes import end_with_parent
 from tracecvr.base.progress import ThrottledProgress
-from tracecvr.bench.engines.processes import end_with_parent, start_process, thread_settings
-from tracecvr.bench.runner import Bench, State, Watch, failure_of
+from tracecvr.bench.engines.processes import start_process, thread_settings
+from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 
 _TELL_S = 0.2
@@ -97,4 +98,4 @@ def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
         except (EOFError, OSError):
             return
         tell = ThrottledProgress(lambda where: pipe.send(("at", where)), _TELL_S)
-        pipe.send(("ended", failure_of(cell, out, data, log, tell)))
+        pipe.send(("ended", run_cell(cell, out, data, log, tell)))

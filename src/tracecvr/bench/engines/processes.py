@@ -6,11 +6,9 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import ModuleType
 from typing import Any
@@ -30,18 +28,6 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return process
-
-
-def end_with_parent() -> None:
-    """Let this process end when its parent does, however that ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def thread_settings(count: int) -> dict[str, str]:

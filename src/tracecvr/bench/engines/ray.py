@@ -18,17 +18,13 @@ from typing import Any
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import is_locked, sha256
-from tracecvr.base.progress import ThrottledProgress
-from tracecvr.bench.engines.cell_progress import CellProgress
+from tracecvr.base.progress import no_progress
 from tracecvr.bench.engines.processes import thread_settings
 from tracecvr.bench.engines.ray_cluster import connect
-from tracecvr.bench.runner import Bench, State, Watch, failure_of
+from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.run import versions
-
-_TELL_S = 1.0
-"""How often a task tells where it is."""
 
 _LOSSES = 5
 """How often a cell may lose its worker before it is given up: one that kills its worker would do so for ever."""
@@ -69,30 +65,25 @@ class UnfitError(Exception):
 
 def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
     import ray
-    from ray.exceptions import GetTimeoutError, RayError
 
     out = bench.out.resolve()
     place = Place(out, bench.data, bench.log, Path.cwd(), sha256(out / "bench.json"), versions())
     memory = memory_of(bench.log)
     warn_if_nothing_fits(ray.nodes(), memory)
-    board = ray.remote(num_cpus=0, max_restarts=-1)(CellProgress).remote()
     task = ray.remote(
         num_cpus=1,
         memory=memory,
         max_retries=_LOSSES,
         retry_exceptions=False,
         runtime_env={"env_vars": thread_settings(1)},
-    )(run_cell)
-    at_work = {task.options(name=cell.name).remote(cell, place, board): cell.name for cell in waiting}
+    )(run_on_node)
+    at_work = {task.options(name=cell.name).remote(cell, place): cell.name for cell in waiting}
     try:
         while at_work:
             watch(state)
             ended, _ = ray.wait(list(at_work), timeout=1.0)
             for ref in ended:
                 state.end(at_work.pop(ref), _failure(ref))
-            with suppress(GetTimeoutError, RayError):  # its node was lost: it starts again, and is told again
-                progress = ray.get(board.ask.remote(), timeout=1.0)
-                state.at = {name: progress[name] for name in at_work.values() if name in progress}
         watch(state)
     finally:
         for ref in at_work:
@@ -136,14 +127,12 @@ def warn_if_nothing_fits(nodes: Sequence[dict[str, Any]], memory: int) -> None:
 # On a node.
 
 
-def run_cell(cell: Cell, place: Place, board: Any) -> str | None:
+def run_on_node(cell: Cell, place: Place) -> str | None:
     """The task: run a cell in this worker process; why it failed, or None."""
     _refuse_if_unfit(place)
     with suppress(OSError):  # only methods that are given as files are looked for from there
         os.chdir(place.cwd)
-    board.tell.remote(cell.name, ("start", 0, 1))
-    tell = ThrottledProgress(lambda where: board.tell.remote(cell.name, where), _TELL_S)
-    return failure_of(cell, place.out, place.data, place.log, tell)
+    return run_cell(cell, place.out, place.data, place.log, no_progress)
 
 
 def _refuse_if_unfit(place: Place) -> None:

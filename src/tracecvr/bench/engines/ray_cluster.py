@@ -17,14 +17,12 @@ _OBJECTS = 256 * 2**20
 
 
 @contextmanager
-def connect(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
+def connect(address: str | None = None) -> Iterator[None]:
     """While it lasts, Ray is at hand: a cluster on this machine alone, which ends with it, or the one at `address`:
-    `auto` (one that runs here), `HOST:PORT` or `ray://HOST:PORT`. `cpus` is how many cores a cluster of our own says it
-    has; all by default. If the process is connected already, that connection is used, and kept."""
-    try:
-        import ray
-    except ImportError:
-        raise UserError("Ray is not installed: pip install 'tracecvr[ray]'") from None
+    `auto` (one that runs here), `HOST:PORT` or `ray://HOST:PORT`. If the process is connected
+    already, that connection is used, and kept."""
+    import ray
+
     if ray.is_initialized():
         yield
         return
@@ -35,7 +33,6 @@ def connect(address: str | None = None, cpus: int | None = None) -> Iterator[Non
             if address is None:
                 ray.init(
                     "local",
-                    num_cpus=cpus,
                     object_store_memory=_OBJECTS,
                     include_dashboard=False,
                     logging_level=logging.ERROR,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tracecvr.bench.runner import Bench, State, Watch, failure_of
+from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 
 
@@ -27,5 +27,5 @@ class Serial:
             watch(state)
 
         tell("start", 0, 1)
-        state.end(cell.name, failure_of(cell, bench.out, bench.data, bench.log, tell))
+        state.end(cell.name, run_cell(cell, bench.out, bench.data, bench.log, tell))
         watch(state)

@@ -2,11 +2,11 @@
 
 What came out stands first, in words; then figures, the one that decides first; then tables. Figures are SVG, drawn
 here: small, printable, light or dark with the page. The same SVG, with its colours filled in, becomes files (`--png`,
-`--pdf`, `--svg`) and pictures in notebooks (`svg.document`).
+`--pdf`, `--svg`) and pictures in notebooks (`svg.write_document`).
 
 A bench becomes sentences (`sentences`) and figures (`figures`, with `comparisons`, `over_time` and what they share,
-`scene`). A figure is data (`figure`). It is drawn by `charts`, `bars` and `squares` out of `elements` with the
-colours of `palette`; `svg` puts panels together, `image_files` writes files.
+`scene`). A figure is data (`figure`). Its panels are drawn by `panels` out of `elements` with the colours of `palette`;
+`svg` puts them together, `image_files` writes files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import polars as pl
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from tracecvr.base.durations import log_day
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
@@ -29,29 +28,29 @@ from tracecvr.bench import results
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import image_files, palette, svg
 from tracecvr.bench.report.figure import Figure
-from tracecvr.bench.report.figures import figures
-from tracecvr.bench.report.sentences import summary
+from tracecvr.bench.report.figures import make_figures
+from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import costs, learning_of, tables_of
+from tracecvr.bench.tables import costs, describe_learning, make_tables
 from tracecvr.bench.text_tables import Table
 
 
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     """Draw the report of a bench, finished or not, and each figure as a file of each kind. Returns what was written."""
     outcome = open_bench(out)
-    made = figures(outcome)
+    made = make_figures(outcome)
     content = {
         "bench": outcome.bench,
         "suite": outcome.suite,
         "clicks": max(outcome.results["clicks"], default=0),
         "conversions": max(outcome.results["conversions"], default=0),
         "ours": getattr(outcome.of_role("ours"), "name", ""),
-        "sentences": summary(outcome),
+        "sentences": summarise(outcome),
         "unfinished": _list_unfinished(outcome),
         "facts": _facts(outcome),
         "command": _command(outcome.bench),
     }
-    tables = tables_of(outcome) if outcome.lines else []
+    tables = make_tables(outcome) if outcome.lines else []
     if tables and outcome.suite["layout"] != "tune":  # whose table has the cost of all trials of a method
         tables.append(costs(outcome))
     write_text(out / "report.html", render_page(content, made, tables))
@@ -78,13 +77,14 @@ def open_bench(out: Path) -> Outcome:
 def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequence[Table]) -> str:
     """The page of figures and tables; `content` is what else its template names."""
     room = resources.files(__name__)
+    css = palette.define_variables() + svg.read_style_sheet() + (room / "page.css").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
     texts = [text for figure in made for text in (figure.title, figure.caption, *(p.words for p in figure.panels))]
     texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
     page = template.render(
         content,
-        css=Markup(palette.variables() + svg.style_sheet() + (room / "page.css").read_text(encoding="utf-8")),
+        css=Markup(css),
         tables=tables,
         drawn=[_draw(figure) for figure in made],
         glossary=terms_in("\n".join(texts)),
@@ -97,8 +97,8 @@ def _draw(figure: Figure) -> dict[str, Any]:
     return {
         "figure": figure,
         "columns": min(figure.columns, len(figure.panels)),
-        "panels": [drawing.svg() for drawing in svg.panels(figure)],
-        "legend": [(name, svg.swatch(style)) for name, style in figure.legend().items()],
+        "panels": [drawing.svg() for drawing in svg.draw_panels(figure)],
+        "legend": [(name, svg.draw_swatch(style)) for name, style in figure.legend().items()],
         "whole": _draw(replace(figure, panels=figure.all_rows, all_rows=())) if figure.all_rows else None,
     }
 
@@ -122,10 +122,10 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         "settings of all rows": _settings(outcome.suite["settings"] | bench["settings"]) or "the methods' defaults",
         "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
     }
-    if (learning := learning_of(bench)) is not None:
+    if (learning := describe_learning(bench)) is not None:
         facts["learning settings"] = learning
-    if (judged := bench.get("judged")) is not None:
-        facts["clicks judged"] = f"{log_day(judged['from'])} to {log_day(judged['until'])} of the log"
+    if outcome.period is not None:
+        facts["clicks judged"] = f"{outcome.period} of the log"
     if len(outcome.results):
         path = outcome.out / "cells" / outcome.results["cell"][0] / "result.json"
         facts |= {"versions": _settings(read_json(path)["versions"], " ")} if path.is_file() else {}

@@ -11,12 +11,8 @@ from markupsafe import Markup, escape
 from tracecvr.bench.report.figure import Axis
 from tracecvr.bench.report.palette import SERIES
 
-LINE = 15.0
-"""Height of a line of text."""
-
-DASHES = ("", "7 3", "", "2 3", "9 3 2 3", "", "5 2", "1 2")
-"""By style. Lines differ in dash and marker, too, so that colour is never all that tells them apart."""
-_SHAPES = ("circle", "square", "diamond", "triangle")
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2", "13 3", "6 2 1 2 1 2")
+"""By style, so that colour is not all that tells lines apart."""
 
 
 @dataclass(frozen=True)
@@ -74,30 +70,16 @@ def class_of(style: int) -> str:
 
 
 def dash_of(style: int) -> str:
-    return DASHES[style % len(DASHES)]
+    return _DASHES[style % len(_DASHES)]
 
 
 def marker(style: int, x: float, y: float, r: float, title: str = "") -> Markup:
-    """A point; its shape goes with the style, and those of the second turn through the colours are hollow."""
-    turn = style // SERIES
-    shape = _SHAPES[(style + turn) % len(_SHAPES)]
-    class_ = "m hollow" if turn % 2 else "m"
+    """A point, hollow in every second turn through the colours."""
     tooltip = element("title", title) if title else ""
-    if shape == "circle":
-        return element("circle", tooltip, cx=x, cy=y, r=r, class_=class_)
-    if shape == "square":
-        return element("rect", tooltip, x=x - 0.9 * r, y=y - 0.9 * r, width=1.8 * r, height=1.8 * r, class_=class_)
-    n = plain
-    if shape == "diamond":
-        r *= 1.3
-        outline = f"M{n(x)} {n(y - r)}l{n(r)} {n(r)} {n(-r)} {n(r)} {n(-r)} {n(-r)}z"
-    else:
-        r *= 1.2
-        outline = f"M{n(x)} {n(y - r)}l{n(r)} {n(1.8 * r)}h{n(-2 * r)}z"
-    return element("path", tooltip, d=outline, class_=class_)
+    return element("circle", tooltip, cx=x, cy=y, r=r, class_="m hollow" if style // SERIES % 2 else "m")
 
 
-def swatch(style: int) -> Markup:
+def draw_swatch(style: int) -> Markup:
     """A short piece of a line, 24 wide and 12 high."""
     stroke = element("path", d="M1 6H23", class_="l", stroke_dasharray=dash_of(style))
     return element("g", stroke, marker(style, 12, 6, 3.2), class_=class_of(style))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracecvr.bench.forecasts import CLOSING, frame_of
+from tracecvr.bench.forecasts import CLOSING, read_row
 from tracecvr.bench.report.figure import Axis, Chart, Figure, Series
 from tracecvr.bench.report.scene import Scene
 from tracecvr.forecast.backtest import SIZES
@@ -16,10 +16,10 @@ _SHOWN = (DEFAULT, "bf", "model", "ladder", "projected")
 _LINES = {DEFAULT: DEFAULT, "low": "lower end", "high": "upper end", "projected": "projected", "so_far": "so far"}
 
 
-def forecasts(scene: Scene) -> Figure | None:
-    """Of the row that is ours, or the first."""
-    line = scene.outcome.of_role("ours") or scene.outcome.lines[0]
-    frame, day = frame_of(scene.outcome, line), frame_of(scene.outcome, line, CLOSING)
+def draw_forecasts(scene: Scene) -> Figure | None:
+    """Of the first row."""
+    line = scene.outcome.lines[0]
+    frame, day = read_row(scene.outcome, line), read_row(scene.outcome, line, CLOSING)
     if frame is None or day is None:
         return None
     panels = [_errors(frame.filter(size=size).drop_nulls("error"), size) for size in SIZES] + [_closing(day)]

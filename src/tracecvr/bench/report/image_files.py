@@ -7,8 +7,7 @@ come in another order each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from tracecvr.base.errors import UserError
@@ -29,23 +28,21 @@ def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[
 
 def save_one(figure: Figure, path: Path, kind: str) -> Path:
     """A figure as a file of one kind; returns its path."""
-    content = _converter(kind)(svg.document(figure))
-    write_atomically(path, partial(_write, content=content))
+    content = _convert(svg.write_document(figure), kind)
+
+    def write(draft: Path) -> None:
+        draft.write_bytes(content)
+
+    write_atomically(path, write)
     return path
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
-def _converter(kind: str) -> Callable[[str], bytes]:
+def _convert(document: str, kind: str) -> bytes:
     """From the text of an SVG file to the content of a file."""
     if kind == "svg":
-        return str.encode
+        return document.encode()
     try:
         import vl_convert
     except ImportError:
         raise UserError("figures as PNG or PDF need vl-convert: pip install 'tracecvr[figures]'") from None
-    if kind == "pdf":
-        return lambda document: bytes(vl_convert.svg_to_pdf(document))
-    return lambda document: bytes(vl_convert.svg_to_png(document, scale=_SCALE))
+    return bytes(vl_convert.svg_to_pdf(document) if kind == "pdf" else vl_convert.svg_to_png(document, scale=_SCALE))

@@ -9,11 +9,11 @@ import polars as pl
 
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
-from tracecvr.bench import stats
-from tracecvr.bench.outcome import NAMES, Line, Outcome
+from tracecvr.bench.outcome import ARROWS, NAMES, Outcome
 from tracecvr.bench.report.figure import Axis, Chart, Figure, Series
-from tracecvr.bench.report.scene import Scene, day_axis, without_partial_ends
+from tracecvr.bench.report.scene import Scene
 
+METRICS = ("auc", "nll", "pcoc")
 _MOST_POINTS = 45
 _BUCKETS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)
 _FEWEST = 0.05
@@ -21,113 +21,84 @@ _FEWEST = 0.05
 _FURTHEST = 2.5
 """PCOC beyond this, or below its inverse, is drawn at the edge: one bad method would hide all others."""
 
-_FEW, _MANY = 5, 8
-"""Rows of a chart over time that are drawn, if there are more than so many."""
-
-Curve = dict[float, float]
-"""Day of the log to value."""
+Curves = list[tuple[str, dict[float, float]]]
+"""Of each row, day of the log to value."""
 
 
 def over_time(scene: Scene, metric: str) -> Figure | None:
-    """One ranking or likelihood metric of all methods by day, and how far each is from the reference."""
-    frames = _frames(scene.outcome, metric)
+    """A metric of all methods by day, and how far each is from one of them; PCOC around 1."""
+    frames = _read_intervals(scene.outcome, metric)
     if not frames:
         return None
-    width = _bucket([frame for _, frame in frames])
+    width, name = _choose_bucket([frame for _, frame in frames]), NAMES[metric]
     curves = [(line, by_day(frame, metric, width)) for line, frame in frames]
-    name, reference = NAMES[metric], scene.reference
-    panels = [_lines(scene, name, Axis(name), curves)]
-    base = next((own for line, own in curves if line is reference), None)
-    if reference is not None and base is not None and len(curves) > 1:
-        others = [(line, own) for line, own in curves if line is not reference]
-        gaps = [(line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in others]
-        chart = _lines(scene, f"{name} minus that of {reference.name}", Axis(f"difference in {name}"), gaps)
-        panels.append(replace(chart, level=0.0))
-    better = "higher" if metric in stats.HIGHER_IS_BETTER else "lower"
-    caption = (
-        f"{name} of each {_length(width)} of the stream; {better} is better. A point is the mean over the intervals of "
-        f"its {_length(width)}, weighted by clicks{_over_seeds(scene.outcome)}."
-    )
-    if len(panels) > 1:
+    days = day_axis(scene.outcome.bench.get("log", {}).get("origin"))
+    charts = [_chart(metric, name, days, curves, scene.styles)]
+    base = next((own for line, own in curves if scene.reference and line == scene.reference.name), None)
+    caption = f"Each point is one {_say_width(width)} of the stream"
+    caption += ", the mean over seeds. " if len(scene.outcome.bench["seeds"]) > 1 else ". "
+    if metric == "pcoc":
+        caption += "Predicted over observed conversions: at 1 the total is right; above it, too many are predicted. "
+        caption += f"Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
+    else:
+        caption += f"Intervals are weighted by clicks. {'Higher' if '↑' in ARROWS[metric] else 'Lower'} is better."
+    if metric != "pcoc" and scene.reference is not None and base is not None and len(curves) > 1:
+        gaps = [
+            (line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in curves if own is not base
+        ]
+        title = f"{name} minus that of {scene.reference.name}"
+        charts.append(replace(_chart(metric, title, days, gaps, scene.styles), level=0.0))
         caption += " Days differ more than methods do. So the second panel shows the difference from one method."
-    few, every = _best_few(scene, panels)
-    return Figure(f"{metric}-over-time", f"{name} over time", caption, few, all_rows=every)
-
-
-def calibration_over_time(scene: Scene) -> Figure | None:
-    """PCOC of all methods by day, around 1."""
-    frames = _frames(scene.outcome, "pcoc")
-    if not frames:
-        return None
-    width = _bucket([frame for _, frame in frames])
-    curves = [(line, by_day(frame, "pcoc", width)) for line, frame in frames]
-    chart = _around_one(_lines(scene, "PCOC", Axis("PCOC"), curves))
-    caption = (
-        f"Predicted over observed conversions of each {_length(width)} of the stream{_over_seeds(scene.outcome)}. At 1 "
-        "the rate is right; above it, too many conversions are predicted."
-    )
-    if any(not 1 / _FURTHEST <= y <= _FURTHEST for one in chart.series for y in one.y):
-        caption += f" Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
-    few, every = _best_few(scene, [chart])
-    return Figure("pcoc-over-time", "Calibration over time", caption, few, all_rows=every)
-
-
-def _best_few(scene: Scene, charts: Sequence[Chart]) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
-    """Panels of a figure, with the best rows and the bounds alone if there are many more; then also with all rows."""
-    if all(len(chart.series) <= _MANY for chart in charts):
-        return tuple(charts), ()
-    shown = {line.name for line in (*scene.best[:_FEW], scene.outcome.of_role("upper"), scene.reference) if line}
-    few = (replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
-    return tuple(few), tuple(charts)
+    shown = {line.name for line in scene.few}
+    few = tuple(replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
+    all_rows = tuple(charts) if len(shown) < len(scene.outcome.lines) else ()
+    return Figure(f"{metric}-over-time", f"{name} over time", caption, few, all_rows=all_rows)
 
 
 def runs_over_time(intervals: Mapping[str, pl.DataFrame], origin: int | None = None) -> Figure:
     """AUC, NLL and PCOC of single runs by day. `intervals`: the content of `intervals.parquet` by name of the run."""
     frames = {name: frame.with_columns(seed=pl.lit(0)) for name, frame in intervals.items()}
-    width, panels = _bucket(list(frames.values())), []
-    for metric in ("auc", "nll", "pcoc"):
-        curves = {name: by_day(frame, metric, width) for name, frame in frames.items()}
-        series = [Series(name, n, tuple(own), tuple(own.values())) for n, (name, own) in enumerate(curves.items())]
-        chart = Chart(NAMES[metric], day_axis(origin), Axis(NAMES[metric]), tuple(series))
-        panels.append(_around_one(chart) if metric == "pcoc" else chart)
+    width, styles = _choose_bucket(list(frames.values())), {name: number for number, name in enumerate(frames)}
+    panels = []
+    for metric in METRICS:
+        curves = [(name, by_day(frame, metric, width)) for name, frame in frames.items()]
+        panels.append(_chart(metric, NAMES[metric], day_axis(origin), curves, styles))
     caption = (
-        f"Each point is one {_length(width)} of the stream. PCOC: predicted over observed conversions; 1 is right."
+        f"Each point is one {_say_width(width)} of the stream. PCOC: predicted over observed conversions; 1 is right."
     )
     return Figure("over-time", "Metrics over time", caption, tuple(panels), columns=3)
 
 
-def _around_one(chart: Chart) -> Chart:
-    values = [y for one in chart.series for y in one.y]
+def day_axis(origin: int | None) -> Axis:
+    """Time, in days of the log: as dates if the log has a calendar."""
+    return Axis("day of the log" if origin is None else "date (UTC)", "day", origin=origin)
+
+
+def _chart(metric: str, title: str, days: Axis, curves: Curves, styles: Mapping[str, int]) -> Chart:
+    series = tuple(Series(name, styles[name], tuple(own), tuple(own.values())) for name, own in curves)
+    if metric != "pcoc":
+        return Chart(title, days, Axis(title), series)
+    values = [y for one in series for y in one.y]
     low = 1 / _FURTHEST if any(y < 1 / _FURTHEST for y in values) else None
     high = _FURTHEST if any(y > _FURTHEST for y in values) else None
-    return replace(chart, title="PCOC; 1 is right", y=replace(chart.y, low=low, high=high), level=1.0)
+    return Chart("PCOC; 1 is right", days, Axis(title, low=low, high=high), series, level=1.0)
 
 
-def _lines(scene: Scene, title: str, y: Axis, curves: Sequence[tuple[Line, Curve]]) -> Chart:
-    series = [Series(line.name, scene.style(line), tuple(own), tuple(own.values())) for line, own in curves]
-    return Chart(title, scene.days, y, tuple(series))
-
-
-def _length(width: int) -> str:
+def _say_width(width: int) -> str:
     return "day" if width == DAY else f"period of {duration(width)}"
 
 
-def _over_seeds(outcome: Outcome) -> str:
-    return ", then the mean over seeds" if len(outcome.bench["seeds"]) > 1 else ""
-
-
-def _frames(outcome: Outcome, metric: str) -> list[tuple[Line, pl.DataFrame]]:
-    """Intervals of all seeds of each line; without lines whose cells were not kept."""
+def _read_intervals(outcome: Outcome, metric: str) -> list[tuple[str, pl.DataFrame]]:
+    """Intervals of all seeds of each row; without rows whose cells were not kept."""
     frames = []
     for line in outcome.lines:
-        paths = [outcome.out / "cells" / cell / "intervals.parquet" for cell in line.cells["cell"]]
-        seeds = [pl.read_parquet(path) for path in paths if path.is_file()]
+        seeds = [frame for seed in line.cells["seed"] if (frame := outcome.intervals(line, seed)) is not None]
         if seeds and all(metric in frame.columns for frame in seeds):
-            frames.append((line, pl.concat([frame.with_columns(seed=pl.lit(n)) for n, frame in enumerate(seeds)])))
+            frames.append((line.name, pl.concat([frame.with_columns(seed=pl.lit(n)) for n, frame in enumerate(seeds)])))
     return frames
 
 
-def _bucket(frames: Sequence[pl.DataFrame]) -> int:
+def _choose_bucket(frames: Sequence[pl.DataFrame]) -> int:
     """How much of the stream makes a point: a day, or less of a short stream, or more of a long one."""
     starts = pl.concat([frame["start"] for frame in frames])
     span = max(starts) - min(starts)
@@ -135,12 +106,14 @@ def _bucket(frames: Sequence[pl.DataFrame]) -> int:
     return next((width for width in _BUCKETS if width >= least and span / width <= _MOST_POINTS), _BUCKETS[-1])
 
 
-def by_day(frame: pl.DataFrame, metric: str, width: int) -> Curve:
+def by_day(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float]:
     """Mean over seeds of the metric by day of the log. A first or last day that is only partly in the stream is left
     out, and so is a day with hardly any clicks."""
     clicks, conversions = pl.col("clicks").sum(), pl.col("conversions").sum()
-    if metric == "pcoc":
-        value: pl.Expr = pl.when(conversions > 0).then(_predict().sum() / conversions)
+    if metric == "pcoc":  # undefined where nothing converted; ECE is the mean prediction there
+        none = pl.col("ece") * pl.col("clicks")
+        predicted = pl.when(pl.col("conversions") > 0).then(pl.col("pcoc") * pl.col("conversions")).otherwise(none)
+        value: pl.Expr = pl.when(conversions > 0).then(predicted.sum() / conversions)
     else:
         frame = frame.drop_nulls(metric)
         value = (pl.col(metric) * pl.col("clicks")).sum() / clicks
@@ -148,11 +121,17 @@ def by_day(frame: pl.DataFrame, metric: str, width: int) -> Curve:
     by_seed = frame.group_by("seed", at=at).agg(value=value, clicks=clicks).drop_nulls("value")
     enough = by_seed.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").median())
     days = enough.group_by("at").agg(pl.col("value").sort().mean(), pl.col("clicks").mean()).sort("at")
-    whole = days[without_partial_ends(days["clicks"].to_list())]
+    whole = days[_leave_out_partial_ends(days["clicks"].to_list())]
     return {float(day): float(mean) for day, mean in whole.select("at", "value").iter_rows()}
 
 
-def _predict() -> pl.Expr:
-    """The sum of predictions of an interval. If nothing converted, PCOC is undefined and ECE is the mean prediction."""
-    none = pl.col("ece") * pl.col("clicks")
-    return pl.when(pl.col("conversions") > 0).then(pl.col("pcoc") * pl.col("conversions")).otherwise(none)
+def _leave_out_partial_ends(clicks: Sequence[float]) -> slice:
+    """The days that are whole, by their clicks: the first or last is partial if it has less than half of the usual.
+
+    >>> [10, 11, 9, 12, 1][_leave_out_partial_ends([10, 11, 9, 12, 1])]
+    [10, 11, 9, 12]
+    """
+    if len(clicks) < 3:
+        return slice(0, len(clicks))
+    usual = sorted(clicks)[len(clicks) // 2]
+    return slice(int(clicks[0] < usual / 2), len(clicks) - int(clicks[-1] < usual / 2))

@@ -53,16 +53,16 @@ THEMES: dict[str, dict[str, str]] = {
 }
 
 
-def variables() -> str:
+def define_variables() -> str:
     """CSS that defines the colours, in the system's theme."""
     light, dark = (" ".join(f"--{name}: {colour};" for name, colour in THEMES[theme].items()) for theme in THEMES)
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
-def fill_in(css: str, theme: str) -> str:
-    """A style sheet with the colours of a theme in place of variables.
+def fill_in(css: str) -> str:
+    """A style sheet with the light colours in place of variables.
 
-    >>> fill_in("text { fill: var(--soft) }", "light")
+    >>> fill_in("text { fill: var(--soft) }")
     'text { fill: #5b6067 }'
     """
-    return re.sub(r"var\(--(\w+)\)", lambda named: THEMES[theme][named[1]], css)
+    return re.sub(r"var\(--(\w+)\)", lambda named: THEMES["light"][named[1]], css)

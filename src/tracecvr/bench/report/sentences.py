@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from tracecvr.base.durations import duration, log_day
-from tracecvr.bench import stats, tune
+from tracecvr.bench import forecasts, stats, tune
 from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome, column_of, losers
+from tracecvr.bench.text_tables import say_p
+from tracecvr.forecast.backtest import SIZES
+from tracecvr.forecast.estimators import DEFAULT
 
 _LESS = 0.8
 """Share of the time that is worth a word."""
@@ -27,7 +30,7 @@ class Sentence:
     text: str
 
 
-def summary(outcome: Outcome) -> list[Sentence]:
+def summarise(outcome: Outcome) -> list[Sentence]:
     """What a reader should know who reads nothing else; the first says what came out."""
     if not outcome.lines:
         return [Sentence("fact", "No run is finished yet.")]
@@ -49,7 +52,7 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
     if period := outcome.bench.get("tuning", {}).get("period"):
         tuned = (
             f"Settings were chosen for each method on {log_day(period['start'])} to {log_day(period['until'])} of "
-            f"the log; judged are {tune.where(outcome)}, with other seeds."
+            f"the log; judged are {outcome.period or 'later clicks'}, with other seeds."
         )
         caveats.append(Sentence("fact", tuned))
     return caveats
@@ -60,19 +63,16 @@ def _caveats(outcome: Outcome) -> list[Sentence]:
 
 def _comparison(outcome: Outcome) -> list[Sentence]:
     metric = next((m for m in ("nll", *ARROWS) if m in outcome.metrics), None)
-    ranked = [] if metric is None else outcome.rank(metric, column_of(metric, pooled=False))
+    ranked = [] if metric is None else outcome.rank(metric)
     if metric is None or not ranked:
         return [Sentence("fact", "No method that could be used is finished.")]
     best, second = ranked[0], next(iter(ranked[1:]), None)
     gap = None if second is None else outcome.difference(best, second, metric, pooled=False)
-    used = best if second is None or gap is None or gap.clear else _cheaper(best, second)
-    made = [_choice(best, second, used, gap, metric), _calibration(used), _to_bound(outcome, used, metric)]
-    return [one for one in (*made, _cost(outcome, used), _elsewhere(outcome)) if one is not None]
-
-
-def _cheaper(best: Line, second: Line) -> Line:
-    """Of two that are equally good, the one that takes less time, if that is worth a word."""
-    return second if second.seconds < _LESS * best.seconds else best
+    used = best
+    if second is not None and gap is not None and not gap.clear and second.seconds < _LESS * best.seconds:
+        used = second  # as good, and cheaper
+    made = [_choice(best, second, used, gap, metric), _calibration(used), _cost(outcome, used), _elsewhere(outcome)]
+    return [one for one in made if one is not None]
 
 
 def _choice(best: Line, second: Line | None, used: Line, gap: stats.Difference | None, metric: str) -> Sentence:
@@ -92,9 +92,8 @@ def _choice(best: Line, second: Line | None, used: Line, gap: stats.Difference |
 
 
 def _how_sure(gap: stats.Difference) -> str:
-    p = "p < 0.001" if (gap.p or 0) < 0.001 else f"p = {gap.p:.3f}"
     over = f"{gap.n} seeds" if gap.over == "seeds" else f"{gap.n} days of one seed"
-    interval = f"95 % interval {gap.low:+.4f} to {gap.high:+.4f}, {p}"
+    interval = f"95 % interval {gap.low:+.4f} to {gap.high:+.4f}, {say_p(gap.p or 0.0)}"
     return f"{'' if gap.clear else 'not '}statistically significant over {over} ({interval})"
 
 
@@ -109,38 +108,19 @@ def _calibration(line: Line) -> Sentence | None:
     return Sentence("worse", f"{text}: look at calibration over time before you bid by it.")
 
 
-def _to_bound(outcome: Outcome, line: Line, metric: str) -> Sentence | None:
-    """How much is left to a method that knows every label at once."""
-    bound = outcome.of_role("upper")
-    gap = None if bound is None else outcome.difference(line, bound, metric, pooled=False)
-    if bound is None or gap is None:
+def _cost(outcome: Outcome, used: Line) -> Sentence | None:
+    if not (shown := used.mean("shown_per_click")):
         return None
-    worse = stats.better(metric, 0.0, gap.mean)
-    where = f"{abs(gap.mean):.4f} {'worse' if worse else 'better'} than {bound.name}, which knows every label at once"
-    return Sentence("fact", f"In {NAMES[metric]}, {line.name} is {where}.")
-
-
-def _cost(outcome: Outcome, ours: Line) -> Sentence | None:
-    others = [line for line in outcome.fair if line is not ours]
-    mine = ours.mean("shown_per_click")
-    if not mine:
-        return None
-    text = f"A run of {ours.name} takes {duration(ours.seconds)}, with {mine:.2f} events per click"
-    if others:
-        shown = sorted(line.mean("shown_per_click") or 0.0 for line in others)
-        times = sorted(line.seconds for line in others)
-        text += f" (the others: {_range(times, duration)}, {_range(shown, lambda n: f'{n:.2f}')})"
+    text = f"A run of {used.name} takes {duration(used.seconds)}, with {shown:.2f} events per click"
+    if times := sorted(line.seconds for line in outcome.fair if line is not used):
+        shortest_and_longest = dict.fromkeys(map(duration, (times[0], times[-1])))  # once, if they read the same
+        text += f"; the others take {' to '.join(shortest_and_longest)}"
     return Sentence("fact", f"{text}.")
-
-
-def _range(values: Sequence[float], write: Callable[[float], str]) -> str:
-    low, high = write(values[0]), write(values[-1])
-    return low if low == high else f"{low} to {high}"
 
 
 def _elsewhere(outcome: Outcome) -> Sentence | None:
     """Which of the methods is safest on other logs, for a reader who has to take one."""
-    findings, ranked = load_findings(), outcome.rank("nll", "nll")
+    findings, ranked = load_findings(), outcome.rank("nll", pooled=True)
     known = {line.facts["method"]: findings.methods.get(line.facts["method"]) for line in ranked}
     judged = [one for one in known.values() if one is not None and one.worst is not None]
     if len(judged) < 2:
@@ -177,11 +157,7 @@ def _count_changes(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric:
 
 
 def _forecast(outcome: Outcome) -> list[Sentence]:
-    from tracecvr.bench.forecasts import frame_of
-    from tracecvr.forecast.backtest import SIZES
-    from tracecvr.forecast.estimators import DEFAULT
-
-    frame = frame_of(outcome, outcome.of_role("ours") or outcome.lines[0])
+    frame = forecasts.read_row(outcome, outcome.lines[0])
     if frame is None:
         return [Sentence("fact", "No forecast is finished.")]
     known = frame.filter(age_days=0).drop_nulls("error")
@@ -189,23 +165,21 @@ def _forecast(outcome: Outcome) -> list[Sentence]:
     rows = {(row["estimator"], row["size"]): row for row in means.iter_rows(named=True)}
     made = []
     for size in (size for size in SIZES if (DEFAULT, size) in rows):
-        ours, so_far, old = (rows[name, size] for name in (DEFAULT, "so_far", "projected"))
+        ours, so_far = (rows[name, size] for name in (DEFAULT, "so_far"))
         made.append(
             f"At the end of a day, final conversions of segments with {size} are forecast with an error of "
-            f"{ours['error']:.1%}; conversions so far are {so_far['error']:.1%} off, projected by one curve "
-            f"{old['error']:.1%}. {ours['coverage']:.0%} of the 90% intervals held."
+            f"{ours['error']:.1%}; conversions so far are {so_far['error']:.1%} off. {ours['coverage']:.0%} of the 90% "
+            "intervals held."
         )
     return [Sentence("fact", one) for one in made or ["No cell has 20 clicks or more."]]
 
 
 def _tuning(outcome: Outcome) -> list[Sentence]:
-    metric, best = outcome.suite["score"], tune.best(outcome)
-    gained = [line for line in best.values() if tune.settings_of(outcome, line)]
-    return [
-        Sentence(
-            "fact",
-            f"Tuning changed {len(gained)} of {len(best)} methods; for the others no trial beat the defaults in "
-            f"{NAMES[metric]} on {tune.where(outcome)}. The best of several trials is flattered by its choice: "
-            "what tuning is worth is told by another suite run with --tuned.",
-        )
-    ]
+    choices = tune.choose(outcome)
+    gained = sum(bool(choice.settings) for choice in choices.values())
+    text = (
+        f"Tuning changed {gained} of {len(choices)} methods; for the others no trial beat the defaults in "
+        f"{NAMES[outcome.suite['score']]} on {outcome.period or tune.REPLAYED}. The best of several trials is "
+        "flattered by its choice: what tuning is worth is told by another suite run with --tuned."
+    )
+    return [Sentence("fact", text)]

@@ -9,9 +9,10 @@ from importlib import resources
 
 from markupsafe import Markup
 
-from tracecvr.bench.report import bars, charts, elements, palette, squares
+from tracecvr.bench.report import elements, palette
 from tracecvr.bench.report.elements import Drawing, element, plain, text, width_of
-from tracecvr.bench.report.figure import Bars, Figure, Heat, Panel
+from tracecvr.bench.report.figure import Figure
+from tracecvr.bench.report.panels import draw
 
 WIDE, GAP = 1000.0, 24.0
 """The width that figures are drawn for, and what is between panels."""
@@ -20,51 +21,44 @@ _MARGIN, _TITLE, _LEGEND = 16.0, 30.0, 20.0
 _FONT = '"Liberation Sans", Arial, Helvetica, sans-serif'
 
 
-def draw(panel: Panel, width: float) -> Drawing:
-    """A panel of that width."""
-    if isinstance(panel, Heat):
-        return squares.draw(panel, width)
-    return bars.draw(panel, width) if isinstance(panel, Bars) else charts.draw(panel, width)
-
-
-def panels(figure: Figure) -> list[Drawing]:
+def draw_panels(figure: Figure) -> list[Drawing]:
     """All panels of a figure, as wide as fits side by side."""
     columns = min(figure.columns, len(figure.panels))
     return [draw(panel, (WIDE - GAP * (columns - 1)) / columns) for panel in figure.panels]
 
 
-def swatch(style: int) -> Markup:
+def draw_swatch(style: int) -> Markup:
     """A short piece of a line, for the legend of a page."""
-    return element("svg", elements.swatch(style), viewBox="0 0 24 12", width=24, height=12, aria_hidden="true")
+    return element("svg", elements.draw_swatch(style), viewBox="0 0 24 12", width=24, height=12, aria_hidden="true")
 
 
-def style_sheet() -> str:
+def read_style_sheet() -> str:
     """How drawings look; colours are variables."""
     return (resources.files(__package__) / "plot.css").read_text(encoding="utf-8")
 
 
-def document(figure: Figure, theme: str = "light") -> str:
-    """A figure as the text of an SVG file, with all that it needs: for notebooks and files. `theme`: light or dark."""
+def write_document(figure: Figure) -> str:
+    """A figure as the text of an SVG file, with all that it needs: for notebooks and files."""
     columns = min(figure.columns, len(figure.panels))
     parts = [text(0, 16, figure.title, "title")]
     top = _TITLE
-    drawings = panels(figure)
+    drawings = draw_panels(figure)
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
         for number, drawing in enumerate(row):
             parts.append(_move(drawing.content, number * (drawing.width + GAP), top, drawing.words))
         top += max(drawing.height for drawing in row) + GAP / 2
-    legend, height = _legend(figure)
+    legend, height = _draw_legend(figure)
     parts.append(_move(legend, 0.0, top))
     size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
-    style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n{style_sheet()}"
+    style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
     return str(
         element(
             "svg",
             element("title", figure.title),
             element("desc", figure.caption),
-            element("style", Markup(palette.fill_in(style, theme))),
-            element("rect", width=size[0], height=size[1], fill=palette.THEMES[theme]["paper"]),
+            element("style", Markup(palette.fill_in(style + read_style_sheet()))),
+            element("rect", width=size[0], height=size[1], fill=palette.THEMES["light"]["paper"]),
             _move(Markup("").join(parts), _MARGIN, _MARGIN),
             xmlns="http://www.w3.org/2000/svg",
             viewBox=f"0 0 {plain(size[0])} {plain(size[1])}",
@@ -79,14 +73,14 @@ def _move(content: Markup, x: float, y: float, words: str | None = None) -> Mark
     return element("g", content, transform=f"translate({plain(x)} {plain(y)})", aria_label=words)
 
 
-def _legend(figure: Figure) -> tuple[Markup, float]:
+def _draw_legend(figure: Figure) -> tuple[Markup, float]:
     """Entries from left to right, in as many lines as it takes; and their height."""
     parts, left, base = [], 0.0, 12.0
     for name, style in figure.legend().items():
         wide = 32 + width_of(name) + 14
         if left and left + wide > WIDE:
             left, base = 0.0, base + _LEGEND
-        parts.append(_move(elements.swatch(style), left, base - 10))
+        parts.append(_move(elements.draw_swatch(style), left, base - 10))
         parts.append(text(left + 30, base, name))
         left += wide
     return Markup("").join(parts), base + 4 if parts else 0.0

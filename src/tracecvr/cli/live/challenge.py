@@ -15,6 +15,7 @@ from tracecvr.cli.live.create import refuse_files
 app = typer.Typer(help="Challengers of a live model: list them, give them a share, drop them.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the challenger.")]
+
 By = Annotated[
     str | None,
     typer.Option(help="Column whose hash chooses the clicks of a share: click_id (the default), user, or a feature."),
@@ -40,9 +41,6 @@ def challenge(
         float, typer.Option(min=0, max=1, help="Share of the clicks that it answers; 0: it only looks on.")
     ] = 0.0,
     by: By = None,
-    promote_if_better: Annotated[
-        bool, typer.Option("--promote-if-better", help="Promote it automatically once it is significantly better.")
-    ] = False,
     seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
 ) -> None:
     """Let another model learn from the same log, and compare it with the store's own. What serves stays as it is."""
@@ -61,8 +59,6 @@ def challenge(
     traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
     chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
     made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed)
-    if promote_if_better:
-        traffic.set_rule(opened_store.folder, name, True)
     with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
         pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
     if share:
@@ -108,25 +104,18 @@ def _describe(facts: dict[str, Any]) -> str:
 def change(
     store: Store,
     name: Name,
-    share: Annotated[float | None, typer.Option(min=0, max=1, help="Share of the clicks that it answers.")] = None,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Share of the clicks that it answers.")],
     by: By = None,
-    on: Annotated[
-        bool | None, typer.Option("--promote-if-better/--never", help="Promote it once it is better, or by hand only.")
-    ] = None,
 ) -> None:
-    """Let a challenger answer a share of the clicks, and choose whether it is promoted automatically."""
+    """Let a challenger answer a share of the clicks."""
     from tracecvr.online.store import traffic
     from tracecvr.online.store.challenge import find_challenger
 
     opened_store = store_at(store)
     find_challenger(opened_store, name)
-    if share is not None:
-        _check_column(opened_store, by)
-        now = traffic.give_share(opened_store.folder, name, share, by)
-        typer.echo(f"{name}: answers {share:g} of the clicks, by {now.column}")
-    if on is not None:
-        traffic.set_rule(opened_store.folder, name, on)
-        typer.echo(f"{name}: promoted {'once it is significantly better' if on else 'by hand only'}")
+    _check_column(opened_store, by)
+    now = traffic.give_share(opened_store.folder, name, share, by)
+    typer.echo(f"{name}: answers {share:g} of the clicks, by {now.column}")
 
 
 @app.command()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracecvr.base.errors import HeldError, UserError
+from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import (
     AsJson,
     Data,
@@ -108,14 +105,11 @@ def tick(
 def learn(
     store: Store,
     poll: Annotated[float, typer.Option(min=0.01, help="Seconds between looks at the log.")] = 1.0,
-    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Learn each interval as it is closed, until stopped. Stop it in any way: it goes on where it was."""
-    if with_parent:
-        _end_with_parent()
     from tracecvr.online.challengers.learners import Learners
 
-    with _report() if with_parent else nullcontext(), Learners(store_at(store)) as learners:
+    with Learners(store_at(store)) as learners:
         for done in learners.follow(poll):
             _say(done)
 
@@ -128,33 +122,6 @@ def _say(done: Tick) -> None:
     if done.model is not None:
         which = f"{done.model}: {which}"
     typer.echo(f"{which}: {done.clicks:,} clicks, {done.events:,} events, {done.seconds:.2f} s, {word}", err=True)
-
-
-@contextmanager
-def _report() -> Iterator[None]:
-    """For a parent process: the last line says why this one ends, the exit code whether another holds the store."""
-    try:
-        yield
-    except HeldError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(HeldError.code) from None
-    except (UserError, OSError):  # told on one line as of any command
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        typer.echo("error: " + " ".join(f"{type(error).__name__}: {error}".split()), err=True)
-        raise typer.Exit(1) from None
-
-
-def _end_with_parent() -> None:
-    """End when the process that holds the other end of standard input does, however it ends."""
-
-    def watch() -> None:
-        while os.read(0, 1):  # not by sys.stdin: its lock, held here, would abort a process that ends by itself
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def status(store: Store, as_json: AsJson = False) -> None:

@@ -1,7 +1,7 @@
 """Looking at a log that nobody has described yet: what its columns seem to mean, and a schema that says so.
 
-Files are read whole, in batches. First a sample tells what columns are (`columns`, `column_roles`); then the log is
+Files are read whole, in batches. First a sample tells what columns are (`tables`, `columns`, `roles`). Then the log is
 cleaned by a draft of the schema, with the code that `prepare` uses, which tells delays, leaks and defects
-(`measurements`); at last the schema is written, with what was seen in comments (`proposal`). `inspect_log` does all of
-it.
+(`measurements`). At last the schema is proposed, with what was seen in comments (`proposal`). `inspect_log` does all of
+it; `said` is what the caller knows already.
 """

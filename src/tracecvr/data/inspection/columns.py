@@ -1,25 +1,17 @@
-"""What single columns hold: times and their unit, ids, numbers, categories. From a sample of all rows."""
+"""What single columns hold: times and their unit, ids, numbers, categories."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import polars as pl
 
 from tracecvr.base.config import DAY
-from tracecvr.base.errors import UserError
 from tracecvr.data.encoder import WITH_COMMA, read_numbers
-from tracecvr.data.own_log import files, times
-from tracecvr.data.own_log.files import LogFile
+from tracecvr.data.own_log import times
 from tracecvr.data.own_log.schema import DATES, Defects, Times
 
-SAMPLE = 200_000
-"""Rows that are kept of each file: every row of a short one, every n-th of a long one."""
-
-SEPARATORS = (",", "\t", ";", "|")
 ABSENT = (0, -1)
 """Numbers that often stand for a time that there is not."""
 
@@ -31,13 +23,15 @@ _TIME_NAME = re.compile(
     r"(^|[_\W])(ts|time|timestamp|date|datetime|seconds|at|clock)($|[_\W])|(time|stamp|date|_at|_ts)$"
 )
 _DELAY_NAME = re.compile(r"delay|lag|elapsed|latency|time_?to|(seconds|secs|minutes|mins|hours|days)_?(to|until|after)")
-_DELAY_UNITS = (
-    ("ms", re.compile(r"(^|_)(ms|millis|msec|milliseconds)($|_)")),
-    ("min", re.compile(r"(^|_)(min|mins|minutes?)($|_)")),
-    ("h", re.compile(r"(^|_)(h|hrs?|hours?)($|_)")),
-    ("d", re.compile(r"(^|_)(d|days?)($|_)")),
-    ("s", re.compile(r"(^|_)(s|sec|secs|seconds?)($|_)")),
-)
+_DELAY_UNITS = {
+    "ms": {"ms", "millis", "msec", "milliseconds"},
+    "min": {"min", "mins", "minute", "minutes"},
+    "h": {"h", "hr", "hrs", "hour", "hours"},
+    "d": {"d", "day", "days"},
+    "s": {"s", "sec", "secs", "second", "seconds"},
+}
+"""Words of a name that tell the unit of durations."""
+
 _WRITTEN = ("text", "dd/mm/yyyy", "mm/dd/yyyy")
 """How times that are text may be written."""
 
@@ -46,7 +40,7 @@ _ID_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|hash|user|item|sku|session)s?($|[_\W\d])"
     r"|(click|clk|cl|user|visitor|customer|client|session|cookie|device|item|product|order|event|request|campaign)id$"
 )
-_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})*$"
+_THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})*(\.\d+)?$"
 _CAMEL_ID = re.compile(r"[a-z]I[dD]s?$")
 
 
@@ -78,7 +72,7 @@ class Profile:
     decimal: str = "."
     """What stands before the decimals of its numbers."""
     comma: bool = False
-    """Whether it holds numbers with commas of which nobody knows whether decimals follow: 1,234."""
+    """Whether it holds numbers with commas that may stand between thousands: 1,234 or 1,234.50."""
     of_folder: bool = False
     """Whether it is no column of a file, but what the names of folders say (`day=31`)."""
 
@@ -90,18 +84,19 @@ class Profile:
     @property
     def delay_unit(self) -> str | None:
         """The unit of durations that its name tells."""
-        return next((unit for unit, pattern in _DELAY_UNITS if pattern.search(self.name.lower())), None)
+        words = set(self.name.lower().split("_"))
+        return next((unit for unit, names in _DELAY_UNITS.items() if words & names), None)
 
     @property
     def is_label(self) -> bool:
         """Whether it says yes or no of every row."""
-        if self.unit is not None or not 1 <= self.distinct <= 2 or self.nulls:
+        if self.unit is not None or self.distinct != 2 or self.nulls:
             return False
-        words = {str(word).lower() for word in self.values.cast(pl.String).unique()}
-        return self.distinct == 2 and words in _LABELS
+        return {word.lower() for word in self.values.cast(pl.String).unique()} in _LABELS
 
     @property
     def named_id(self) -> bool:
+        """Whether it is named like an id."""
         return is_id_name(self.name)
 
     @property
@@ -118,72 +113,24 @@ class Profile:
         """Rows with a value that is a time."""
         return self.filled - int(self.values.cast(pl.String).is_in(self.absent).sum())
 
+    @property
+    def holds(self) -> str:
+        """What it seems to hold, for people."""
+        if self.unit is not None:
+            what = {"text": "times as text", "datetime": "times"}.get(self.unit)
+            what = what or f"times {'as' if self.unit in DATES else 'in'} {self.unit}"
+            what += " from an origin of their own" if self.relative else " without an offset" if self.naive else ""
+        elif self.number:
+            what = ("whole numbers" if self.whole else "numbers") + (" with a decimal comma" * (self.decimal == ","))
+        else:
+            what = "text" if self.distinct else "nested or empty"
+        empty = f", {self.nulls / max(self.rows, 1):.1%} empty" if self.nulls else ""
+        return f"{what}, {self.distinct:,} different{empty}"
+
     def examples(self, count: int = 3) -> str:
         """A few of its values, in words."""
         texts = [str(value) for value in self.values.drop_nulls().unique(maintain_order=True).head(count)]
         return ", ".join(text if len(text) <= 30 else f"{text[:30]}..." for text in texts)
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A table of one file or several, its sample and its columns."""
-
-    files: Sequence[LogFile]
-    topic: str
-    """What its name says of its rows."""
-    given: tuple[str, ...]
-    """Files, folders or patterns that stand for it."""
-    rows: int
-    columns: dict[str, Profile]
-    partial: dict[str, str]
-    """Columns that some files lack, and which."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in messages."""
-        return self.files[0].path.name if len(self.files) == 1 else f"{len(self.files)} files of {self.topic!r}"
-
-
-def sample(group: Sequence[LogFile], topic: str, given: tuple[str, ...]) -> Sampled:
-    """Look at every row of files and keep a sample of them."""
-    there = {file.path: set(file.columns()) for file in group}
-    every_column = dict.fromkeys(name for file in group for name in file.columns())
-    lacking = {name: next((path.name for path, own in there.items() if name not in own), None) for name in every_column}
-    names = [name for name, file in lacking.items() if file is None]
-    every, rows, kept = max(1, -(-sum(file.rows() for file in group) // SAMPLE)), 0, []
-    for file in group:
-        for batch in file.batches(names):
-            kept.append(batch.gather_every(every, -rows % every))
-            rows += len(batch)
-    if not rows:
-        raise UserError(f"{group[0].path}: no rows: there is nothing to look at")
-    frame = pl.concat(kept, how="vertical_relaxed")
-    folders = {name for file in group for name in file.folder_columns}
-    profiles = {name: replace(profile(frame[name]), of_folder=name in folders) for name in names}
-    partial = {name: f"not in every file: {file} lacks it" for name, file in lacking.items() if file is not None}
-    return Sampled(group, topic, given, rows, profiles, partial)
-
-
-def sniff(path: Path) -> LogFile:
-    """The file with the separator that its first lines have most of, and whether its first line is a header."""
-    file = files.open_file(path)
-    if not file.is_text:
-        return file
-    lines = file.first_lines(50)
-    if not lines:
-        raise UserError(f"{path}: no rows: there is nothing to look at")
-    separator = max(SEPARATORS, key=lambda mark: (min(line.count(mark) for line in lines), -SEPARATORS.index(mark)))
-    first = [cell.strip().strip('"') for cell in lines[0].split(separator)]
-    header = len(set(first)) == len(first) and not any(_is_value(cell) for cell in first)
-    return replace(file, separator=separator, header=header)
-
-
-def _is_value(cell: str) -> bool:
-    """Whether a cell of the first line cannot be the name of a column."""
-    return (
-        cell == ""
-        or re.fullmatch(r"[+-]?\d+(\.\d*)?|\d{4}-\d{2}-\d{2}.*|\d{1,2}[/.]\d{1,2}[/.]\d{4}.*", cell) is not None
-    )
 
 
 def profile(values: pl.Series) -> Profile:
@@ -210,7 +157,9 @@ def profile(values: pl.Series) -> Profile:
 
 def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
     known = numbers.drop_nulls().drop_nans()
-    whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all()) and _are_plain(plain.values)
+    whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all())
+    if plain.values.dtype == pl.String and plain.values.str.contains(r"^[+-]?0\d").any():
+        whole = False  # 007 is a text, and another one than 7
     real = known.filter(~known.is_in([float(value) for value in ABSENT]))
     absent = tuple(str(value) for value in ABSENT if (known == value).any())
     plain = replace(plain, number=True, whole=whole)
@@ -222,21 +171,14 @@ def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
     for unit, scale in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
         if _are_moments(real / scale):
             return replace(plain, unit=unit, absent=absent)
-    if whole and real.is_between(19_900_101, 21_000_101_000_000).mean() >= _BULK:  # type: ignore[operator]
-        digits = real.cast(pl.Int64).cast(pl.String)
-        if digits.str.len_chars().is_in([12, 14] if not is_time_name else [8, 12, 14]).mean() >= _BULK:  # type: ignore[operator]
-            moments = times.read(digits, Times(), "yyyymmdd", Defects()).seconds
-            if moments.null_count() <= (1 - _BULK) * len(real) and _are_moments(moments.drop_nulls()):
-                return replace(plain, unit="yyyymmdd", naive=True, absent=absent)
+    if whole and (is_time_name or bool((real >= 10**11).all())):
+        moments = times.read(real, Times(), "yyyymmdd", Defects()).seconds
+        if moments.count() >= _BULK * len(real) and _are_moments(moments.drop_nulls()):
+            return replace(plain, unit="yyyymmdd", naive=True, absent=absent)
     if whole and is_time_name and plain.distinct > 20:
         absent = tuple(text for text in absent if text == "-1")  # second 0 of its own clock is a time
         return replace(plain, unit="s", relative=True, absent=absent)
     return plain
-
-
-def _are_plain(values: pl.Series) -> bool:
-    """Whether numbers are written as whole numbers are: 007 is a text, and another one than 7."""
-    return values.dtype != pl.String or not values.str.contains(r"^[+-]?0\d").any()
 
 
 def _are_moments(seconds: pl.Series) -> bool:
@@ -244,8 +186,7 @@ def _are_moments(seconds: pl.Series) -> bool:
     inside = seconds.filter(seconds.is_between(times.FIRST, times.LAST))
     if not len(inside) or len(inside) < _BULK * len(seconds):
         return False
-    low, high = inside.quantile((1 - _BULK) / 2), inside.quantile((1 + _BULK) / 2)
-    return high - low < _YEARS  # type: ignore[operator]
+    return _extent(inside) < _YEARS
 
 
 def _of_text(plain: Profile) -> Profile:
@@ -259,17 +200,16 @@ def _of_text(plain: Profile) -> Profile:
     unit = min(able, key=lambda name: _extent(able[name].seconds))
     best = able[unit]
     odd = plain.values.filter(best.seconds.is_null()).drop_nulls().unique().sort().to_list()
-    either = len(able) > 1
-    return replace(plain, unit=unit, naive=best.naive > 0, absent=tuple(odd[:10]), either=either)
+    return replace(plain, unit=unit, naive=best.naive > 0, absent=tuple(odd[:10]), either=len(able) > 1)
 
 
 def _with_commas(plain: Profile) -> Profile:
     """Text that is numbers with a decimal comma, if every value is written so."""
     known = plain.values.drop_nulls()
-    if not known.str.contains(WITH_COMMA).all():
-        return plain
     if known.str.contains(_THOUSANDS).all():
         return replace(plain, comma=True)
+    if not known.str.contains(WITH_COMMA).all():
+        return plain
     numbers = plain.values.to_frame("v").select(read_numbers(pl.col("v"), pl.String, ",")).to_series()
     return replace(plain, values=numbers.alias(plain.name), number=True, decimal=",")
 
@@ -277,22 +217,3 @@ def _with_commas(plain: Profile) -> Profile:
 def _extent(seconds: pl.Series) -> float:
     low, high = seconds.quantile((1 - _BULK) / 2), seconds.quantile((1 + _BULK) / 2)
     return float(high - low)  # type: ignore[operator]
-
-
-def describe_columns(columns: Sequence[Profile]) -> list[tuple[str, str, str]]:
-    """Name, what it seems to hold, and examples, for people."""
-    return [(one.name, _words(one), one.examples()) for one in columns]
-
-
-def _words(one: Profile) -> str:
-    if one.unit is not None:
-        what = {"text": "times as text", "datetime": "times"}.get(one.unit)
-        what = what or (f"times as {one.unit}" if one.unit in DATES else f"times in {one.unit}")
-        what += " from an origin of their own" if one.relative else " without an offset" if one.naive else ""
-    else:
-        what = (
-            "whole numbers" if one.whole else "numbers" if one.number else "text" if one.distinct else "nested or empty"
-        )
-        what += " with a decimal comma" if one.decimal == "," else ""
-    empty = f", {one.nulls / max(one.rows, 1):.1%} empty" if one.nulls else ""
-    return f"{what}, {one.distinct:,} different{empty}"

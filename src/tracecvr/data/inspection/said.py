@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
-from tracecvr.data.inspection.columns import Profile, Sampled, profile
+from tracecvr.data.inspection.columns import Profile, profile
+from tracecvr.data.inspection.tables import Sampled
+from tracecvr.data.own_log.schema import RESERVED
 
 
 @dataclass(frozen=True)
@@ -47,71 +49,69 @@ class Said:
 
     def apply_to(self, log: Sampled, is_clicks: bool) -> Sampled:
         """A table whose columns hold what is said of them."""
+        said = self.of_clicks if is_clicks else dict.fromkeys(self.id, "id")
+        if not is_clicks and (time := self.time_of(log.columns)) is not None:
+            said[time] = f"{log.topic}: time"
         columns = dict(log.columns)
-        for name, what in (self.of_clicks if is_clicks else dict.fromkeys(self.id, "id")).items():
+        for name, what in said.items():
             if name not in columns:
                 hint = nearest(name, columns)
                 raise UserError(
                     f"{what}: {log.name}: column {name!r} is missing{hint}; there are: {', '.join(columns)}"
                 )
-            columns[name] = _BELIEVED.get(what, _as_time)(columns[name], what)
-        if not is_clicks and (time := self.time_of(columns)) is not None:
-            columns[time] = _as_time(columns[time], f"{log.topic}: time")
+            columns[name] = _believe(columns[name], what)
         return replace(log, columns=columns)
 
 
 NOTHING_SAID = Said()
 
 
-def _as_time(one: Profile, what: str) -> Profile:
-    known = profile(one.values.alias("time"))
-    if known.unit is None:
-        raise UserError(
-            f"{what}: column {one.name!r} does not hold times, such as {one.examples() or 'nothing'}: expected "
-            "date-times, ISO 8601 text or numbers since 1970"
-        )
-    return replace(known, name=one.name, values=one.values)
-
-
-def _as_id(one: Profile, what: str) -> Profile:
-    if one.filled < 0.5 * one.rows:
-        raise UserError(
-            f"{what}: column {one.name!r} is empty in {one.nulls:,} of {one.rows:,} rows that were looked at"
-        )
-    return _without_times(one)
-
-
-def _as_delay(one: Profile, what: str) -> Profile:
-    known = profile(one.values.alias("delay"))
-    if not known.number:
-        raise UserError(f"{what}: column {one.name!r} is not a number of seconds from the click to the conversion")
-    return replace(known, name=one.name)
-
-
-def _as_label(one: Profile, what: str) -> Profile:
-    plain = _without_times(one)
-    if not plain.is_label:
-        raise UserError(f"{what}: column {one.name!r} does not say yes or no of every click, but {one.examples()}")
+def _believe(one: Profile, what: str) -> Profile:
+    """A column that holds what is said of it, if that can be."""
+    plain = replace(one, unit=None, relative=False, naive=False, absent=(), either=False, of_folder=False)
+    reason = None
+    if what == "id":
+        if one.filled < 0.5 * one.rows:
+            reason = f"is empty in {one.nulls:,} of {one.rows:,} rows that were looked at"
+    elif what == "features":
+        reason = refuse_feature(one, asked=True)
+    elif what == "converted":
+        if not plain.is_label:
+            reason = f"does not say yes or no of every click, but {one.examples()}"
+    elif what == "delay":
+        plain = replace(profile(one.values.alias("delay")), name=one.name)
+        if not plain.number:
+            reason = "is not a number of seconds from the click to the conversion"
+    else:
+        plain = replace(profile(one.values.alias("time")), name=one.name)
+        if plain.unit is None:
+            wanted = "expected date-times, ISO 8601 text or numbers since 1970"
+            reason = f"does not hold times, such as {one.examples() or 'nothing'}: {wanted}"
+    if reason is not None:
+        advice = "; leave it out" if what == "features" else ""
+        raise UserError(f"{what}: column {one.name!r} {reason}{advice}")
     return plain
 
 
-def _as_feature(one: Profile, what: str) -> Profile:
-    reason = None
+def refuse_feature(one: Profile, asked: bool) -> str | None:
+    """Why a model cannot learn from a column, if so; one that is asked for is refused only if nothing can."""
     if not one.distinct:
-        reason = "is empty, or nested"
-    elif one.unit is not None and not one.number:
-        reason = "holds times: make a number or a category of them first, such as the hour"
-    elif one.comma:
-        reason = f"has numbers of which nobody knows whether the comma is a decimal one ({one.examples()})"
-    elif one.distinct == 1 and not one.nulls:
-        reason = f"has one value in every row ({one.examples()})"
-    if reason is not None:
-        raise UserError(f"{what}: column {one.name!r} {reason}; leave out what cannot be learnt from")
-    return _without_times(one)
-
-
-def _without_times(one: Profile) -> Profile:
-    return replace(one, unit=None, relative=False, naive=False, absent=(), either=False, of_folder=False)
-
-
-_BELIEVED = {"id": _as_id, "features": _as_feature, "delay": _as_delay, "converted": _as_label}
+        return "is empty, or nested, on clicks"
+    if one.distinct == 1 and not one.nulls:
+        return f"has one value in every row ({one.examples()})"
+    if one.comma:
+        return (
+            f"has numbers whose commas may stand before decimals or between thousands ({one.examples()}): write 1234.5"
+        )
+    if one.unit is not None and not (asked and one.number):
+        return "holds times: make a number or a category of them first, such as the hour"
+    if asked:
+        return None
+    if one.name in RESERVED:
+        return f"has {one.distinct:,} different values in {one.filled:,} rows; rename it if it is a feature"
+    if one.of_folder:
+        return "is from the names of folders"
+    names = one.named_id or not one.number
+    if one.filled > 20 and (one.distinct > 0.9 * one.filled if names else one.whole and one.distinct == one.filled):
+        return "has another value in nearly every row"
+    return None

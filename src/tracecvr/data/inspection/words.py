@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 CLICK = ("click", "clk", "pv", "view", "impression", "visit")
-CONVERSION = (
-    "conver",
-    "purchase",
-    "buy",
-    "bought",
-    "order",
-    "sale",
-    "sold",
-    "pay",
-    "paid",
-    "install",
-    "signup",
-    "lead",
-)
+CONVERSION = ("conver", "purchas", "buy", "bought", "order", "sale", "sold", "pay", "paid", "install", "signup", "lead")
 REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
 ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
 TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
@@ -25,6 +14,11 @@ AMOUNT = ("amount", "price", "revenue", "value", "total", "money"), ("quantity",
 LABEL = (*CONVERSION, "label", "target", "outcome", "success")
 
 
+def has_word(name: str, words: Iterable[str]) -> bool:
+    """Whether one of the words is in a name."""
+    return any(word in name.lower() for word in words)
+
+
 def is_amount_name(name: str) -> bool:
     """Whether a column is named like money or pieces."""
-    return any(word in name.lower() for words in AMOUNT for word in words)
+    return any(has_word(name, words) for words in AMOUNT)

@@ -73,12 +73,16 @@ class Cleaner:
     def __init__(self, rows: Rows, d_max: int) -> None:
         self.rows, self.schema, self.d_max = rows, rows.schema, d_max
         self.counts, self.dropped = rows.counts, rows.dropped
-        self.origin, _ = origin_of(self.schema.times)
-        self.bounds = bounds_of(self.schema.times)
+        self.origin, _ = origin_of(self.schema.time)
+        self.bounds = bounds_of(self.schema.time)
         self.events = self.schema.shape == "events"
-        self.with_ids = bool(self.schema.click.id) or any(file.id for file in self.schema.files)
+        self.with_ids = bool(self.schema.click.id) or any(file.id for file in self.schema.sources)
         self.empty = pl.DataFrame()
-        self.refund_kind = len(self.schema.actions) + 1 if self.schema.refund is not None else None
+        self.refund_kind = len(self.schema.action) + 1 if self.schema.refund is not None else None
+
+    def report(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Rows that were dropped, and what was met in those that were not, by name."""
+        return {name: self.dropped[name] for name in DROPPED}, {name: self.counts[name] for name in COUNTED}
 
     def parts(self, scratch: Scratch) -> Iterator[pl.DataFrame]:
         """Frames of clicks with all that the table needs, of any number; the last one is empty."""
@@ -149,7 +153,7 @@ class Cleaner:
         if self.bounds is not None:
             clicks, known = self._in_range(clicks, known, *self.bounds)
         refunds = known.filter(pl.col("_kind") == self.refund_kind) if self.refund_kind else known.clear()
-        clicks, known = self._in_order(clicks, known.filter(pl.col("_kind") <= len(self.schema.actions)))
+        clicks, known = self._in_order(clicks, known.filter(pl.col("_kind") <= len(self.schema.action)))
         first = known.group_by("_id", "_kind").agg(pl.col("_ts").min())
         for kind, name in enumerate(self.schema.names, start=1):
             mine = first.filter(pl.col("_kind") == kind).select("_id", pl.col("_ts").alias(name))
@@ -236,7 +240,7 @@ class Cleaner:
         if len(early):
             raise UserError(
                 f"{self.schema.path}: row {early['_row'].min() + 1} of the log: the click is earlier than "  # type: ignore[operator]
-                f"[time] origin = {self.schema.times.origin}; choose an earlier origin"
+                f"[time] origin = {self.schema.time.origin}; choose an earlier origin"
             )
         times = [name for name in (*self.schema.names, *TURNS) if name in clicks.columns]
         by_text = self.with_ids and not self.schema.click.whole_ids

@@ -50,6 +50,8 @@ class LogFile:
     packed: bool = False
     json: bool = False
     """One JSON object per line."""
+    keys: tuple[tuple[str, pl.DataType], ...] = ()
+    """Of JSON: columns that other files of the same table have. No line of a file may have them."""
 
     @property
     def is_text(self) -> bool:
@@ -67,7 +69,9 @@ class LogFile:
         if self.parquet:
             return _flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False))
         if self.json:
-            return _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
+            frame = _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
+            own = frame.collect_schema() if self.keys else {}
+            return frame.with_columns(pl.lit(None, kind).alias(name) for name, kind in self.keys if name not in own)
         frame = pl.scan_csv(self.path, has_header=self.header, separator=self.separator, infer_schema=False, glob=False)
         if self.header:
             return frame
@@ -94,7 +98,7 @@ class LogFile:
             there = ", ".join(known)
             raise UserError(
                 f"{self.path}: column {missing!r} is missing{nearest(missing, known)}; there are: {there}; "
-                "correct the schema"
+                "correct the name, or the file"
             )
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -159,17 +163,19 @@ def open_file(path: Path, separator: str = ",", header: bool = True) -> LogFile:
     return replace(file, json=True) if begin.startswith("{") else file
 
 
+def share_keys(group: Sequence[LogFile]) -> list[LogFile]:
+    """The files of one table: a key that no line of a file of JSON has is missing there, as it may be in any line."""
+    known: dict[str, pl.DataType] = {}
+    for file in group if len(group) > 1 else ():
+        known |= {name: kind for name, kind in file.columns().items() if file.json and kind != pl.Null}
+    return [replace(file, keys=tuple(known.items())) if file.json else file for file in group]
+
+
 def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
     """The columns of a frame, those of structs one by one: `a.b`."""
-    names = {name: kind for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)}
-    if not names:
-        return frame
-    inner = [
-        pl.col(name).struct.field(one.name).alias(f"{name}.{one.name}")
-        for name, kind in names.items()
-        for one in kind.fields
-    ]
-    return _flat(frame.with_columns(inner).drop(list(names)))
+    while structs := [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)]:
+        frame = frame.unnest(structs, separator=".")
+    return frame
 
 
 def _is_category(dtype: pl.DataType) -> bool:

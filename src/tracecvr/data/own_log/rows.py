@@ -25,6 +25,8 @@ from tracecvr.data.own_log.schema import ActionColumns, File, LogSchema
 _YES, _NO = ("1", "1.0", "true", "yes", "y", "t"), ("0", "0.0", "false", "no", "n", "f", "")
 """What a label says."""
 
+_CORRECT = "correct the schema or the row"
+
 
 @dataclass
 class Rows:
@@ -41,19 +43,21 @@ class Rows:
     def open_files(self) -> list[tuple[File, LogFile]]:
         """Every file of the log with what the schema says of it; `source` stands for files that it says nothing of."""
         schema = self.schema
-        kinds = schema.files
+        kinds = schema.sources
         if self.source is not None:
             if any(kind.event or kind.time or kind.id for kind in kinds):
                 raise UserError(f"{schema.path}: files are described one by one in [[file]]; leave out --source")
             kinds = (File((str(self.source.absolute()),)),)
         if not kinds:
             raise UserError(f"{schema.path}: no files: name them (files = [...]), or give --source")
-        return [
-            (kind, files.open_file(path, schema.separator, schema.header))
-            for kind in kinds
-            for given in kind.path
-            for path in files.matching_files(given, schema.path.parent / schema.folder)
-        ]
+        opened = []
+        for kind in kinds:
+            paths = [
+                path for one in kind.path for path in files.matching_files(one, schema.path.parent / schema.folder)
+            ]
+            table = files.share_keys([files.open_file(path, schema.separator, schema.header) for path in paths])
+            opened += [(kind, file) for file in table]
+        return opened
 
     def clicks(self) -> Iterator[pl.DataFrame]:
         """A row per click: those that have a time and, if there are ids, one."""
@@ -148,19 +152,16 @@ class Rows:
         return expressions
 
     def _seconds(self, file: LogFile, frame: pl.DataFrame, name: str, unit: str | None) -> pl.Series:
-        how = self.schema.times
-        parsed = times.read(frame[name], how, unit or how.unit, self.schema.defects)
-        if parsed.unreadable is not None:
-            value = frame[name][parsed.unreadable]
-            raise UserError(
-                f"{file.path}: row {self._place(frame, parsed.unreadable)}, column {name!r}: {value!r} is no time in "
-                f"unit {unit or how.unit!r}; correct the unit or the row, or list it in [time] absent"
-            )
+        how = self.schema.time
+        unit = unit or how.unit
+        parsed = times.read(frame[name], how, unit, self.schema.defects)
+        advice = "correct the unit or the row, or list it in [time] absent"
+        self._refuse(file, frame, name, parsed.unreadable, f"is no time in unit {unit!r}; {advice}")
         self.counts["naive_time"] += parsed.naive
         self.counts["ambiguous_time"] += parsed.ambiguous
         self.counts["nonexistent_time"] += parsed.nonexistent
         if times.origin_of(how)[1] and times.bounds_of(how) is None:
-            self._check_range(file, frame, name, parsed.seconds, unit or how.unit)
+            self._check_range(file, frame, name, parsed.seconds, unit)
         return parsed.seconds
 
     def _follow(self, file: LogFile, frame: pl.DataFrame, action: ActionColumns, clicked: pl.Series) -> pl.Series:
@@ -170,8 +171,8 @@ class Rows:
             given = frame[action.delay]
             if action.decimal == "," and given.dtype == pl.String:
                 given = given.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
-            delay = times.read_delay(given, self.schema.times, unit)
-            self._refuse_unreadable(file, frame, action.delay, delay.unreadable, f"a duration in {unit!r}")
+            delay = times.read_delay(given, self.schema.time, unit)
+            self._refuse(file, frame, action.delay, delay.unreadable, f"is not a duration in {unit!r}; {_CORRECT}")
             seconds = clicked + delay.seconds
         else:
             seconds = self._seconds(file, frame, action.time, action.unit)
@@ -184,41 +185,31 @@ class Rows:
     def _label(self, file: LogFile, frame: pl.DataFrame, name: str) -> pl.Series:
         """Whether a column says that something happened; an empty one says that it did not."""
         word = _words(frame[name])
-        wrong = ~word.is_in([*_YES, *_NO])
-        self._refuse_unreadable(file, frame, name, wrong.arg_max() if wrong.any() else None, "0 or 1")
+        self._refuse(file, frame, name, times.first_true(~word.is_in([*_YES, *_NO])), f"is not 0 or 1; {_CORRECT}")
         return word.is_in(_YES)
 
     def _with_known_labels(self, clicks: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
         """Clicks whose label is known: if it says that there was a conversion, it must be known when."""
-        label = self.schema.actions[0].label
+        label = self.schema.action[0].label
         if not label:
             return clicks
         unknown = _words(frame[label]).is_in(_YES) & clicks["_0"].is_null() & clicks["_click"].is_not_null()
         self.drop("label_without_time", clicks.filter(unknown), self.schema.defects.null)
         return clicks.filter(~unknown)
 
-    def _refuse_unreadable(self, file: LogFile, frame: pl.DataFrame, name: str, row: int | None, what: str) -> None:
+    def _refuse(self, file: LogFile, frame: pl.DataFrame, name: str, row: int | None, reason: str) -> None:
+        """Refuse a value for a reason, if there is one: `row` is its place in the frame."""
         if row is not None:
-            raise UserError(
-                f"{file.path}: row {self._place(frame, row)}, column {name!r}: {frame[name][row]!r} is not {what}; "
-                "correct the schema or the row"
-            )
+            place = int(frame["_row"][row]) - self.first + 1
+            raise UserError(f"{file.path}: row {place}, column {name!r}: {frame[name][row]!r} {reason}")
 
     def _check_range(self, file: LogFile, frame: pl.DataFrame, name: str, seconds: pl.Series, unit: str) -> None:
-        outside = ~seconds.is_between(times.FIRST, times.LAST).fill_null(True)
-        if not outside.any():
-            return
-        row = int(outside.arg_max() or 0)
-        at = seconds[row]
-        year = datetime.fromtimestamp(at, UTC).year if abs(at) < 200_000_000_000 else 1970 + at // 31_556_952
-        raise UserError(
-            f"{file.path}: row {self._place(frame, row)}, column {name!r}: {frame[name][row]!r} in unit {unit!r} is "
-            f"in the year {year}; correct [time] unit, or give a number as origin if times are not counted from 1970"
-        )
-
-    def _place(self, frame: pl.DataFrame, index: int) -> int:
-        """The number of a row in its file, from 1."""
-        return int(frame["_row"][index]) - self.first + 1
+        row = times.first_true(~seconds.is_between(times.FIRST, times.LAST).fill_null(True))
+        if row is not None:
+            at = seconds[row]
+            year = datetime.fromtimestamp(at, UTC).year if abs(at) < 200_000_000_000 else 1970 + at // 31_556_952
+            advice = "correct [time] unit, or give a number as origin if times are not counted from 1970"
+            self._refuse(file, frame, name, row, f"in unit {unit!r} is in the year {year}; {advice}")
 
     def _with_ids(self, frame: pl.DataFrame) -> pl.DataFrame:
         return self._keep(frame, pl.col("_id").is_not_null(), "null_click_id")
@@ -229,13 +220,8 @@ class Rows:
         if len(key) != 1:
             raise UserError(f"{self.schema.path}: [click] whole_ids goes with an id of one column; leave it out")
         ids = frame[key[0]]
-        wrong = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
-        if wrong.any():
-            row = int(wrong.arg_max() or 0)
-            raise UserError(
-                f"{file.path}: row {self._place(frame, row)}, column {key[0]!r}: {ids[row]!r} is no whole number; "
-                "leave out whole_ids in the schema"
-            )
+        wrong = times.first_true(ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null())
+        self._refuse(file, frame, key[0], wrong, "is no whole number; leave out whole_ids in the schema")
 
     def _with_moment(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Events that have a time."""

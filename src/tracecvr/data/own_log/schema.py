@@ -49,12 +49,11 @@ time = "sold_at"
 from __future__ import annotations
 
 import zoneinfo
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import DAY, Seconds, filled, nearest, option
+from tracecvr.base.config import DAY, Seconds, filled, option, options, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import existing, read_toml
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
@@ -159,7 +158,7 @@ class File:
 
 @dataclass(frozen=True)
 class _Rule:
-    """How a column becomes a feature; which keys a kind has: `_KINDS`."""
+    """How a column becomes a feature; which keys a kind has: `KINDS`."""
 
     kind: str = option("", "vocabulary, growing, hashed or binned")
     size: int = option(2**20, "number of ids; of a growing column, rows at most", low=1, high=2**31 - 1)
@@ -170,31 +169,23 @@ class _Rule:
 
 
 @dataclass(frozen=True)
-class _Head:
-    shape: str = option("", "clicks or events", choices=SHAPES)
+class LogSchema:
+    """A schema file, checked. Its fields are the keys and tables of the file."""
+
+    shape: str = option("", "what a row is: a click with what followed, or an event", choices=SHAPES)
     files: tuple[str, ...] = option((), "files, folders or patterns, beside the schema")
     folder: str = option("", "where files are if not beside the schema: copies of a schema say it")
     separator: str = option(",", "text files: what stands between columns")
     header: bool = option(True, "text files: whether line 1 names the columns, else column_1, column_2, ...")
-
-
-@dataclass(frozen=True)
-class LogSchema:
-    """A schema file, checked."""
-
-    path: Path
-    shape: str
-    separator: str
-    header: bool
-    files: tuple[File, ...]
-    times: Times
-    click: ClickColumns
-    actions: tuple[ActionColumns, ...]
-    refund: ActionColumns | None
-    labels: Labels
-    defects: Defects
-    features: tuple[Column, ...] = field(default=())
-    folder: str = ""
+    path: Path = Path()
+    time: Times = Times()
+    click: ClickColumns = ClickColumns()
+    action: tuple[ActionColumns, ...] = ()
+    refund: ActionColumns | None = None
+    file: tuple[File, ...] = ()
+    labels: Labels = Labels()
+    defects: Defects = Defects()
+    features: tuple[Column, ...] = ()
 
     @property
     def beside(self) -> Path:
@@ -202,14 +193,34 @@ class LogSchema:
         return (self.path.parent / self.folder).absolute()
 
     @property
+    def sources(self) -> tuple[File, ...]:
+        """All files, with what is said of them."""
+        return tuple(File((name,)) for name in self.files) + self.file
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the actions, the conversion first."""
-        return tuple(action.name for action in self.actions)
+        return tuple(action.name for action in self.action)
 
     @property
     def kinds(self) -> tuple[ActionColumns, ...]:
         """Actions, then refunds if there are any: what may follow a click."""
-        return self.actions + (() if self.refund is None else (self.refund,))
+        return self.action + (() if self.refund is None else (self.refund,))
+
+
+TABLES: dict[str, type] = {
+    "time": Times,
+    "click": ClickColumns,
+    "action": ActionColumns,
+    "refund": ActionColumns,
+    "file": File,
+    "labels": Labels,
+    "defects": Defects,
+}
+"""Tables of the file by name, but [features]: its keys are columns of the log."""
+
+LISTS = ("action", "file")
+"""Tables of which there may be several."""
 
 
 def load(path: Path) -> LogSchema:
@@ -221,46 +232,30 @@ def load(path: Path) -> LogSchema:
 
 def parse(path: Path, content: dict[str, Any]) -> LogSchema:
     """The schema in what a TOML file says that is, or will be, at `path`."""
-    blank: dict[str, Any] = {"time": {}, "click": {}, "action": [], "refund": None, "labels": {}, "defects": {}}
-    blank |= {"features": {}, "file": []}
-    tables = {name: content.pop(name, default) for name, default in blank.items()}
-    _check_kinds(path, tables)
-    unknown = sorted(set(content) - set(_Head.__dataclass_fields__))
-    if unknown:
-        known = [*_Head.__dataclass_fields__, *tables]
-        hint = nearest(unknown[0], known)
-        raise UserError(f"{path}: unknown key {unknown[0]!r}{hint}; known keys: {', '.join(known)}")
-    head = filled(_Head, content, str(path))
-    refund = tables["refund"]
-    schema = LogSchema(
-        path,
-        head.shape,
-        head.separator,
-        head.header,
-        tuple(File((name,)) for name in head.files)
-        + tuple(filled(File, one, f"{path}: [[file]]") for one in tables["file"]),
-        filled(Times, tables["time"], f"{path}: [time]"),
-        filled(ClickColumns, tables["click"], f"{path}: [click]"),
-        tuple(filled(ActionColumns, one, f"{path}: [[action]]") for one in tables["action"]),
-        None if refund is None else filled(ActionColumns, {"name": "refund"} | refund, f"{path}: [refund]"),
-        filled(Labels, tables["labels"], f"{path}: [labels]"),
-        filled(Defects, tables["defects"], f"{path}: [defects]"),
-        tuple(_column(name, rule, f"{path}: [features] {name}") for name, rule in tables["features"].items()),
-        head.folder,
-    )
-    _check(schema)
-    return schema
+    refuse_unknown(content, [*(o.name for o in options(LogSchema)), *TABLES, "features"], str(path))
+    tables: dict[str, Any] = {"path": path}
+    for name, kind in TABLES.items():
+        given = _table(path, content, name)
+        if name in LISTS:
+            tables[name] = tuple(filled(kind, one, f"{path}: [[{name}]]") for one in given)
+        elif given is not None:
+            named = {"name": name} if name == "refund" else {}
+            tables[name] = filled(kind, named | given, f"{path}: [{name}]")
+    rules = _table(path, content, "features")
+    tables["features"] = tuple(_column(name, rule, f"{path}: [features] {name}") for name, rule in rules.items())
+    return check(replace(filled(LogSchema, content, str(path)), **tables))
 
 
-def _check_kinds(path: Path, tables: Mapping[str, Any]) -> None:
-    for name, table in tables.items():
-        wanted = list if name in ("action", "file") else dict
-        if table is not None and not isinstance(table, wanted):
-            heading = f"[[{name}]]" if wanted is list else f"[{name}]"
-            raise UserError(f"{path}: {name!r} is {table!r}: expected a table, written {heading}")
+def _table(path: Path, content: dict[str, Any], name: str) -> Any:
+    """A table of the file, or its list of tables; only a refund may be missing."""
+    kind, heading = (list, f"[[{name}]]") if name in LISTS else (dict, f"[{name}]")
+    table = content.pop(name, None if name == "refund" else kind())
+    if table is not None and not isinstance(table, kind):
+        raise UserError(f"{path}: {name!r} is {table!r}: expected a table, written {heading}")
+    return table
 
 
-_KINDS: dict[str, tuple[type[Column], tuple[str, ...], tuple[str, ...]]] = {
+KINDS: dict[str, tuple[type[Column], tuple[str, ...], tuple[str, ...]]] = {
     "vocabulary": (Vocabulary, (), ()),
     "growing": (Growing, (), ("after", "forget", "size")),
     "hashed": (Hashed, ("size",), ()),
@@ -271,8 +266,8 @@ _KINDS: dict[str, tuple[type[Column], tuple[str, ...], tuple[str, ...]]] = {
 
 def _column(name: str, rule: Any, where: str) -> Column:
     kind = rule.get("kind") if isinstance(rule, dict) else None
-    make, needed, more = _KINDS.get(kind or "", (Column, (), ()))
-    if kind not in _KINDS or set(rule) - {"kind", *needed, *more} or set(needed) - set(rule):
+    make, needed, more = KINDS.get(kind or "", (Column, (), ()))
+    if kind not in KINDS or set(rule) - {"kind", *needed, *more} or set(needed) - set(rule):
         raise UserError(
             f'{where}: expected {{kind = "vocabulary"}}, {{kind = "growing", after = 5, forget = "60d"}}, '
             f'{{kind = "hashed", size = 64}} or {{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." '
@@ -294,8 +289,8 @@ def _check_action(where: str, action: ActionColumns, events: bool) -> None:
 
 
 def _check_amounts(schema: LogSchema) -> None:
-    paid, back = schema.actions[0].amount, schema.refund.amount if schema.refund is not None else ""
-    if bool(paid) != bool(back) or any(action.amount for action in schema.actions[1:]):
+    paid, back = schema.action[0].amount, schema.refund.amount if schema.refund is not None else ""
+    if bool(paid) != bool(back) or any(action.amount for action in schema.action[1:]):
         raise UserError(
             f"{schema.path}: amount: give it of the conversion and of [refund], or of neither; other actions have none"
         )
@@ -307,15 +302,16 @@ def _check_unit(where: str, unit: str | None, known: tuple[str, ...]) -> None:
         raise UserError(f"{where}: unit is {unit!r}: choose one of {', '.join(known)}")
 
 
-def _check(schema: LogSchema) -> None:
+def check(schema: LogSchema) -> LogSchema:
+    """The schema itself, if its parts go together."""
     where, events = schema.path, schema.shape == "events"
-    if not schema.actions:
+    if not schema.action:
         raise UserError(f"{where}: no action: describe the conversion in [[action]]")
     if not schema.features:
         raise UserError(f"{where}: no features: name at least one column in [features]")
-    if not schema.click.time and not all(file.time for file in schema.files):
+    if not schema.click.time and not all(file.time for file in schema.sources):
         raise UserError(f"{where}: [click] time: name the column")
-    if events and not schema.click.id and not all(file.id for file in schema.files):
+    if events and not schema.click.id and not all(file.id for file in schema.sources):
         raise UserError(f"{where}: [click] id: name the column that brings clicks and actions together")
     if events and not schema.click.event:
         raise UserError(f"{where}: [click] event: say what is written of a click in the column of types")
@@ -324,7 +320,7 @@ def _check(schema: LogSchema) -> None:
     for action in schema.kinds:
         _check_action(f"{where}: action {action.name!r}", action, events)
     _check_amounts(schema)
-    for unit in (schema.times.unit, schema.click.unit, *(file.unit for file in schema.files)):
+    for unit in (schema.time.unit, schema.click.unit, *(file.unit for file in schema.sources)):
         _check_unit(str(where), unit, UNITS)
     taken = [*RESERVED, *schema.names, *(column.raw for column in schema.features)]
     twice = next((name for name in taken if taken.count(name) > 1), None)
@@ -332,7 +328,8 @@ def _check(schema: LogSchema) -> None:
         raise UserError(
             f"{where}: {twice!r} names two columns of the table (those of its own are {', '.join(RESERVED)})"
         )
-    refuse_unknown_zone(schema.times.zone, f"{where}: [time] zone")
+    refuse_unknown_zone(schema.time.zone, f"{where}: [time] zone")
+    return schema
 
 
 def refuse_unknown_zone(zone: str, where: str) -> None:

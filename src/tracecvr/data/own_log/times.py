@@ -55,12 +55,11 @@ def read(values: pl.Series, times: Times, unit: str, defects: Defects) -> Read:
         return _localise(values, times.zone, defects)
     given = _without(values, times.absent)
     if unit in _PER_SECOND:
-        number = _whole(given)
-        return Read(number // _PER_SECOND[unit], unreadable=_first(number.is_null() & given.is_not_null()))
+        return _from_numbers(given, unit)
     if given.dtype.is_numeric() and unit == "yyyymmdd":
         given = _whole(given).cast(pl.String)
     if given.dtype != pl.String:
-        return Read(given.cast(pl.Int64, strict=False), unreadable=_first(given.is_not_null()))
+        return Read(given.cast(pl.Int64, strict=False), unreadable=first_true(given.is_not_null()))
     if unit not in _TEXT:
         return _by_format(given, unit, times.zone, defects)
     return _from_text(given, _TEXT[unit], times.zone, defects)
@@ -70,11 +69,10 @@ def read_delay(values: pl.Series, times: Times, unit: str) -> Read:
     """A column of durations as whole seconds."""
     given = _without(values, times.absent)
     if unit in _PER_SECOND:
-        number = _whole(given)
-        return Read(number // _PER_SECOND[unit], unreadable=_first(number.is_null() & given.is_not_null()))
+        return _from_numbers(given, unit)
     amount = given.cast(pl.Float64, strict=False)
     seconds = (amount * _SECONDS[unit]).floor().cast(pl.Int64, strict=False)
-    return Read(seconds, unreadable=_first(seconds.is_null() & given.is_not_null()))
+    return Read(seconds, unreadable=first_true(seconds.is_null() & given.is_not_null()))
 
 
 def origin_of(times: Times) -> tuple[int, bool]:
@@ -128,6 +126,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _from_numbers(given: pl.Series, unit: str) -> Read:
+    number = _whole(given)
+    return Read(number // _PER_SECOND[unit], unreadable=first_true(number.is_null() & given.is_not_null()))
+
+
 def _whole(values: pl.Series) -> pl.Series:
     """Whole numbers; what has a fraction is rounded down."""
     if values.dtype.is_float():
@@ -143,23 +146,23 @@ def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> 
     hour = pl.col("hour").cast(pl.Int64).fill_null(0)
     half = pl.col("half").str.to_lowercase()
     hour = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + pl.when(half == "pm").then(12).otherwise(0))
-    digits = [
-        pl.col("year"),
-        *(pl.col(name).str.zfill(2) for name in ("month", "day")),
-        hour.cast(pl.String).str.zfill(2),
-    ]
-    digits += [pl.col(name).fill_null("00") for name in ("minute", "second")]
+    date = (pl.col("year"), *(pl.col(name).str.zfill(2) for name in ("month", "day")))
+    time = (hour.cast(pl.String).str.zfill(2), *(pl.col(name).fill_null("00") for name in ("minute", "second")))
+    digits, offset = pl.concat_str(*date, *time), pl.col("offset").replace(["Z", "z", "UTC"], "+0000")
     clock = parts.select(
-        pl.concat_str(digits).str.to_datetime("%Y%m%d%H%M%S", time_unit="us", strict=False).alias("clock"),
-        _offset(pl.col("offset")).alias("offset"),
+        (digits + offset)
+        .str.to_datetime("%Y%m%d%H%M%S%z", time_unit="us", time_zone="UTC", strict=False)
+        .alias("aware"),
+        pl.when(offset.is_null())
+        .then(digits)
+        .str.to_datetime("%Y%m%d%H%M%S", time_unit="us", strict=False)
+        .alias("local"),
     )
-    local = clock["clock"].set(clock["offset"].is_not_null(), None)
-    naive = _localise(local, zone, defects)
-    with_offset = clock["clock"].dt.epoch("us") // 10**6 - clock["offset"]
+    naive = _localise(clock["local"], zone, defects)
     return replace(
         naive,
-        seconds=with_offset.fill_null(naive.seconds),
-        unreadable=_first(clock["clock"].is_null() & values.is_not_null()),
+        seconds=(clock["aware"].dt.epoch("us") // 10**6).fill_null(naive.seconds),
+        unreadable=first_true(clock["aware"].is_null() & clock["local"].is_null() & values.is_not_null()),
     )
 
 
@@ -170,19 +173,10 @@ def _by_format(values: pl.Series, form: str, zone: str, defects: Defects) -> Rea
     except pl.exceptions.PolarsError as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"[time] unit = {form!r}: not a format that strptime knows ({reason})") from None
-    wrong = _first(clock.is_null() & values.is_not_null())
+    wrong = first_true(clock.is_null() & values.is_not_null())
     if getattr(clock.dtype, "time_zone", None) is not None:
         return Read(clock.dt.epoch("us") // 10**6, unreadable=wrong)
     return replace(_localise(clock, zone, defects), unreadable=wrong)
-
-
-def _offset(text: pl.Expr) -> pl.Expr:
-    """Seconds east of Greenwich."""
-    digits = text.str.replace_all(":", "")
-    hours, minutes = digits.str.slice(1, 2).cast(pl.Int64, strict=False), digits.str.slice(3, 2)
-    east = 3600 * hours + 60 * minutes.cast(pl.Int64, strict=False)
-    signed = pl.when(text.str.starts_with("-")).then(-east).otherwise(east)
-    return pl.when(text.is_in(["Z", "z", "UTC"])).then(0).otherwise(signed)
 
 
 def _localise(local: pl.Series, zone: str, defects: Defects) -> Read:
@@ -207,5 +201,6 @@ def _localise(local: pl.Series, zone: str, defects: Defects) -> Read:
     return Read(seconds, naive, int(twice.sum()), int(skipped.sum()))
 
 
-def _first(flags: pl.Series) -> int | None:
+def first_true(flags: pl.Series) -> int | None:
+    """The place of the first that is true, if one is."""
     return flags.arg_max() if flags.any() else None

@@ -24,8 +24,7 @@ from tracecvr.online.learner.guard import LogOdds
 from tracecvr.online.learner.learner import Learner, Tick, open_learner
 from tracecvr.online.learner.live_metrics import ScoreSums
 from tracecvr.online.learner.predictions import Predictions
-from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_names
+from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
 
 _log = logging.getLogger("tracecvr.learner")
@@ -79,19 +78,6 @@ class ChallengerLearner(Learner):
         newest = self._champion.newest()
         return min(super().closed(), newest["intervals"] if newest else 0)
 
-    def tick(self) -> Tick | None:
-        tick = super().tick()
-        if tick is not None and self.comparison.differences.difference().verdict == "better":
-            self._promote_by_rule()
-        return tick
-
-    def _promote_by_rule(self) -> None:
-        """If somebody has asked for that. A challenger that was rolled back stays so."""
-        name, now = self.store.name, traffic.current(self.store.folder)
-        if name in now.rules and now.model != name:
-            traffic.promote(self.store.folder, name, rule=True)
-            _log.warning("challenger %s is better and was promoted", name)
-
     def _compare(self, row: Ints, label: Labels, start: int) -> None:
         """Clicks that came before the challenger was made do not count: it may have been chosen by them."""
         known = self.ledger.table.arrival_ts[row - self.ledger.first_row]
@@ -127,6 +113,9 @@ class Learners:
         self._paused_until: dict[str, float] = {}
 
     def __enter__(self) -> Learners:
+        with suppress(UserError):  # a damaged choice is passed over
+            for name in list_lost(self.store):
+                _log.error("challenger %s is missing and learns nothing: `tracecvr verify` says what to do", name)
         self.own = self._own.enter_context(open_learner(self.store, self._progress))
         return self
 

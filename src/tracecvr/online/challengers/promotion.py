@@ -6,7 +6,6 @@ from tracecvr.base.errors import UserError
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
-from tracecvr.online.store.versions import Versions
 
 
 def promote_own(store: Store, version: int | None) -> None:
@@ -36,12 +35,6 @@ def leave_challenger(store: Store) -> None:
     """Let the store's own model serve, with the version that was chosen before."""
     if traffic.current(store.folder).model is not None:
         traffic.promote(store.folder, None)
-
-
-def serving_challenger(store: Store) -> Versions | None:
-    """The versions of the challenger that serves; None if the store's own model does."""
-    name = traffic.current(store.folder).model
-    return None if name is None else find_challenger(store, name).versions
 
 
 def rollback(store: Store) -> str:

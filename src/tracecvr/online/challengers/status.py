@@ -20,7 +20,6 @@ def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
             facts[name] = _facts(find_challenger(store, name), log) | {
                 "serves": now.model == name,
                 "share": now.shares.get(name, 0.0),
-                "promoted_if_better": name in now.rules,
             }
         except UserError as error:
             facts[name] = {"problem": str(error)}

@@ -67,6 +67,8 @@ class Learner:
         self.store = store
         torch.set_num_threads(store.settings.threads)
         self.log, self.engine = store.log(), store.engine()
+        if store.model is None:  # once for all that learn from it
+            self.log.refuse_damage()
         self.engine.keep_answers_in(store.home / ANSWERS)
         self.versions = store.versions
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
@@ -76,6 +78,7 @@ class Learner:
         """The first interval that it learns."""
         self.predictions = Predictions(self.log, store.model)
         manifest = self.versions.latest()
+        self._say_lost(self.first if manifest is None else manifest["intervals"])
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.watch.start()
@@ -83,6 +86,13 @@ class Learner:
             self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
             self._restore(manifest)
+
+    def _say_lost(self, done: int) -> None:
+        """Say that versions are lost. The newest may be, if it was being written when the learner was killed."""
+        recorded = self.log.recorded(self.store.model)
+        if recorded > done + 1:
+            lost = f"versions {done + 1} to {recorded} are lost or damaged"
+            _log.warning("%s: %s: they are learnt again from the log", self.store.home, lost)
 
     def tick(self) -> Tick | None:
         """Learn the next interval that is closed, and publish what came of it; None if there is none.

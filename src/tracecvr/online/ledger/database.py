@@ -22,7 +22,7 @@ from tracecvr.online.log import page_checksums
 
 LEDGER, DATABASE = "ledger", "ledger.db"
 """The folder of a store, or of a challenger, with its ledger; and the file in it."""
-_FORMAT = 4
+_FORMAT = 5
 
 _SCHEMA = """
 CREATE TABLE facts(content TEXT NOT NULL);
@@ -43,7 +43,32 @@ CREATE INDEX waiting_seen ON waiting(seen);
 """
 
 
-_UNHASHED = ("blocks", "actions", "payments", "late", "waiting")
+_ROWS = {
+    "blocks": "{0}.first * 31 + {0}.size, {0}.since * 17 + {0}.until",
+    "actions": "{0}.row * 31 + {0}.kind, {0}.ts * 17 + {0}.seen",
+    "payments": "{0}.row * 31 + {0}.refund, {0}.ts * 17 + {0}.seen + CAST({0}.amount AS INTEGER) % 1000003",
+    "late": "{0}.row, {0}.ts",
+    "waiting": "{0}.click % 1000003 * 31 + {0}.kind, {0}.ts * 17 + {0}.seen + CAST({0}.amount AS INTEGER) % 1000003",
+}
+"""Tables whose rows have no hash of their own: two numbers of each row that are made one."""
+
+
+def _number(table: str, row: str) -> str:
+    """A row as a number, in SQL. What is multiplied does not overflow."""
+    one, other = _ROWS[table].format(row).split(", ")
+    return f"((({one}) % 1000003 + 7) * (({other}) % 2147483647) % 2147483629)"
+
+
+_SUMS = "CREATE TABLE sums(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;" + "".join(
+    f"""INSERT INTO sums VALUES('{table}', 0);
+    CREATE TRIGGER {table}_come AFTER INSERT ON {table} BEGIN
+      UPDATE sums SET value = value + {_number(table, "NEW")} WHERE name = '{table}'; END;
+    CREATE TRIGGER {table}_go AFTER DELETE ON {table} BEGIN
+      UPDATE sums SET value = value - {_number(table, "OLD")} WHERE name = '{table}'; END;"""
+    for table in _ROWS
+)
+"""What the rows of each table add up to, by what was put in and taken out, never by what is there: a page that the disk
+has lost the last content of has the right checksum, and so has an exchanged one."""
 
 
 class DamagedLedgerError(UserError):
@@ -56,6 +81,8 @@ class LedgerDatabase:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         if folder is not None:
+            if folder.exists() and not folder.is_dir():
+                raise UserError(f"{folder} is no folder: remove it, and the learner builds it anew from the log")
             folder.mkdir(mode=0o700, exist_ok=True)
             make_private(folder)
         self._db: apsw.Connection | None = None
@@ -72,7 +99,7 @@ class LedgerDatabase:
                 path.unlink()
         with self._errors():
             self._db = self._connect()
-            self._db.execute(_SCHEMA)
+            self._db.execute(_SCHEMA if self.folder is None else _SCHEMA + _SUMS)
             self._db.execute("BEGIN")
 
     def read(self) -> dict[str, Any] | None:
@@ -97,12 +124,15 @@ class LedgerDatabase:
         if left and not self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)[0]:
             return None
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        # A page's checksum does not say which page it is, and these tables have no hashes of their own.
-        checks = (self._db.execute(f"PRAGMA integrity_check({table})").get for table in _UNHASHED)
+        # A page's checksum does not say which page it is, nor whether it is the newest.
+        checks = (self._db.execute(f"PRAGMA integrity_check({table})").get for table in _ROWS)
         if any(check != "ok" for check in checks):
             return None
         content: dict[str, Any] = json.loads(self._db.execute("SELECT content FROM facts").get or "{}")
         if content.pop("format", None) != _FORMAT:
+            return None
+        queries = (f"SELECT '{name}', coalesce(sum({_number(name, name)}), 0) FROM {name}" for name in _ROWS)
+        if not content.pop("sums") == self._sums() == dict(self._run(" UNION ALL ".join(queries))):
             return None
         self._db.execute("BEGIN")
         return content
@@ -111,8 +141,12 @@ class LedgerDatabase:
         """Let this be the ledger that is opened next."""
         with self._errors():
             self._run("DELETE FROM facts")
-            self._run("INSERT INTO facts VALUES(?)", (json.dumps({**facts, "format": _FORMAT}),))
+            sums = {} if self.folder is None else {"sums": self._sums()}
+            self._run("INSERT INTO facts VALUES(?)", (json.dumps({**facts, **sums, "format": _FORMAT}),))
             self.flush()
+
+    def _sums(self) -> dict[str, int]:
+        return dict(self._run("SELECT * FROM sums"))
 
     def flush(self) -> None:
         """Let memory be free of what was written. Without facts, it is not opened again."""

@@ -157,7 +157,7 @@ class Ledger(TableSource):
 
     def _identity(self) -> list[Any]:
         """What a ledger depends on beside the log."""
-        return [self._base.fingerprint, asdict(self.grid), self.memory]
+        return [self._base.fingerprint, asdict(self.grid), self.memory, self.log.model]
 
     # Asking.
 

@@ -135,13 +135,28 @@ class EventDatabase:
     def ticks(self, last: int = -1, model: str | None = None) -> list[tuple[int, dict[str, Any]]]:
         """What came of learning the last intervals, oldest first; of all by default."""
         query = "SELECT number, content FROM ticks WHERE model = ? ORDER BY number DESC LIMIT ?"
-        return [(number, json.loads(content)) for number, content in reversed(self._rows(query, (model or "", last)))]
+        return [(number, self._content(text)) for number, text in reversed(self._rows(query, (model or "", last)))]
+
+    def recorded(self, model: str | None = None) -> int:
+        """After how many intervals it is known what came of learning them."""
+        newest = self._rows("SELECT number FROM ticks WHERE model = ? ORDER BY number DESC LIMIT 1", (model or "",))
+        return newest[0][0] + 1 if newest and isinstance(newest[0][0], int) else 0
+
+    def _content(self, text: Any) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = json.loads(text)
+        except (ValueError, TypeError):  # a row of another table: pages were exchanged
+            raise UserError(f"{self.path} is damaged: a tick is not as it was written; {self._advice}") from None
+        return content
+
+    def models(self) -> list[str]:
+        """The challengers that have learnt anything."""
+        return [model for (model,) in self._rows("SELECT DISTINCT model FROM ticks WHERE model != ''")]
 
     def tick(self, number: int) -> dict[str, Any] | None:
         """What came of learning an interval by the store's own model."""
         rows = self._rows("SELECT content FROM ticks WHERE model = '' AND number = ?", (number,))
-        tick: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
-        return tick
+        return self._content(rows[0][0]) if rows else None
 
     def keep_series(self, name: str, first: int, data: bytes) -> None:
         """A block of values from number `first` on; said again after a crash, it is the same."""
@@ -175,6 +190,12 @@ class EventDatabase:
         except apsw.Error as error:
             errors = [page_checksums.reason(error)]
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []
+
+    def refuse_damage(self) -> None:
+        """Stop before anything is learnt from pages that a disk has exchanged: each has the right checksum. Reads all
+        of the database."""
+        if damage := self.damage():
+            raise UserError(f"{self.path} is damaged ({' '.join(damage[0].split())}); {self._advice}")
 
     def _readable(self) -> int:
         """The position of the last event before the first that cannot be read."""

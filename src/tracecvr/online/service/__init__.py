@@ -7,6 +7,6 @@ Rooms: `gate` (what a request has to pass), `few_clicks` (the short way of a few
 requests and answers look like), `inference_protocol` (KServe's routes), `auth` (tokens and scopes), `limits` and
 `connections` (what one sender may ask for, and how slowly), `front` (names, headers, the page), `scoring` (what routes
 share), `scorer` (the version that serves), `routing` (which model answers), `published` (what replicas need), `replica`
-(a scorer that follows a writer), `workers` (replicas beside the service), `gauges` (metrics), `learner_process`,
-`serve` (the command), `options` (flags and configuration file), `page.html` (what is seen).
+(a scorer that follows a writer), `gauges` (metrics), `processes` (the learner and workers beside the service), `serve`
+(the command), `options` (flags and configuration file), `page.html` (what is seen).
 """

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -33,14 +32,15 @@ from tracecvr.online.service.bodies import ERRORS
 from tracecvr.online.service.front import LOOPBACK, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
 from tracecvr.online.service.inference_protocol import inference_routes
-from tracecvr.online.service.learner_process import LearnerState
-from tracecvr.online.service.limits import Limits, Receive, Scope, Send, error_response, need
-from tracecvr.online.service.published import published
+from tracecvr.online.service.limits import error_response, need
+from tracecvr.online.service.options import Limits
+from tracecvr.online.service.processes import LearnerState
+from tracecvr.online.service.published import list_published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.forecast import NewestForecasts
-from tracecvr.online.upkeep.status import status_of, ticks_of, versions_of
+from tracecvr.online.upkeep.status import ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
 
@@ -63,24 +63,12 @@ def application(
 def scoring_application(service: Scoring, names: Sequence[str]) -> FastAPI:
     """What a request has to pass before it comes to a route, and the routes that need a model and nothing else."""
     names_served = (*LOOPBACK, *names) if names or not service.tokens.required else None
-    app = _Application(
-        title="tracecvr", lifespan=lambda _: service.run(), docs_url=None, redoc_url=None, redirect_slashes=False
-    )
+    app = Gate(service, names_served)
     app.state.limits, app.router.route_class = service.limits, _Route
-    app.gate = Gate(super(_Application, app).__call__, service, names_served)
     _failures(app)
     _scoring_routes(app, service)
     inference_routes(app, service)
     return app
-
-
-class _Application(FastAPI):
-    """Behind a gate: what is asked of it most often does not come to its layers."""
-
-    gate: Gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.gate(scope, receive, send)
 
 
 def _routes(app: FastAPI, service: Service) -> None:
@@ -145,20 +133,18 @@ def _routes(app: FastAPI, service: Service) -> None:
         return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}{on}"
 
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
-    async def offered() -> bodies.Published:
+    async def offer() -> bodies.Published:
         """The files that a replica needs, in the order in which it has to write them."""
-        files = await run_in_threadpool(published, service.scorer)
-        return bodies.Published(files={name: bodies.PublishedFile.of(file) for name, file in files.items()})
+        return bodies.Published(files=await run_in_threadpool(list_published, service.scorer))
 
     @app.get(
         "/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")], response_class=FileResponse
     )
-    async def fetched(name: str) -> FileResponse:
+    async def fetch(name: str) -> FileResponse:
         """One of them, as it is."""
-        files = await run_in_threadpool(published, service.scorer)
-        if name not in files:
+        if name not in await run_in_threadpool(list_published, service.scorer):
             raise HTTPException(404, "no such file is published")
-        return FileResponse(files[name].path, media_type="application/octet-stream")
+        return FileResponse(service.store.folder / name, media_type="application/octet-stream")
 
     shown = page_text()
     policy = {"Content-Security-Policy": page_policy(shown)}
@@ -187,7 +173,8 @@ def _scoring_routes(app: FastAPI, service: Scoring) -> None:
     @app.get("/metrics", response_class=PlainTextResponse, dependencies=[need("admin")])
     async def metrics() -> Response:
         """For Prometheus."""
-        return PlainTextResponse(service.gauges.text(), media_type="text/plain; version=0.0.4")
+        text = await run_in_threadpool(service.gauges.text)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 _Level = Annotated[float, Query(gt=0, lt=1, description="share of intervals that are to hold the final number")]
@@ -256,13 +243,10 @@ _WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 
 
 def _status(service: Service) -> dict[str, Any]:
-    facts, serving = status_of(service.store, service.scorer.versions), service.scorer.model
+    facts = service.status()
     for name, challenger in facts.get("challengers", {}).items():
         challenger["history"] = comparisons(service.store, service.log, name, 200)
     return facts | {
-        "learner": asdict(service.learner()),
-        "serving": serving.version if serving else None,
-        "serving_model": serving.name if serving else None,
         "interval_s": service.store.grid.interval,
         "latency": service.gauges.latency(),
         "ticks": ticks_of(service.store, service.log, 200),
@@ -291,10 +275,10 @@ class _Route(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def handled(request: Request) -> Response:
+        async def parse_and_handle(request: Request) -> Response:
             return await handle(_Request(request.scope, request.receive))
 
-        return handled
+        return parse_and_handle
 
 
 def _failures(app: FastAPI) -> None:

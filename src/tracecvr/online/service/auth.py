@@ -55,7 +55,7 @@ class Tokens:
     def required(self) -> bool:
         return bool(self._tokens)
 
-    def known(self, given: str) -> Token | None:
+    def find(self, given: str) -> Token | None:
         """The holder of a token. Every entry is compared in constant time, so the time reveals nothing."""
         digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).hexdigest()
         holder = None

@@ -22,7 +22,6 @@ from pydantic import (
 
 from tracecvr.online.log.event_log import Receipt as Committed
 from tracecvr.online.log.times import Times
-from tracecvr.online.service.published import File
 
 _SHOWN = 40
 """Characters of a key that an error repeats."""
@@ -216,10 +215,6 @@ class PublishedFile(BaseModel):
     size: int
     sha256: str
     written: float = Field(description="Unix time")
-
-    @classmethod
-    def of(cls, file: File) -> PublishedFile:
-        return cls(size=file.size, sha256=file.sha256, written=file.written)
 
 
 class Published(BaseModel):

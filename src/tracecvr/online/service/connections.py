@@ -16,7 +16,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tracecvr.online.service.limits import LINGER_S, Limits
+from tracecvr.online.service.limits import LINGER_S
+from tracecvr.online.service.options import Limits
 
 _RESERVE = 256
 """File descriptors that are not for connections: the store, the learner, a broker."""
@@ -85,7 +86,7 @@ class Watch:
         """Close what has waited for the same for too long. Bytes give no more time."""
         before, self._waiting = self._waiting, {}
         for one in list(self._connections):
-            if (awaited := _awaited(one)) is None:
+            if (awaited := _find_awaited(one)) is None:
                 continue
             known, since = before.get(one, (None, now))
             since = since if known == awaited else now
@@ -94,7 +95,7 @@ class Watch:
                 one.transport.abort()
 
 
-def _awaited(one: HttpToolsProtocol) -> tuple[str, object] | None:
+def _find_awaited(one: HttpToolsProtocol) -> tuple[str, object] | None:
     """What the peer of a connection has to do, and of which request; None if it has to do nothing in time."""
     request = one.cycle
     if one.flow.write_paused:

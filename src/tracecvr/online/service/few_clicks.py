@@ -13,7 +13,8 @@ from msgspec import Meta, Struct, defstruct, json
 from msgspec.structs import astuple
 
 from tracecvr.online.service.routing import Asked
-from tracecvr.online.service.scoring import FEW, Registration, Scoring, Service
+from tracecvr.online.service.scorer import FEW
+from tracecvr.online.service.scoring import Registration, Scoring, Service
 
 
 class ShortWay(NamedTuple):

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import coroutine
 from typing import Any, cast
 
-from fastapi import HTTPException
+from fastapi import FastAPI, HTTPException
 
-from tracecvr.online.service.auth import Token
-from tracecvr.online.service.few_clicks import ShortWay, short_ways
+from tracecvr.online.service.few_clicks import short_ways
 from tracecvr.online.service.front import HEADERS, Names
-from tracecvr.online.service.limits import ALWAYS, LINGER_S, App, Message, Receive, Scope, Send, error_response, refuse
+from tracecvr.online.service.limits import ALWAYS, LINGER_S, Message, Receive, Scope, Send, error_response, refuse
 from tracecvr.online.service.scoring import Scoring
 
 _log = logging.getLogger("tracecvr.service")
@@ -33,16 +32,19 @@ _OF_JSON = [(b"content-type", b"application/json"), *HEADERS]
 FAILED = "the service failed at this request: its log says where"
 
 
-class Gate:
-    """The outermost layer of an application. `names` are those that it may be asked by; None for any."""
+class Gate(FastAPI):
+    """An application behind its gate. `names` are those that it may be asked by; None for any."""
 
-    def __init__(self, app: App, service: Scoring, names: Iterable[str] | None) -> None:
-        self.app, self.service, self.names = app, service, Names(names)
+    def __init__(self, service: Scoring, names: Iterable[str] | None) -> None:
+        super().__init__(
+            title="tracecvr", lifespan=lambda _: service.run(), docs_url=None, redoc_url=None, redirect_slashes=False
+        )
+        self.service, self.names = service, Names(names)
         self.short_ways, self._at_work = short_ways(service), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await super().__call__(scope, receive, send)
             return
         since, answer = self.service.gauges.clock(), _Answer(send)
         try:
@@ -75,20 +77,27 @@ class Gate:
             body = await self._read_body(headers, receive, answer)
             if body is None:
                 return
+            receive = _replay(body, receive)
         if path in ALWAYS:
-            await self.app(scope, receive if body is None else _replay(body, receive), answer)
-        elif self._at_work >= self.service.limits.requests:
+            await super().__call__(scope, receive, answer)
+            return
+        if self._at_work >= self.service.limits.requests:
             retry = [(b"retry-after", b"1")]
             await refuse(answer, 503, "too many requests at work: try again later", headers=retry)
-        else:
-            self._at_work += 1
-            try:
-                short = self.short_ways.get(path)
-                if short is None or not await _answer_shortly(short, path, token, body, answer):
-                    scope.setdefault("state", {})["token"] = token
-                    await self.app(scope, receive if body is None else _replay(body, receive), answer)
-            finally:
-                self._at_work -= 1
+            return
+        self._at_work += 1
+        try:
+            short, content = self.short_ways.get(path), None
+            if short and body and token and len(body) <= _SHORT_BYTES and short.token_scope in token.scopes:
+                with suppress(Exception):  # whatever is wrong, the application says it
+                    content = await short.answer(body)
+            if content is not None:
+                await answer.send_json(content, path)
+            else:
+                scope.setdefault("state", {})["token"] = token
+                await super().__call__(scope, receive, answer)
+        finally:
+            self._at_work -= 1
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive, answer: _Answer) -> bytes | None:
         """A body, and no more of it than is allowed: nothing of one that declares to be larger, and as for the others,
@@ -125,20 +134,12 @@ class _Answer:
             message["headers"] = [*given, *(HEADERS[:-1] if own else HEADERS)]
         await self.send(message)
 
-
-async def _answer_shortly(short: ShortWay, path: str, token: Token | None, body: bytes | None, answer: _Answer) -> bool:
-    """Answer a few good clicks; whether that was done. Whatever else it is, the application says what is wrong."""
-    if body is None or token is None or len(body) > _SHORT_BYTES or short.token_scope not in token.scopes:
-        return False
-    try:
-        content = await short.answer(body)
-    except Exception:
-        return False
-    answer.status, answer.route = 200, path
-    headers = [*_OF_JSON, (b"content-length", b"%d" % len(content))]
-    await answer.send({"type": "http.response.start", "status": 200, "headers": headers})
-    await answer.send({"type": "http.response.body", "body": content})
-    return True
+    async def send_json(self, content: bytes, route: str) -> None:
+        """Send a whole answer."""
+        self.status, self.route = 200, route
+        headers = [*_OF_JSON, (b"content-length", b"%d" % len(content))]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.body", "body": content})
 
 
 async def _read_parts(message: Message, receive: Receive, most: int) -> list[Message]:

@@ -92,8 +92,8 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
         _refuse_other(name)
         clicks = _clicks(asked.inputs, service.limits.batch)
         values, version = await run_by_size(service.read_values, clicks), service.scorer.ready().version
-        answers = (await service.answer([Asked(one) for one in values])).answers
-        service.gauges.scored += len(answers)
+        answers = (await service.scorer.answer([Asked(one) for one in values])).answers
+        service.gauges.scored.inc(len(answers))
         scores = [bodies.score_of(answer.log_odds) for answer in answers]
         wanted = [str(output.get("name")) for output in asked.outputs] if asked.outputs else _OUTPUTS
         if unknown := [name for name in wanted if name not in _OUTPUTS]:

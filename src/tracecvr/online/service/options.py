@@ -1,4 +1,7 @@
-"""Options of `tracecvr serve`, from flags or from a TOML file with the same names. Flags win."""
+"""Options of `tracecvr serve`, from flags or from a TOML file with the same names. Flags win.
+
+The command line declares a flag for each of them: this module imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import filled, option
-from tracecvr.base.files import read_toml
-from tracecvr.online.service.limits import Limits
+from tracecvr.base.config import filled, option, validate
 
 _PATHS = ("store", "model", "tokens", "certificate", "key", "source_config", "replica_token")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All of them have defaults that suit a small machine. Whoever is answered meanwhile waits for a body to be parsed,
+    so that what bounds a body bounds his wait, too: some ten milliseconds."""
+
+    rate: float = option(500.0, "requests per second of each token, with bursts of twice that", low=0.1)
+    batch: int = option(500, "events or clicks of one request", low=1)
+    body_bytes: int = option(1 << 18, "bytes of one request", low=1)
+    body_seconds: float = option(10.0, "time to send a body: a slow sender gives way to others", above=0)
+    text: int = option(1_000, "characters of an id, a user or a text among features", low=1)
+    requests: int = option(256, "requests at work, sent as a whole; beyond, 503 at once", low=1)
+    connections: int = option(4096, "open connections; beyond, new ones are closed", low=1)
+    head_seconds: float = option(10.0, "time to send the head of a request, from its first byte or the start", above=0)
+    idle_seconds: int = option(30, "time that a connection is kept open between requests", low=1)
 
 
 @dataclass(frozen=True)
@@ -35,14 +52,26 @@ class Options(Limits):
     source_config: str | None = option(None, "TOML file for the broker's client")
 
     @classmethod
-    def from_file_and_flags(cls, file: Path | None, flags: dict[str, Any]) -> Options:
+    def read(cls, file: Path | None, flags: dict[str, Any]) -> Options:
         """What a file says, its paths relative to where it lies, and what flags do; None is a flag not given."""
+        from tracecvr.base.files import read_toml  # heavy: it knows Parquet, too
+
         from_file = cls() if file is None else filled(cls, read_toml(file, "--config"), str(file))
-        changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+        changes: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else str(value) if isinstance(value, Path) else value
+            for name, value in flags.items()
+            if value is not None and value != []
+        }
         if file is not None:
             paths = {name: getattr(from_file, name) for name in _PATHS}
             changes = {name: str(file.parent / path) for name, path in paths.items() if path is not None} | changes
-        return replace(from_file, **changes)
+        return validate(replace(from_file, **changes))
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
 
     def path(self, name: str) -> Path | None:
         """One of those that are paths."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import NamedTuple
 
 from tracecvr.base.files import sha256
+from tracecvr.online.service.bodies import PublishedFile
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import file_hashes, traffic
 from tracecvr.online.store.store import START
@@ -19,17 +18,7 @@ ALLOWED = re.compile(
 _CHOICES = (traffic.NAME, "serving.json")
 
 
-class File(NamedTuple):
-    """A file as it is offered."""
-
-    path: Path
-    size: int
-    sha256: str
-    written: float
-    """Unix time."""
-
-
-def published(scorer: RoutedScorer) -> dict[str, File]:
+def list_published(scorer: RoutedScorer) -> dict[str, PublishedFile]:
     """The files by name, in the order in which a replica has to write them: a version's state before its manifest, what
     chooses between versions last."""
     folder = scorer.store.folder
@@ -48,5 +37,6 @@ def published(scorer: RoutedScorer) -> dict[str, File]:
         path = folder / name
         if path.is_file():
             facts = path.stat()
-            files[name] = File(path, facts.st_size, states.get(name) or sha256(path), facts.st_mtime)
+            digest = states.get(name) or sha256(path)
+            files[name] = PublishedFile(size=facts.st_size, sha256=digest, written=facts.st_mtime)
     return files

@@ -19,7 +19,6 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import PlainTextResponse
-from prometheus_client import Gauge
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sha256, write_atomically
@@ -27,7 +26,8 @@ from tracecvr.online.service import bodies
 from tracecvr.online.service.app import scoring_application
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, Published, PublishedFile
-from tracecvr.online.service.limits import Limits, need
+from tracecvr.online.service.limits import need
+from tracecvr.online.service.options import Limits
 from tracecvr.online.service.published import ALLOWED
 from tracecvr.online.service.scoring import Scoring
 from tracecvr.online.store.store import Store
@@ -169,9 +169,6 @@ class Replica(Scoring):
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, mirror: Mirror | None = None) -> None:
         super().__init__(store, tokens, limits)
         self.mirror, self._written = mirror, 0.0
-        self._age = Gauge(
-            "tracecvr_version_age_seconds", "Since the version was published", registry=self.gauges.registry
-        )
 
     def look(self) -> None:
         if self.mirror is not None:
@@ -182,8 +179,12 @@ class Replica(Scoring):
             if self.mirror is not None:
                 self.mirror.problem = f"what the writer offers cannot be served ({_reason(error)})"
             raise
-        if (age := self.age()) is not None:
-            self._age.set(age)
+
+    def status(self) -> dict[str, Any]:
+        """What serves, how old it is, and whether the writer is heard."""
+        mirror = self.mirror
+        writer = None if mirror is None else {"heard": mirror.problem is None, "problem": mirror.problem}
+        return super().status() | {"replica": True, "age_s": self.age(), "writer": writer}
 
     def age(self) -> float | None:
         """Seconds since the version that serves was written."""
@@ -229,15 +230,7 @@ def replica(
     @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
     async def status() -> dict[str, Any]:
         """What serves, how old it is, and whether the writer is heard."""
-        serving = service.scorer.model
-        return {
-            "replica": True,
-            "serving": serving.version if serving else None,
-            "serving_model": serving.name if serving else None,
-            "age_s": service.age(),
-            "writer": None if mirror is None else {"heard": mirror.problem is None, "problem": mirror.problem},
-            "latency": service.gauges.latency(),
-        }
+        return service.status() | {"latency": service.gauges.latency()}
 
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
         _refuse(app, path, scope)
@@ -251,7 +244,9 @@ def _refuse(app: FastAPI, path: str, scope: str) -> None:
         raise HTTPException(405, "this is a replica, which scores only: ask the writer", {"Allow": ""})
 
 
-def opened(source: str, folder: Path, token: Path | None, say: Callable[[str], None]) -> tuple[Store, Mirror | None]:
+def open_published(
+    source: str, folder: Path, token: Path | None, say: Callable[[str], None]
+) -> tuple[Store, Mirror | None]:
     """The store that a replica reads: a directory as it is, or the copy of what a writer has published."""
     if "://" not in source:
         return Store.open(Path(source), check=False), None

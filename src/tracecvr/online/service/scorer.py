@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from fastapi.concurrency import run_in_threadpool
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER, TURNS
@@ -21,6 +24,9 @@ from tracecvr.online.log.events import amount_of
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.stream.reveal import Reveals, reveal
+
+FEW = 16
+"""Clicks that are answered at once, without a thread: one or two milliseconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +57,51 @@ class Answers(NamedTuple):
     unreadable: dict[str, int]
 
 
+Values = Sequence[Any]
+"""Raw values of a click, in the order of columns."""
+
+
+class _Batch:
+    """Clicks that are scored together, and their answers once they were."""
+
+    def __init__(self) -> None:
+        self.clicks: list[Values] = []
+        self.answers: list[Answer] | None = None
+
+
+class MicroBatch:
+    """Clicks of requests that come together are scored together: what a call of NumPy costs is shared, and weights are
+    read once. Those are the requests of one turn of the event loop, so nobody waits for others to come."""
+
+    def __init__(self, score: Callable[[Sequence[Values]], Answers]) -> None:
+        self._score, self._open = score, _Batch()
+
+    async def score(self, clicks: Sequence[Values]) -> Answers:
+        """The answers to one request."""
+        batch = self._open
+        start = len(batch.clicks)
+        batch.clicks.extend(clicks)
+        await asyncio.sleep(0)  # whose requests are here, too, add their clicks meanwhile
+        if batch is self._open:  # the first of them scores for all
+            self._open = _Batch()
+            if start + len(clicks) < len(batch.clicks):
+                with suppress(Exception):  # each finds its own error
+                    answers, unreadable = self._score(batch.clicks)
+                    batch.answers = None if unreadable else answers  # whose they are is not known
+        if batch.answers is None:
+            return self._score(clicks)
+        return Answers(batch.answers[start : start + len(clicks)], {})
+
+
 class LiveScorer:
     """Answers with one version from start to end of a request; `refresh` swaps in whichever serves now."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.versions = Versions(store.home, store.settings.keep)
+        self.versions = Versions(store.home, store.settings.keep, store.content)
         self.model: ServingModel | None = None
         self._seen: tuple[int, ...] = ()
+        self._batch = MicroBatch(self.score)
         self._asking = threading.Lock()  # a net remembers its last answers while it works: one question at a time
 
     def refresh(self) -> bool:
@@ -75,7 +118,11 @@ class LiveScorer:
         self._seen = state
         return True
 
-    def score(self, clicks: Sequence[Sequence[Any]]) -> Answers:
+    def answer(self, clicks: Sequence[Values]) -> Coroutine[Any, Any, Answers]:
+        """Answers to clicks: to a few at once, to many in a thread, so that others get their turns."""
+        return self._batch.score(clicks) if len(clicks) <= FEW else run_in_threadpool(self.score, clicks)
+
+    def score(self, clicks: Sequence[Values]) -> Answers:
         """Answers to clicks, of which raw values are given."""
         model, (x, unreadable) = self.ready(), self.store.reader.encode_clicks(clicks)
         if model.fast is None or not math.isfinite(sum(log_odds := model.fast(x).tolist())):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import HTTPException
@@ -13,7 +14,6 @@ from fastapi.concurrency import run_in_threadpool
 from msgspec import json
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.challengers.status import challengers_of
 from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.events import Event
@@ -21,19 +21,17 @@ from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import ANYBODY, Token, Tokens
 from tracecvr.online.service.bodies import score_of
 from tracecvr.online.service.gauges import Gauges
-from tracecvr.online.service.learner_process import LearnerState
-from tracecvr.online.service.limits import Limits, RateLimiter
-from tracecvr.online.service.routing import Asked, MicroBatch, RoutedScorer
-from tracecvr.online.service.scorer import Answers
+from tracecvr.online.service.limits import RateLimiter
+from tracecvr.online.service.options import Limits
+from tracecvr.online.service.processes import LearnerState
+from tracecvr.online.service.routing import Asked, RoutedScorer
+from tracecvr.online.service.scorer import FEW
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.status import bad_values, figures_of, newest_time
+from tracecvr.online.upkeep.status import newest_time, status_of
 
 _log = logging.getLogger("tracecvr.service")
 _LOOK_S = 0.5
 """How often the service looks for another version."""
-FEW = 16
-"""Clicks that are answered at once, without a thread: one or two milliseconds."""
-
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -69,8 +67,7 @@ class Scoring:
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits) -> None:
         self.store, self.tokens, self.limits = store, tokens, limits
-        self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(), RateLimiter(limits.rate)
-        self._batch = MicroBatch(self.scorer.score)
+        self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(self.status), RateLimiter(limits.rate)
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
@@ -78,8 +75,8 @@ class Scoring:
 
     async def score_values(self, clicks: Sequence[Asked]) -> bytes:
         """The same of clicks by their raw values. Of each it is told who answered, if that is not who serves."""
-        answers, unreadable = await self.answer(clicks)
-        self.gauges.scored += len(answers)
+        answers, unreadable = await self.scorer.answer(clicks)
+        self.gauges.scored.inc(len(answers))
         serving = self.scorer.ready()
         version, model = serving.version, serving.name
         scores = [
@@ -95,10 +92,6 @@ class Scoring:
     def read_values(self, clicks: Sequence[dict[str, Any]]) -> list[list[Any]]:
         """The raw values of clicks, or an error that names the wrong one."""
         return read_each("click", clicks, lambda features: self.store.reader.values(self._refuse_long(features)))
-
-    def answer(self, clicks: Sequence[Asked]) -> Awaitable[Answers]:
-        """The scores of clicks."""
-        return self._batch.score(clicks) if len(clicks) <= FEW else run_in_threadpool(self.scorer.score, clicks)
 
     def read(self, contents: Sequence[dict[str, Any]]) -> list[Event]:
         """Actions, or an error that names the one that is wrong."""
@@ -116,10 +109,10 @@ class Scoring:
         token: Token | None = ANYBODY
         if self.tokens.required:
             kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-            token = self.tokens.known(given) if kind.lower() == "bearer" and given else None
+            token = self.tokens.find(given) if kind.lower() == "bearer" and given else None
         if token is None:
             raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
-        if not self.pace.allowed(token.name):
+        if not self.pace.allow(token.name):
             raise HTTPException(429, "too many requests: slow down", {"Retry-After": "1"})
         return token
 
@@ -132,7 +125,7 @@ class Scoring:
         watching.cancel()
 
     async def _watch(self) -> None:
-        """Swap in new versions, and tell how far the learner is. Errors are logged, each once, and it tries again."""
+        """Swap in new versions. Errors are logged, each once, and it tries again."""
         logged = ""
         while True:
             try:
@@ -140,7 +133,8 @@ class Scoring:
                 logged = ""
             except Exception as error:
                 if (problem := f"{type(error).__name__}: {error}") != logged:
-                    _log.exception("could not look for another version")
+                    known = isinstance(error, UserError | OSError)  # says itself what is wrong with which file
+                    _log.error("could not look for another version: %s", error, exc_info=not known)
                 logged = problem
             await asyncio.sleep(_LOOK_S)
 
@@ -165,11 +159,17 @@ class Scoring:
         """The newest time that is known here: that until which the serving version has learnt."""
         return self.store.grid.bounds(self.scorer.ready().version)[0]
 
+    def status(self) -> dict[str, Any]:
+        """What serves."""
+        serving = self.scorer.model
+        return {
+            "serving": serving.version if serving else None,
+            "serving_model": serving.name if serving else None,
+        }
+
     def look(self) -> None:
         """Swap in what serves now."""
         self.scorer.refresh()
-        if self.scorer.model is not None:
-            self.gauges.version.set(self.scorer.model.version)
 
 
 class Service(Scoring):
@@ -203,10 +203,10 @@ class Service(Scoring):
         """The same of clicks by their raw values."""
         events = await run_by_size(self._events, clicks)
         asked = [Asked(click.values, event.click, click.user) for click, event in zip(clicks, events, strict=True)]
-        answers, unreadable = await self.answer(asked)
+        answers, unreadable = await self.scorer.answer(asked)
         pairs = zip(events, answers, strict=True)
         receipt = await self.commit([event._replace(score=a[0], version=a[1], model=a[2]) for event, a in pairs])
-        self.gauges.scored += len(answers)
+        self.gauges.scored.inc(len(answers))
         known = [receipt.answers.get(event.event, a) for event, a in zip(events, answers, strict=True)]
         scores = [score_of(log_odds) | _by(version, model) for log_odds, version, model in known]
         content = {"scores": scores, **bodies.Receipt.facts(receipt, self.store.times)}
@@ -220,24 +220,14 @@ class Service(Scoring):
         """On disk when this returns."""
         receipt = await asyncio.wrap_future(self.committer.submit(events))
         counts = {"accepted": receipt.accepted, "duplicate": receipt.duplicates, "future": receipt.counts["future"]}
-        self.gauges.events.update(counts)
+        for kind, count in counts.items():
+            self.gauges.events.labels(kind).inc(count)
         return receipt
 
-    def look(self) -> None:
-        super().look()
-        learner, model = self.learner(), self.scorer.model
-        self.gauges.learner.set(bool(learner.running))
-        self.gauges.restarts.set(learner.restarts)
-        self.gauges.tell(self.log.sources())
-        if model is not None:
-            for newest in self.scorer.versions.manifests()[-1:]:
-                self.gauges.lag.set(self.log.closed() - newest["intervals"])
-                self.gauges.judge(figures_of(newest, model.version, model.manifest if model.name else None))
-                self.gauges.warn(newest["alarms"])
-                self.gauges.expect(newest["forecast"]["summary"])
-                for column, count in bad_values(newest["counts"]).items():
-                    self.gauges.bad_values.labels(column).set(count)
-        self.gauges.compare(challengers_of(self.store, self.log))
+    def status(self) -> dict[str, Any]:
+        """The store's status, its learner and what serves."""
+        learner = {"learner": asdict(self.learner())}
+        return status_of(self.store, self.scorer.versions) | learner | super().status()
 
 
 def _by(version: int, model: str | None) -> dict[str, Any]:

@@ -13,9 +13,10 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import uvicorn
@@ -26,112 +27,105 @@ from tracecvr.base.errors import UserError
 from tracecvr.online.service.app import application
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.connections import Config, Watch
-from tracecvr.online.service.learner_process import LearnerProcess
-from tracecvr.online.service.limits import Limits
-from tracecvr.online.service.replica import Mirror, replica
-from tracecvr.online.service.workers import Workers
+from tracecvr.online.service.options import Options
+from tracecvr.online.service.processes import LearnerState, SupervisedProcess
+from tracecvr.online.service.replica import Mirror, open_published, replica
 from tracecvr.online.sources import BrokerSource
-from tracecvr.online.sources.pump import Pumping
+from tracecvr.online.sources.pump import Pump
 from tracecvr.online.store.store import Store
-
-
-@dataclass(frozen=True)
-class Address:
-    host: str = "127.0.0.1"
-    port: int = 8000
-    certificate: Path | None = None
-    key: Path | None = None
-    names: tuple[str, ...] = ()
-    """By which it is asked, beside localhost and the host."""
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
-
-    def asked_by(self, tokens: Tokens) -> tuple[str, ...]:
-        """All such names, where names are checked."""
-        return (self.host, *self.names) if self.names or not tokens.required else ()
 
 
 def serve(
     store: Store,
-    tokens: Path | None,
-    address: Address,
-    limits: Limits,
-    learn: bool,
-    source: BrokerSource | None = None,
-    heard: Callable[[str], None] = lambda _: None,
+    options: Options,
+    learn: Callable[[Path], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Answer until stopped. Once it listens, `heard` is told where."""
-    known = _allow(tokens, address)
-    pumping = Pumping(store, source)
-    with _bound(address) as listening, LearnerProcess(store.folder, learn) as learning, pumping:
-        _answer(
-            application(store, known, limits, learning.state, address.asked_by(known)),
-            address,
-            limits,
-            listening,
-            heard,
-        )
+    """Answer until stopped: the writer of a store. Beside it are `learn`, in a process of its own, and what options ask
+    for: processes that score, and the pump of a broker."""
+    tokens = _read_tokens(options)
+    pump = None
+    if options.source is not None:
+        pump = Pump(store, BrokerSource.of(options.source, options.start, options.path("source_config")))
+    with ExitStack() as beside:
+        listener = beside.enter_context(_bind(options))
+        learner: Callable[[], LearnerState] = LearnerState
+        if options.workers:
+            beside.enter_context(_start_workers(store, options, say))
+        if learn is not None:
+            learner = beside.enter_context(SupervisedProcess("the learner", learn, store.folder, nice=5)).state
+        if pump is not None:
+            beside.enter_context(pump.run_beside())
+        app = application(store, tokens, options, learner, _list_names(options, tokens))
+        _answer(app, options, listener, lambda url: say(f"listening: {url}\ndashboard: {url}/"))
 
 
 @contextmanager
-def scoring_workers(
-    store: Store, count: int, tokens: Path | None, address: Address, limits: Limits
-) -> Iterator[Address]:
-    """So many replicas of a store, each a process, that share one port: the kernel gives each of them connections."""
-    _allow(tokens, address)
-    with _bound(address, shared=True) as held:  # it does not listen: a port that is taken is an error here, not there
-        where = replace(address, port=held.getsockname()[1])
-        with Workers(count, _score, store.folder, tokens, where, limits):
-            yield where
+def _start_workers(store: Store, options: Options, say: Callable[[str], None]) -> Iterator[None]:
+    """Replicas of a store, each a process, that share one port: the kernel gives each of them connections."""
+    port = options.scoring_port if options.scoring_port is not None else options.port and options.port + 1
+    with ExitStack() as workers:  # the port is held, not listened at: one that is taken is an error here, not there
+        held = workers.enter_context(_bind(replace(options, port=port), shared=True))
+        scoring = replace(options, port=held.getsockname()[1])
+        for number in range(options.workers):
+            workers.enter_context(SupervisedProcess(f"worker {number}", _score, store.folder, scoring))
+        say(f"scoring: {scoring.url}, {options.workers} processes")
+        yield
 
 
-def _score(folder: Path, tokens: Path | None, address: Address, limits: Limits) -> None:
-    known = _allow(tokens, address)
-    with _bound(address, shared=True) as listening:
-        app = replica(Store.open(folder, check=False), known, limits, None, address.asked_by(known))
-        _answer(app, address, limits, listening, lambda _: None)
+def _score(folder: Path, options: Options) -> None:
+    _serve_replica(Store.open(folder, check=False), None, options, lambda _: None, shared=True)
 
 
-def serve_replica(
-    store: Store,
-    mirror: Mirror | None,
-    tokens: Path | None,
-    address: Address,
-    limits: Limits,
-    heard: Callable[[str], None] = lambda _: None,
+def serve_replica(options: Options, say: Callable[[str], None] = lambda _: None) -> None:
+    """Score from published versions until stopped. It neither learns nor accepts events."""
+    for name in ("model", "source", "workers"):
+        if getattr(options, name):
+            raise UserError(f"--{name} is for the writer: leave it out beside --replica")
+    assert options.replica is not None
+    with TemporaryDirectory(prefix="tracecvr_replica_") as room:
+        folder = options.path("store") or Path(room)
+        store, mirror = open_published(options.replica, folder, options.path("replica_token"), say)
+        _serve_replica(store, mirror, options, lambda url: say(f"listening: {url}"))
+
+
+def _serve_replica(
+    store: Store, mirror: Mirror | None, options: Options, listens: Callable[[str], None], shared: bool = False
 ) -> None:
-    """Score from published versions until stopped."""
-    known = _allow(tokens, address)
-    with _bound(address) as listening:
-        _answer(replica(store, known, limits, mirror, address.asked_by(known)), address, limits, listening, heard)
+    tokens = _read_tokens(options)
+    with _bind(options, shared) as listener:
+        app = replica(store, tokens, options, mirror, _list_names(options, tokens))
+        _answer(app, options, listener, listens)
 
 
-def _allow(tokens: Path | None, address: Address) -> Tokens:
+def _list_names(options: Options, tokens: Tokens) -> tuple[str, ...]:
+    """All names by which it is asked, beside localhost, where names are checked."""
+    return (options.host, *options.host_names) if options.host_names or not tokens.required else ()
+
+
+def _read_tokens(options: Options) -> Tokens:
     """The tokens; an error if the service would be open to other machines without any."""
-    known = Tokens() if tokens is None else Tokens.read(tokens)
-    if not known.required and not _is_loopback(address.host):
-        raise UserError(f"--host {address.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
-    if (address.certificate is None) != (address.key is None):
+    path = options.path("tokens")
+    tokens = Tokens() if path is None else Tokens.read(path)
+    if not tokens.required and not _is_loopback(options.host):
+        raise UserError(f"--host {options.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
+    if (options.certificate is None) != (options.key is None):
         raise UserError("TLS needs both --certificate and --key")
-    return known
+    return tokens
 
 
-def _answer(
-    app: FastAPI, address: Address, limits: Limits, listening: socket.socket, heard: Callable[[str], None]
-) -> None:
+def _answer(app: FastAPI, options: Options, listener: socket.socket, listens: Callable[[str], None]) -> None:
+    """Answer until stopped. Once it listens, `listens` is told where."""
     threadpool_limits(1)
     torch.set_num_threads(1)  # one click is nothing to share, and the learner wants the other cores
     sys.setswitchinterval(0.001)  # a thread that reads a large batch gives way after 1 ms, not after 5
-    config = Config(app, limits, ssl_certfile=address.certificate, ssl_keyfile=address.key)
+    config = Config(app, options, ssl_certfile=options.certificate, ssl_keyfile=options.key)
 
-    def listens() -> None:
+    def begin() -> None:
         _settle()
-        heard(replace(address, port=listening.getsockname()[1]).url)
+        listens(replace(options, port=listener.getsockname()[1]).url)
 
-    Server(config, listens).run([listening])
+    Server(config, begin).run([listener])
 
 
 class Server(uvicorn.Server):
@@ -160,21 +154,20 @@ def _settle() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _bound(address: Address, shared: bool = False) -> socket.socket:
+def _bind(options: Options, shared: bool = False) -> socket.socket:
     """Bind the address before anything else is started, so that an error leaves no learner behind. A shared one may be
     bound by several processes of this user."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     # The protocol is named, or asyncio leaves Nagle's delay on.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listener.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # not to wait for connections of one killed before
+        # Not to wait for connections of one killed before.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
-        listener.bind((address.host, address.port))
+        listener.bind((options.host, options.port))
     except OSError as error:
         listener.close()
-        where = f"--host {address.host} --port {address.port}"
+        where = f"--host {options.host} --port {options.port}"
         raise UserError(f"{where} cannot be listened at ({error.strerror}): choose others") from None
     return listener
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
@@ -42,9 +41,6 @@ class Pump:
         self._lag: dict[str, int] = {}
         self._counted = time.monotonic()
 
-    def close(self) -> None:
-        self.inbox.close()
-
     def run(self, stop: threading.Event) -> None:
         """Pull until stopped, whatever happens; as long as another does so, wait for it to end."""
         while not stop.is_set():
@@ -54,6 +50,19 @@ class Pump:
             except UserError as error:
                 _log.info("%s", error)
                 stop.wait(_PAUSES[1])
+
+    @contextmanager
+    def run_beside(self) -> Iterator[None]:
+        """Pull in a thread of its own, as long as the context lasts."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self.run, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.inbox.close()
 
     def _pull(self, stop: threading.Event) -> None:
         failures = 0
@@ -158,25 +167,3 @@ class Pump:
             return False
         self._counted = now
         return not set(broker.bounds()) <= set(broker.lag())
-
-
-class Pumping:
-    """A pump in a thread of its own."""
-
-    def __init__(self, store: Store, source: BrokerSource | None) -> None:
-        self._stop = threading.Event()
-        self._pump = None if source is None else Pump(store, source)
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Pumping:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        if self._pump is not None:
-            self._pump.run(self._stop)
-            self._pump.close()

@@ -97,7 +97,7 @@ def choose_parts(store: Store, method: str | None, plugins: Sequence[str], optio
 
 def list_names(store: Store) -> list[str]:
     """The names of a store's challengers."""
-    return sorted(path.parent.name for path in (store.folder / FOLDER).glob("[!.]*/challenger.json"))
+    return sorted(path.name for path in (store.folder / FOLDER).glob("[!.]*/"))
 
 
 def challengers(store: Store) -> list[Challenger]:
@@ -108,8 +108,12 @@ def challengers(store: Store) -> list[Challenger]:
 def find_challenger(store: Store, name: str) -> Challenger:
     """One of them."""
     home = store.folder / FOLDER / name
-    if not _NAME.fullmatch(name) or not (home / "challenger.json").is_file():
+    if not _NAME.fullmatch(name) or not home.is_dir():
         raise UserError(f"there is no challenger {name!r}; there are: {', '.join(list_names(store)) or 'none'}")
+    if not (home / "challenger.json").is_file():
+        raise UserError(
+            f"{home / 'challenger.json'} is missing: copy it from where the store is whole, or {_drop(home)}"
+        )
     file_hashes.refuse_if_changed(home)
     recorded = read_json(home / "challenger.json")
     refuse_other_format(recorded, _FORMAT, home / "challenger.json")
@@ -173,15 +177,31 @@ def _next_interval(store: Store) -> int:
 
 
 def drop(store: Store, name: str) -> None:
-    """Remove a challenger: its versions and its share of the traffic. What the log says of it stays."""
-    home = find_challenger(store, name).home
+    """Remove a challenger: its versions and its share of the traffic; also one whose folder is lost. What clicks were
+    answered by it stays in the log."""
+    home, lost = store.folder / FOLDER / name, name in list_lost(store)
+    if not lost:
+        find_challenger(store, name)
     traffic.forget(store.folder, name)
     gone = home.with_name(f".{name}.{os.getpid()}.dropped")
-    with locked(home, "it is learning an interval: try again", TICK_LOCK, _PATIENCE_S):
-        home.rename(gone)  # at once, for everybody: a learner that comes later finds nothing to write to
+    if not lost:
+        with locked(home, "it is learning an interval: try again", TICK_LOCK, _PATIENCE_S):
+            home.rename(gone)  # at once, for everybody: a learner that comes later finds nothing to write to
     with closing(store.log()) as log:
         log.forget_model(name)
     remove_dropped(store)
+
+
+def list_lost(store: Store) -> list[str]:
+    """Challengers that have learnt, or that answer clicks, and whose folder is not there."""
+    choice = traffic.current(store.folder)
+    with closing(store.log()) as log:
+        known = {*log.models(), *choice.shares, *([choice.model] if choice.model else [])}
+    return sorted(known - set(list_names(store)))
+
+
+def _drop(home: Path) -> str:
+    return f"remove {home} and run `tracecvr challengers drop {home.parents[1]} {home.name}`"
 
 
 def remove_dropped(store: Store) -> None:

@@ -34,6 +34,19 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
+def write_hashed(path: Path, content: dict[str, Any]) -> None:
+    """A small file that changes, with its own hash: another value may be as valid as the one that was written."""
+    write_json(path, content | {"hash": digest(content)})
+
+
+def read_hashed(path: Path, otherwise: str) -> dict[str, Any]:
+    """What `write_hashed` wrote; `otherwise` is what to do if it is not."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.pop("hash", None) != digest(content):
+        raise UserError(f"{path} is damaged: {otherwise}")
+    return content
+
+
 def problem(folder: Path, name: str, facts: dict[str, Any], whole: bool = True) -> str:
     """What is wrong with a file; nothing, if it is as it was. Large ones are read only if `whole`."""
     path = folder / name

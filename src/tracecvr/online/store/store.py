@@ -186,7 +186,7 @@ class Store:
                 return
             raise UserError(f"{path} is missing: {_log_advice(path)} create another store")
         with closing(self.log()) as log:
-            closed, reached = log.closed(), log.position()
+            closed, reached, recorded = log.closed(), log.position(), log.recorded()
         lost = f"{path} has lost events: it ends at event {reached} and interval {closed}, and"
         advice = f"{_log_advice(path)} delete {path.stem}.position"
         if closed < learnt or reached < position:
@@ -196,6 +196,11 @@ class Store:
             )
         if reached < acknowledged:
             raise UserError(f"{lost} {acknowledged} were acknowledged; {advice}")
+        if recorded < learnt:  # what came of learning is recorded before a version is written
+            raise UserError(
+                f"{path} is older than version {learnt}: it ends with what came of version {recorded}; {advice} and "
+                f"the versions after {recorded} in {self.folder / 'models'}"
+            )
 
     @property
     def settings(self) -> Settings:
@@ -250,7 +255,7 @@ class Store:
     @cached_property
     def versions(self) -> Versions:
         """What it has learnt so far. They remember what was read of them."""
-        return Versions(self.home, self.settings.keep)
+        return Versions(self.home, self.settings.keep, self.content)
 
     @property
     def taken_over(self) -> TakenOver | None:

@@ -7,14 +7,15 @@ goes on as before: it changes what is served, never what is learnt.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import xxhash
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, write_json
+from tracecvr.base.files import locked
+from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 
 NAME = "traffic.json"
 CLICK_ID, USER = "click_id", "user"
@@ -34,20 +35,16 @@ class Traffic:
     """Clicks with the same value of it are answered by the same model: `click_id`, `user`, or a feature."""
     before: str | None = None
     """The model that answered before the last promotion."""
-    rules: tuple[str, ...] = ()
-    """Challengers that are promoted by themselves once they are known to be better."""
 
-    def models(self, values: Sequence[str | None]) -> list[str | None]:
-        """The model that answers each click, by its value of the column; those without a value have no share."""
-        if not self.shares:
-            return [self.model] * len(values)
-        names = sorted(self.shares)
-        ends = [math.fsum(self.shares[n] for n in names[: k + 1]) for k in range(len(names))]
-        chosen = []
-        for value in values:
-            place = 1.0 if value is None else xxhash.xxh3_64_intdigest(f"share:{value}".encode()) / 2**64
-            chosen.append(next((n for n, end in zip(names, ends, strict=True) if place < end), self.model))
-        return chosen
+    def choose(self, value: object) -> str | None:
+        """The model that answers a click, by its value of the column; one without a value is in no share."""
+        place = 1.0 if value is None else xxhash.xxh3_64_intdigest(f"share:{value}".encode()) / 2**64
+        end = 0.0
+        for name in sorted(self.shares):
+            end += self.shares[name]
+            if place < end:
+                return name
+        return self.model
 
     def with_share(self, name: str, share: float, column: str | None = None) -> Traffic:
         """The same with a share of the clicks for a challenger, or an error that says why it cannot have it."""
@@ -68,30 +65,17 @@ def current(folder: Path) -> Traffic:
     path = folder / NAME
     if not path.exists():
         return Traffic()
-    content = read_json(path)
-    try:
-        choice = Traffic(**content | {"rules": tuple(content["rules"])})
-        names = {choice.model, choice.before, *choice.rules, *choice.shares} - {None}
-        whole = all(isinstance(name, str) for name in (choice.column, *names))
-        whole &= all(0 < share <= 1 for share in choice.shares.values())
-        whole &= math.fsum(choice.shares.values()) < 1 + 1e-6
-    except (TypeError, KeyError, AttributeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is damaged: remove it, and the store's own model answers; then choose again")
-    return choice
+    return Traffic(**read_hashed(path, "remove it, and the store's own model answers; then choose again"))
 
 
-def promote(folder: Path, model: str | None, rule: bool = False) -> Traffic:
-    """Let a model answer everything that no share is given of. What somebody has moved away from is not promoted by a
-    rule again."""
+def promote(folder: Path, model: str | None) -> Traffic:
+    """Let a model answer everything that no share is given of."""
 
     def change(traffic: Traffic) -> Traffic:
-        if traffic.model == model or (rule and model not in traffic.rules):
+        if traffic.model == model:
             return traffic
         shares = {name: share for name, share in traffic.shares.items() if name != model}
-        rules = traffic.rules if rule else _without(traffic.rules, traffic.model)
-        return replace(traffic, model=model, shares=shares, before=traffic.model, rules=rules)
+        return replace(traffic, model=model, shares=shares, before=traffic.model)
 
     return _change(folder, change)
 
@@ -100,19 +84,12 @@ def rollback(folder: Path) -> Traffic | None:
     """Let the model answer that did before the last promotion; None if the store's own answers already."""
     if current(folder).model is None:
         return None
-    return _change(
-        folder, lambda now: replace(now, model=now.before, before=None, rules=_without(now.rules, now.model))
-    )
+    return _change(folder, lambda now: replace(now, model=now.before, before=None))
 
 
 def give_share(folder: Path, name: str, share: float, column: str | None = None) -> Traffic:
     """Let a challenger answer a share of the clicks, chosen by a hash of a column; 0 takes it back."""
     return _change(folder, lambda now: now.with_share(name, share, column))
-
-
-def set_rule(folder: Path, name: str, on: bool) -> Traffic:
-    """Whether a challenger is promoted automatically once it is significantly better."""
-    return _change(folder, lambda now: replace(now, rules=(*_without(now.rules, name), *([name] if on else []))))
 
 
 def forget(folder: Path, name: str) -> None:
@@ -123,13 +100,9 @@ def forget(folder: Path, name: str) -> None:
             raise UserError(f"{name!r} serves: promote another first, or roll back (`tracecvr models rollback`)")
         shares = {n: s for n, s in traffic.shares.items() if n != name}
         before = None if traffic.before == name else traffic.before
-        return replace(traffic, shares=shares, before=before, rules=_without(traffic.rules, name))
+        return replace(traffic, shares=shares, before=before)
 
     _change(folder, change)
-
-
-def _without(names: tuple[str, ...], name: str | None) -> tuple[str, ...]:
-    return tuple(n for n in names if n != name)
 
 
 def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
@@ -138,5 +111,5 @@ def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
         old = current(folder)
         new = change(old)
         if new != old:
-            write_json(folder / NAME, asdict(new))
+            write_hashed(folder / NAME, asdict(new))
         return new

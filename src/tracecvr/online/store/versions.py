@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_json, write_json
-from tracecvr.learn.checkpoint import Checkpoints
+from tracecvr.learn.checkpoint import Checkpoints, digest
 from tracecvr.learn.engine import Engine
+from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 
 
 class Versions(Checkpoints):
-    """The versions of a store: N is the state after N intervals."""
+    """The versions of a store: N is the state after N intervals. Those of another model, which `content` is not the
+    configuration of, are passed over."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, content: dict[str, Any] | None = None) -> None:
         super().__init__(folder / "models", keep)
         self._serving = folder / "serving.json"
+        self._content = None if content is None else digest(content)
+
+    def _is_ours(self, manifest: dict[str, Any]) -> bool:
+        return self._content in (None, digest(manifest.get("store")))
 
     def save(self, engine: Engine, number: int, facts: dict[str, Any], pinned: Collection[int] = ()) -> None:
         """Write a version; the oldest beyond those to keep are removed, except those that are needed."""
@@ -26,7 +31,7 @@ class Versions(Checkpoints):
     def _find_needed(self) -> set[int]:
         """Versions that are kept however old they are, and however many ticks were undone since: the one that was
         chosen to serve, the newest that was published, and of each the one before it, to go back to."""
-        published, pinned = self.published(), self._read_pin()
+        published, pinned = self.published(), self.chosen()
         chosen = [number for number in published if pinned is not None and number <= pinned]
         return {*published[-2:], *chosen[-2:]}
 
@@ -41,7 +46,7 @@ class Versions(Checkpoints):
         """
         known = {manifest["intervals"]: manifest for manifest in self.manifests()}
         published = [number for number, manifest in known.items() if manifest["published"]]
-        order = [number for number in (self._read_pin(), *reversed(published)) if number in published]
+        order = [number for number in (self.chosen(), *reversed(published)) if number in published]
         order += [number for number in reversed(known) if number not in published]
         return next((number for number in order if self.whole(known[number])), None)
 
@@ -50,7 +55,7 @@ class Versions(Checkpoints):
         if number is not None and number not in self.published():
             known = ", ".join(map(str, self.published())) or "none"
             raise UserError(f"version {number} cannot serve: choose one of those published ({known})")
-        write_json(self._serving, {"version": number})
+        write_hashed(self._serving, {"version": number})
 
     def rollback(self) -> int:
         """Let the version before the one that serves do so."""
@@ -60,11 +65,9 @@ class Versions(Checkpoints):
         self.promote(earlier[-1])
         return earlier[-1]
 
-    def _read_pin(self) -> int | None:
+    def chosen(self) -> int | None:
+        """The version that somebody has chosen to serve."""
         if not self._serving.exists():
             return None
-        content = read_json(self._serving)
-        number = content.get("version", "") if isinstance(content, dict) else ""
-        if not isinstance(number, int | None):
-            raise UserError(f"{self._serving} is damaged: remove it, and the newest version serves")
+        number: int | None = read_hashed(self._serving, "remove it, and the newest version serves")["version"]
         return number

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from tracecvr.online.challengers.promotion import serving_challenger
 from tracecvr.online.challengers.status import challengers_of
 from tracecvr.online.learner.live_metrics import LiveMetrics
 from tracecvr.online.ledger.ledger import BAD_VALUES
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import find_challenger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -46,9 +45,12 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         status["serving_model"] = traffic.current(store.folder).model
         status["challengers"] = challengers
     if newest is not None:
-        status["joined"] = {name: n for name, n in newest["counts"].items() if not name.startswith(BAD_VALUES)}
-        status["bad_values"] = bad_values(newest["counts"])
-        status["mature"] = _mature(store, newest, versions)
+        counts = newest["counts"]
+        status["joined"] = {name: n for name, n in counts.items() if not name.startswith(BAD_VALUES)}
+        status["bad_values"] = {
+            name.removeprefix(BAD_VALUES): n for name, n in counts.items() if name.startswith(BAD_VALUES)
+        }
+        status["mature"] = _describe_mature(store, newest, versions)
         status["recent"] = newest["recent"]
         status["alarms"] = newest["alarms"]
         status["forecast"] = newest["forecast"]["summary"]
@@ -57,16 +59,16 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     return status
 
 
-def _mature(store: Store, newest: dict[str, Any], versions: Versions) -> dict[str, Any]:
-    challenger = serving_challenger(store)
-    if challenger is None:
-        return figures_of(newest, versions.serving())
-    return figures_of(newest, challenger.serving(), challenger.newest())
-
-
-def bad_values(counts: Mapping[str, int]) -> dict[str, int]:
-    """Of each column, how many values of clicks could not be read, by a ledger's counts."""
-    return {name.removeprefix(BAD_VALUES): n for name, n in counts.items() if name.startswith(BAD_VALUES)}
+def _describe_mature(store: Store, newest: dict[str, Any], versions: Versions) -> dict[str, Any]:
+    """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
+    served in the last intervals, so that after a roll back they are those of the version that was gone back to. If a
+    challenger serves, its newest manifest has the latter."""
+    by_version = newest["by_version"]
+    if (name := traffic.current(store.folder).model) is not None:
+        versions = find_challenger(store, name).versions
+        by_version = (versions.newest() or newest)["by_version"]
+    serving = versions.serving()
+    return {**newest["mature"], "serving": {"version": serving, **by_version.get(str(serving), {"clicks": 0})}}
 
 
 def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
@@ -90,13 +92,3 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
         }
         for manifest in listed
     ]
-
-
-def figures_of(
-    manifest: dict[str, Any], serving: int | None, challenger: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
-    served in the last intervals, so that after a roll back they are those of the version that was gone back to. If a
-    challenger serves, its manifest has the latter."""
-    of_serving = (challenger or manifest)["by_version"].get(str(serving), {"clicks": 0})
-    return {**manifest["mature"], "serving": {"version": serving, **of_serving}}

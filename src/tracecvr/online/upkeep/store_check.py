@@ -14,7 +14,7 @@ from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.ledger.database import DATABASE, LEDGER
 from tracecvr.online.ledger.open_clicks import OpenClicks
 from tracecvr.online.store import file_hashes
-from tracecvr.online.store.challenge import challengers, find_challenger, list_names
+from tracecvr.online.store.challenge import FOLDER, challengers, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -38,7 +38,7 @@ def verify(store: Store) -> list[Finding]:
     if not files.fine:
         return [files]
     others = [finding for name in list_names(store) for finding in _challenger(store, name)]
-    return [files, _log(store), _versions(store), _ledger(store), _archive(store), *others]
+    return [files, _log(store), _versions(store), _ledger(store), _archive(store), *others, *_lost_challengers(store)]
 
 
 def replay(store: Store, progress: Progress = no_progress) -> list[Finding]:
@@ -60,6 +60,16 @@ def _challenger(store: Store, name: str) -> list[Finding]:
         return [Finding(part, False, str(error))]
     files, versions = _files(challenger), _versions(challenger)
     return [replace(versions if files.fine else files, part=part), replace(_ledger(challenger), part=f"{part}, ledger")]
+
+
+def _lost_challengers(store: Store) -> Iterator[Finding]:
+    """Of the choice of models, and of challengers that are not there though somebody counts on them."""
+    try:
+        for name in list_lost(store):
+            advice = f"copy it from where the store is whole, or `tracecvr challengers drop {store.folder} {name}`"
+            yield Finding(f"challenger {name}", False, f"{store.folder / FOLDER / name} is missing: {advice}")
+    except UserError as error:
+        yield Finding("choice of models", False, str(error))
 
 
 def _files(store: Store) -> Finding:
@@ -84,24 +94,32 @@ def _versions(store: Store) -> Finding:
     versions, listed = store.versions, store.versions.manifests()
     names = {f"{m['intervals']:09d}" for m in listed}
     unreadable = sorted(path.stem for path in (store.home / "models").glob("*.json") if path.stem not in names)
-    wrong = [f"version {int(name)} has no whole manifest or no state" for name in unreadable if name.isdecimal()]
+    wrong = [
+        f"version {int(name)} has no whole manifest or no state, or is of another model"
+        for name in unreadable
+        if name.isdecimal()
+    ]
     wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.whole(m)]
     wrong += _elsewhere(store, listed)
-    if listed and versions.serving() is None:
-        wrong.append("none of them can serve")
-    return _finding("versions", wrong, f"{len(listed)} whole, version {versions.serving()} serves")
+    serving = None
+    try:
+        serving, chosen = versions.serving(), versions.chosen()
+        if chosen is not None and serving != chosen:
+            wrong.append(f"version {chosen} was chosen to serve, and is lost or damaged: choose another")
+        wrong += ["none of them can serve"] if listed and serving is None else []
+    except UserError as error:
+        wrong.append(str(error))
+    return _finding("versions", wrong, f"{len(listed)} whole, version {serving} serves")
 
 
 def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
-    """Versions that were made of another store's files, or that say that the log was elsewhere when they were."""
+    """Versions that say that the log was elsewhere when they were made."""
     try:
         with closing(store.log()) as log:
             for m in listed:
                 number = m["intervals"]
                 closed_at = log.position(number - 1) if 0 < number <= log.closed() else m["position"]
-                if m["store"]["fingerprint"] != store.content["fingerprint"]:
-                    yield f"version {number} is of another store"
-                elif closed_at != m["position"]:
+                if closed_at != m["position"]:
                     yield f"version {number} has learnt up to event {m['position']}, its interval ends at {closed_at}"
     except UserError as error:
         yield str(error)
@@ -110,6 +128,8 @@ def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
 def _ledger(store: Store) -> Finding:
     """The files of the ledger. Whatever is wrong with them, they can be made again from the log."""
     path = store.home / LEDGER / DATABASE
+    if path.parent.exists() and not path.parent.is_dir():
+        return Finding("ledger", False, f"{path.parent} is no folder: remove it, and the learner builds it anew")
     if not path.is_file():
         return Finding("ledger", True, "no files: it is built from the log when the learner starts")
     try:

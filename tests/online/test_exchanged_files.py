@@ -1,0 +1,298 @@
+"""Files that are whole, but not in their place or not of their time: exchanged, put back from an older copy, lost.
+
+Checksums of pages and hashes of files say nothing of that. Found by an attack on a store with a challenger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Call
+
+from livestore import Made, learnt, send, the_events
+from tracecvr.base.errors import UserError
+from tracecvr.online.challengers.learners import ChallengerLearner, Learners
+from tracecvr.online.learner.learner import open_learner
+from tracecvr.online.ledger.open_clicks import OpenClicks
+from tracecvr.online.log import page_checksums
+from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.store import challenge, traffic
+from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.verify_log import verify_log
+
+Captured = pytest.CaptureFixture[str]
+_PAGE = 4096
+
+
+@pytest.fixture
+def store(made: Made) -> Store:
+    """A store and a challenger with nets of the same shapes."""
+    store = made("trace")
+    send(store, the_events()[:600])
+    learn_all(store)
+    challenge.create(store, "other", challenge.choose_parts(store, None, (), {}), warm="champion", seed=5)
+    send(store, the_events()[600:800])
+    learn_all(store)
+    return store
+
+
+def learn_all(store: Store) -> None:
+    with Learners(store) as learners:
+        assert all(tick is not None for tick in learners.all())
+
+
+def weights(store: Store) -> str:
+    newest = store.versions.latest()
+    assert newest is not None
+    return str(newest["weights"])
+
+
+def wrong(store: Store, call: Call, capsys: Captured) -> str:
+    """What `verify` says is wrong."""
+    capsys.readouterr()
+    assert call("verify", store.folder) == 1
+    return "\n".join(line for line in capsys.readouterr().out.splitlines() if "WRONG" in line)
+
+
+# Versions.
+
+
+def test_a_version_of_another_model_is_passed_over(store: Store, call: Call, capsys: Captured) -> None:
+    """It is whole, and its nets have the right shapes."""
+    other = challenge.find_challenger(store, "other")
+    expected, number = weights(store), store.versions.published()[-1]
+    for suffix in (".json", ".safetensors"):
+        shutil.copy(other.home / "models" / f"{number:09d}{suffix}", store.folder / "models" / f"{number:09d}{suffix}")
+    assert f"version {number} has no whole manifest or no state, or is of another model" in wrong(store, call, capsys)
+    learn_all(Store.open(store.folder))
+    assert weights(Store.open(store.folder)) == expected
+    assert call("verify", store.folder) == 0
+
+
+def test_a_version_under_another_number_is_passed_over(store: Store, call: Call, capsys: Captured) -> None:
+    numbers, models = store.versions.published(), store.folder / "models"
+    for suffix in (".json", ".safetensors"):
+        shutil.copy(models / f"{numbers[0]:09d}{suffix}", models / f"{numbers[-1] + 3:09d}{suffix}")
+    assert f"version {numbers[-1] + 3} has no whole manifest" in wrong(store, call, capsys)
+    assert Store.open(store.folder).versions.published() == numbers
+
+
+def test_lost_versions_are_learnt_again_and_said(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    expected, numbers = weights(store), store.versions.published()
+    for path in (store.folder / "models").glob("*.*"):
+        if path.stem.isdecimal() and int(path.stem) > numbers[2]:
+            path.unlink()
+    with caplog.at_level(logging.WARNING):
+        learnt(store)
+    assert f"versions {numbers[2] + 1} to {numbers[-1]} are lost or damaged" in caplog.text
+    assert weights(store) == expected
+
+
+def test_what_nets_say_of_other_clicks_is_not_taken(store: Store, tmp_path: Path) -> None:
+    """Files of answers, each whole, under the names of one another."""
+    send(store, the_events()[800:1000])
+    same = Store.open(shutil.copytree(store.folder, tmp_path / "same"))
+    learn_all(same)
+    answers = sorted(path for path in (store.folder / "answers").rglob("*") if path.is_file())
+    assert len(answers) > 2
+    contents = [path.read_bytes() for path in answers]
+    for path, content in zip(answers, contents[1:] + contents[:1], strict=True):
+        path.write_bytes(content)
+    learn_all(store)
+    assert weights(store) == weights(same)
+
+
+# The choice of models.
+
+
+@pytest.mark.parametrize("name", ["serving.json", traffic.NAME])
+def test_another_valid_choice_is_damage(name: str, store: Store, call: Call, capsys: Captured) -> None:
+    store.versions.promote(store.versions.published()[-1])
+    traffic.give_share(store.folder, "other", 0.3)
+    path = store.folder / name
+    content = json.loads(path.read_text())
+    changed = {"version": store.versions.published()[0]} if name == "serving.json" else {"shares": {"other": 0.8}}
+    path.write_text(json.dumps(content | changed))
+    assert f"{path} is damaged: remove it" in wrong(store, call, capsys)
+    if name == "serving.json":
+        with pytest.raises(UserError, match="is damaged"):
+            RoutedScorer(store).refresh()
+    else:
+        scorer = RoutedScorer(store)
+        scorer.refresh()
+        assert [one.store.model for one in scorer.answering()] == [None]
+    path.unlink()
+    assert call("verify", store.folder) == 0
+
+
+def test_a_chosen_version_that_is_lost_is_noticed(store: Store, call: Call, capsys: Captured) -> None:
+    number = store.versions.published()[-2]
+    store.versions.promote(number)
+    assert call("verify", store.folder) == 0
+    (store.folder / "models" / f"{number:09d}.json").unlink()
+    assert f"version {number} was chosen to serve, and is lost or damaged" in wrong(store, call, capsys)
+
+
+# Challengers that are gone.
+
+
+def lose_folder(home: Path) -> None:
+    shutil.rmtree(home)
+
+
+def lose_description(home: Path) -> None:
+    (home / "challenger.json").unlink()
+
+
+@pytest.mark.parametrize("lose", [lose_folder, lose_description])
+def test_a_lost_challenger_is_noticed_and_can_be_dropped(
+    lose: Callable[[Path], None], store: Store, call: Call, capsys: Captured, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = challenge.find_challenger(store, "other").home
+    traffic.give_share(store.folder, "other", 0.3)
+    lose(home)
+    assert f"challenger other: WRONG: {home}" in wrong(store, call, capsys)
+    with caplog.at_level(logging.ERROR):
+        RoutedScorer(store).refresh()
+        learn_all(store)
+    assert ("challenger other is missing and learns nothing" in caplog.text) == (lose is lose_folder)
+    assert ("challenger other cannot learn" in caplog.text) == (lose is lose_description)
+    assert "challenger other cannot answer, and the store's own model does" in caplog.text
+    shutil.rmtree(home, ignore_errors=True)
+    assert call("challengers", "drop", store.folder, "other") == 0
+    assert call("verify", store.folder) == 0
+    assert not traffic.current(store.folder).shares
+
+
+# The ledger.
+
+
+def stale_pages(path: Path, old: bytes, new: bytes) -> Iterator[int]:
+    """Let one page after the other be what it was earlier: the disk has lost its last content."""
+    for at in range(_PAGE, min(len(old), len(new)), _PAGE):
+        before, after = old[at : at + _PAGE], new[at : at + _PAGE]
+        if before != after:
+            path.write_bytes(new[:at] + before + new[at + _PAGE :])
+            yield at // _PAGE
+
+
+def test_a_page_of_the_ledger_of_another_time_is_noticed(made: Made) -> None:
+    """Every page that was written since: none is taken for what it was."""
+    store = made("vanilla")
+    path = store.folder / "ledger" / "ledger.db"
+    send(store, the_events()[:700])
+    learnt(store)
+    old = path.read_bytes()
+    send(store, the_events()[700:800])
+    learnt(store)
+    new = path.read_bytes()
+    database = OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))
+    assert database.read() is not None
+    assert not database.wrong()
+    database.close()
+    noticed = 0
+    for number in stale_pages(path, old, new):
+        assert database.read() is None or database.wrong(), f"page {number}"
+        database.close()
+        noticed += 1
+    assert noticed > 3
+
+
+def test_verify_finds_an_array_of_other_content_until_it_is_built_anew(
+    made: Made, call: Call, capsys: Captured
+) -> None:
+    """Its page has the right checksum. It is clean again when what was learnt is what a replay learns."""
+    store = made("vanilla")
+    send(store, the_events()[:700])
+    learnt(store)
+    database = page_checksums.connect(store.folder / "ledger" / "ledger.db")
+    database.execute("UPDATE arrays SET data = zeroblob(length(data))")
+    database.close()
+    assert "ledger: WRONG" in wrong(store, call, capsys)
+    send(store, the_events()[700:800])
+    learnt(store)
+    assert call("verify", store.folder) == 0
+    assert verify_log(store).same
+
+
+def test_the_ledger_of_another_model_is_built_anew(store: Store) -> None:
+    """Both have the same clicks, but not the same answers to them."""
+    other = challenge.find_challenger(store, "other")
+    shutil.copy(store.folder / "ledger" / "ledger.db", other.home / "ledger" / "ledger.db")
+    with open_learner(other, kind=ChallengerLearner) as learner:
+        assert learner.ledger._identity()[-1] == "other"
+    database = OpenClicks(other.home / "ledger", len(store.schema.features), len(store.schema.actions))
+    content = database.read()
+    database.close()
+    assert content is not None
+    assert content["identity"][-1] == "other"
+
+
+def test_a_ledger_that_is_no_folder_is_refused_in_one_line(store: Store, call: Call, capsys: Captured) -> None:
+    folder = store.folder / "ledger"
+    shutil.rmtree(folder)
+    folder.write_text("x")
+    assert f"ledger: WRONG: {folder} is no folder: remove it" in wrong(store, call, capsys)
+    assert call("tick", store.folder) == 2
+    assert f"error: {folder} is no folder: remove it" in capsys.readouterr().err
+
+
+# The log.
+
+
+def test_exchanged_pages_of_the_log_are_noticed_before_anything_is_learnt(
+    made: Made, call: Call, capsys: Captured
+) -> None:
+    """Leaves of its indexes, each with the right checksum: reads would miss events."""
+    store = made("vanilla")
+    send(store, the_events())
+    path = store.folder / "events.db"
+    whole, leaves = path.read_bytes(), list[int]()
+    for at in range(_PAGE, len(whole), _PAGE):
+        if whole[at] == 10:  # a leaf of an index
+            leaves.append(at)
+    assert len(leaves) > 10
+    for one, other in zip(leaves[-8::2], leaves[-7::2], strict=True):
+        content = bytearray(whole)
+        content[one : one + _PAGE], content[other : other + _PAGE] = (
+            whole[other : other + _PAGE],
+            whole[one : one + _PAGE],
+        )
+        path.write_bytes(content)
+        capsys.readouterr()
+        assert call("tick", store.folder) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {path} is damaged (")
+    assert not list((store.folder / "models").glob("*.json"))
+
+
+def test_a_tick_that_is_something_else_is_refused_in_one_line(store: Store) -> None:
+    """As rows of an exchanged page are."""
+    log = store.log()
+    log._db.execute("UPDATE ticks SET content = 'c17' WHERE model = ''")
+    with pytest.raises(UserError, match="a tick is not as it was written"):
+        log.ticks(1)
+    log.close()
+
+
+def test_a_log_that_is_older_than_what_was_learnt_is_refused(
+    store: Store, tmp_path: Path, call: Call, capsys: Captured
+) -> None:
+    """As many events, but from before they were learnt: a copy, or a write-ahead log, of that time was put back."""
+    send(store, the_events()[800:900])
+    shutil.copy(store.folder / "events.db", tmp_path / "events.db")
+    learn_all(store)
+    shutil.copy(tmp_path / "events.db", store.folder / "events.db")
+    assert call("tick", store.folder) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "events.db is older than version" in line
+    kept = int(line.rpartition("versions after ")[2].split()[0])
+    for path in (store.folder / "models").glob("*.*"):
+        if path.stem.isdecimal() and int(path.stem) > kept:
+            path.unlink()
+    assert call("tick", store.folder) == 0
