@@ -114,9 +114,9 @@ def test_adam_is_torchs_to_the_byte(steps: Steps, decay: float) -> None:
 def test_a_step_does_not_import_the_compiler_of_torch(name: str) -> None:
     code = f"""
 import sys, torch
-from tracecvr.learn.optimisers import Rates, made, take_step
+from tracecvr.learn.optimisers import make_optimisers, take_step
 net = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 1))
-optimisers = made({name!r}, net, Rates(0.1, 0.1, 0.0)).values()
+optimisers = make_optimisers({name!r}, net, 0.1, 0.0).values()
 take_step(optimisers, net(torch.tensor([1])).sum(), "here")
 print("torch._dynamo" in sys.modules)
 """

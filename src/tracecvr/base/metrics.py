@@ -136,7 +136,8 @@ def _ranking(
         return None, None, None
     true, false = _counts_above(s, label, weight)  # each starts with 0
     recall = np.diff(true) / true[-1]
-    precision = np.append(1.0, true[1:] / (true[1:] + false[1:]))
+    shown = true[1:] + false[1:]  # 0 where the highest scores are of clicks without weight
+    precision = np.append(1.0, np.divide(true[1:], shown, out=np.zeros(len(shown)), where=shown > 0))
     ap, pr_auc = float(recall @ precision[1:]), float(recall @ (precision[1:] + precision[:-1]) / 2)
     if positives == len(label):
         return None, pr_auc, ap
