@@ -85,6 +85,13 @@ def test_a_weighted_auc_by_hand() -> None:
     assert evaluate(s, y, np.array([3.0, 1.0, 1.0])).auc == pytest.approx(0.75)
 
 
+def test_a_click_without_weight_changes_nothing_wherever_it_ranks() -> None:
+    s, y = np.array([-1.0, 0.0, 1.0]), np.array([False, True, False])
+    for score in (-2.0, 0.5, 2.0):
+        weight = np.array([1.0, 1.0, 1.0, 0.0])
+        assert evaluate(np.append(s, score), np.append(y, True), weight) == pytest.approx(evaluate(s, y, weight[:3]))
+
+
 def test_extreme_log_odds_stay_finite() -> None:
     s = np.array([-800.0, 800.0])
     assert probability(s).tolist() == [0.0, 1.0]
