@@ -92,6 +92,12 @@ def test_a_click_without_weight_changes_nothing_wherever_it_ranks() -> None:
         assert evaluate(np.append(s, score), np.append(y, True), weight) == pytest.approx(evaluate(s, y, weight[:3]))
 
 
+def test_conversions_without_weight_alone_rank_nothing() -> None:
+    s, y = np.array([-1.0, 0.0, 1.0]), np.array([False, True, False])
+    assert evaluate(s, y, np.array([1.0, 0.0, 1.0])).auc is None
+    assert evaluate(s, y, np.array([0.0, 1.0, 0.0])).auc is None
+
+
 def test_extreme_log_odds_stay_finite() -> None:
     s = np.array([-800.0, 800.0])
     assert probability(s).tolist() == [0.0, 1.0]

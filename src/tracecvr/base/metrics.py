@@ -54,6 +54,8 @@ def evaluate(
 ) -> Metrics:
     """All metrics of one set of clicks (at least one); a click counts as often as its weight says, once by default."""
     s = np.asarray(log_odds, dtype=np.float64)
+    if weight is not None and (counts := weight > 0).any():  # the outcome of others is hidden by an outage
+        s, label, weight = s[counts], label[counts], weight[counts]
     p = probability(s)
     positives = int(label.sum())
     auc, pr_auc, ap = _ranking(s, label, positives, weight)
@@ -136,8 +138,7 @@ def _ranking(
         return None, None, None
     true, false = _counts_above(s, label, weight)  # each starts with 0
     recall = np.diff(true) / true[-1]
-    shown = true[1:] + false[1:]  # 0 where the highest scores are of clicks without weight
-    precision = np.append(1.0, np.divide(true[1:], shown, out=np.zeros(len(shown)), where=shown > 0))
+    precision = np.append(1.0, true[1:] / (true[1:] + false[1:]))
     ap, pr_auc = float(recall @ precision[1:]), float(recall @ (precision[1:] + precision[:-1]) / 2)
     if positives == len(label):
         return None, pr_auc, ap
