@@ -8,8 +8,8 @@ With C conversions known at age k of N clicks, and F the share of conversions th
 - `bf` (Bornhuetter-Ferguson, in Cape Cod's form): C + N r (1 - F), where r is the segment's rate of the last two weeks;
 - `model`: C + M (1 - F), where M is the sum of the probabilities that the model predicted at the clicks;
 - `credibility`: the same with M corrected by how many conversions the segment had in the last weeks per one predicted;
-- `blend`: between the last and `bf`; the fewer conversions the segment had, the less of `bf`. How much of it is told by
-  what both have missed on the last days, as far as that is known by now. The default.
+- `blend`: a weighted mean of `credibility` and `bf`, the default. The weight of `bf` rises with the segment's recent
+  conversions. Its full size is fitted to the errors that both made on the last days, as far as they are known by now.
 
 The constants were chosen on days 34 to 49 of criteo_search and 38 to 59 of cryptokitties.
 """
@@ -29,7 +29,7 @@ DEFAULT = "blend"
 _LADDER = 10.0
 """Conversions by which a segment's development is shrunk to the common one."""
 _LADDER_OF_MISSES = 50.0
-"""The same where past forecasts are judged: a curve that follows the past closely hides what they have missed."""
+"""The same where past forecasts are judged. More, because a curve that follows the past closely hides their errors."""
 _RATE_DAYS = 14
 """Days that a segment's rate is taken from, and its correction of the model."""
 _RATE = 5.0
@@ -37,9 +37,9 @@ _RATE = 5.0
 _CREDIBILITY = 3000.0
 """Conversions by which a segment's correction of the model is shrunk to the common one."""
 _HALF = 100.0
-"""With so many recent conversions, a segment's own rate has half of its full weight."""
+"""Recent conversions with which a segment's own rate has half of its full weight."""
 _WEIGHT, _WEIGHT_KNOWN = 0.5, 10.0
-"""The full weight before anything is known of misses, and how much has to be known to count as much as that."""
+"""The prior of the full weight of `bf`, and the precision of that prior."""
 LEARNT_FROM = 300
 """Segments whose past forecasts are learnt from: more would only take time."""
 PAST_DAYS = 21
@@ -47,9 +47,9 @@ PAST_DAYS = 21
 FEWEST_CLICKS = 5
 """Cells of fewer clicks are not learnt from."""
 _SCORED = 0.5
-"""The share of a cell's clicks that must have been scored: where a stream begins or ends, a few say nothing."""
+"""The share of a cell's clicks that must have been scored. Where a stream begins or ends, only a few were."""
 _NOTHING = 1e-6
-"""Less than this share of the conversions is none."""
+"""A smaller share of the conversions counts as zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +88,8 @@ def estimate(cells: Cells, day: Ints, age: Ints) -> Estimates:
 
 
 def due_by(cells: Cells, day: Ints, age: Ints, now: Ints) -> tuple[Counts, Counts]:
-    """(S, ...) of conversions that days at ages still expected: the share that is due by later moments (so many days
-    were over), and those that came."""
+    """(S, ...) of the conversions that were still expected of days at ages: the share that should have come by `now`
+    (days that were over by then), and how many did come."""
     moments, which = np.unique(now, return_inverse=True)
     share = known_share(cells, moments, shrunk=_LADDER_OF_MISSES)
     which, old = which.reshape(now.shape), np.minimum(now - 1 - day, cells.lags)
@@ -100,8 +100,8 @@ def due_by(cells: Cells, day: Ints, age: Ints, now: Ints) -> tuple[Counts, Count
 
 
 def _weights(cells: Cells, day: Ints, age: Ints) -> Counts:
-    """(P,) how much of `bf` the blend has at full trust: the regression of what `credibility` has missed on what `bf`
-    expected beyond it, over past forecasts of the same age."""
+    """(P,) the weight of `bf` in the blend at full trust: the error of `credibility` regressed on the difference of
+    `bf` and `credibility`, over past forecasts of the same age."""
     back = day[:, None] - 1 - np.arange(PAST_DAYS)  # (P, past days)
     there, past, ages = back >= 0, np.maximum(back, 0), np.broadcast_to(age[:, None], back.shape)
     pairs, which = np.unique(past * (cells.lags + 1) + ages, return_inverse=True)
@@ -117,12 +117,12 @@ def _weights(cells: Cells, day: Ints, age: Ints) -> Counts:
 
 
 def _trust(estimates: Estimates) -> Counts:
-    """(S, P) of a segment's own rate: the more conversions it is from, the nearer to 1."""
+    """(S, P) trust in a segment's own rate, from 0 to 1: it rises with the conversions that the rate is from."""
     return estimates.recent / (estimates.recent + np.float32(_HALF))
 
 
 def _estimate_apart(cells: Cells, day: Ints, age: Ints) -> Estimates:
-    """Estimates, but the blend of them."""
+    """All estimates except the blend."""
     moments, which = np.unique(day + 1 + age, return_inverse=True)
     share, common = known_share(cells, moments), known_share(cells, moments, pooled=True)
     so_far, clicks = cells.conversions[:, day, age], cells.clicks[:, day]
@@ -151,15 +151,15 @@ def _estimate_apart(cells: Cells, day: Ints, age: Ints) -> Estimates:
 
 
 def _predictions(cells: Cells) -> Counts:
-    """(S, D) conversions that the model predicted, up-scaled where it scored a part; NaN where that was a small one."""
+    """(S, D) conversions that the model predicted, scaled up to all clicks; NaN where it scored too small a share."""
     scored = (cells.scored > 0) & (cells.scored >= _SCORED * cells.clicks)
     weight = np.divide(cells.clicks, cells.scored, out=np.full_like(cells.clicks, np.nan), where=scored)
     return cells.predicted * weight
 
 
 def _recent(cells: Cells, moments: Ints, share: Counts, exposure: Counts) -> tuple[Counts, Counts]:
-    """(S, T) of the last days before each moment: conversions known, and the exposure that had the time to become one:
-    their quotient is a rate per unit of exposure. Days without exposure are left out."""
+    """(S, T) of the last days before each moment: known conversions, and exposure times the share that should be known.
+    Their quotient is a rate per unit of exposure. Days without exposure are left out."""
     known, exposed = (np.zeros((len(exposure), len(moments)), np.float32) for _ in range(2))
     for back in range(_RATE_DAYS):
         day, age = moments - 1 - back, min(back, cells.lags)

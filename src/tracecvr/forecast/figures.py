@@ -3,10 +3,10 @@
 All three follow from how many clicks and how many final conversions each score has. Conversions so far are counted by
 score; those that are still expected of a segment (the forecast) are spread over scores as the model predicts them.
 
-How far earlier figures of the same age were off is known in part by now: a day of which a share u of what was missing
-has come has shown a share u of its miss. A figure is corrected by the mean of such misses of its segment, shrunk to 0;
-what they differ by, in units of what chance and days that differ make, gives the interval: the quantiles of past misses
-of segments that were nearly as large. The constants were chosen on days 42 to 49 of criteo_search.
+The errors of earlier figures of the same age are partly known by now: once a share u of the missing conversions has
+come, a share u of the error is visible. A figure is corrected by the mean error of its segment, shrunk to 0. Its
+interval has the quantiles of past errors of segments of similar size, in units of their expected spread (chance, and
+differences between days). The constants were chosen on days 42 to 49 of criteo_search.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MOST_SEGMENTS = 24
 _DAYS = 35
 """Past days whose figures count."""
 _DUE = 0.5
-"""A past figure says something once so large a share of what was missing has come."""
+"""A past figure is used once this share of its missing conversions has come."""
 _SHRUNK = 10
 """Past days at which a segment's mean miss counts half."""
 _NEAREST, _FEW = 100, 30
-"""Past misses by which quantiles are taken. With fewer than the latter, intervals are a guess: twice chance's."""
+"""Past errors from which quantiles are taken. With fewer than the latter, intervals are twice those of chance."""
 _CLICKS, _CONVERSIONS = 100, 5
 """Days of a segment with less are not learnt from."""
 

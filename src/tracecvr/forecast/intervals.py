@@ -1,12 +1,11 @@
 """Intervals of forecasts: conformal, from past forecasts of the same age and nearly the same size.
 
-Of each past forecast it is known by now how many of the conversions that it still expected have come, and how many it
-expected by now. The variance of their difference has three parts, which are fitted to the past: one in proportion to
-what is expected (luck), one to its square (days and segments that are not alike), one to its square over what was known
-of the segment (new ones). Differences in units of this spread have quantiles; a forecast takes those of the past
-forecasts that were nearest to it in size. Where nothing says that conversions are taken back, the lower end is not
-below what has come, and the other end then has all of the risk. All choices were made on days 36 to 49 of criteo_search
-and 38 to 59 of cryptokitties.
+Of each past forecast two numbers are known by now: how many conversions it expected up to now, and how many came. The
+variance of their difference has three parts, fitted to the past: one proportional to what is expected (chance), one to
+its square (days and segments differ), one to its square over the segment's recent conversions (new segments). A
+forecast takes the quantiles of the past differences nearest to it in size, in units of this spread. Unless conversions
+are taken back, the lower end is not below what has come; the upper end then has all of the risk. All choices were made
+on days 36 to 49 of criteo_search and 38 to 59 of cryptokitties.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ _NEAREST = 200
 _FEW = 30
 """With fewer past forecasts than this, spread is that of chance with a wide margin."""
 _DEVELOPED = 0.5
-"""A past forecast says something once so large a share of what it expected is due."""
+"""A past forecast is used once this share of what it expected is due."""
 _SEEN = 0.98
-"""Forecasts were made blindly before clicks of an age had been seen by which so many conversions are known."""
+"""A past forecast is used only if, when it was made, clicks had been seen up to an age at which this share of
+conversions is known."""
 _UNKNOWN = np.array([1.5, 0.1, 1.0])
 """The parts of the variance before anything is known of it."""
 _LASTS, _LASTS_DAYS, _LASTS_AT_MOST = 0.7, 10, 0.9
