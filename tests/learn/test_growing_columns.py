@@ -21,6 +21,8 @@ from tracecvr.checks.subject import Subject, plan_for
 from tracecvr.data.table import Schema
 from tracecvr.datasets.synthetic import DEVICES
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.optimisers import REGRESSION
+from tracecvr.learn.row_optimisers import START_OF_ROW
 from tracecvr.nets.backbones import Embedding
 from tracecvr.runs.replay import replay
 from tracecvr.stream.source import TableSource
@@ -79,6 +81,10 @@ def test_rows_that_are_given_back_start_anew_in_optimisers_and_average() -> None
             assert not state[name][rows].any()
         if state:
             assert state["last"][rows].tolist() == [int(state["step"])] * len(rows)
+        squares = [kept["squares"] for kept in engine._optimisers[REGRESSION].state.values()]
+        grown = [each for each in squares if len(each) == growing.capacity]
+        assert grown or not squares
+        assert all((each[rows] == START_OF_ROW["squares"]).all() for each in grown)
         assert engine._average is not None
         averaged = next(m for m in engine._average.net.modules() if isinstance(m, Embedding)).grown_tables[0]
         torch.testing.assert_close(averaged.of(torch.tensor(rows).long()), averaged.of(torch.zeros(len(rows)).long()))

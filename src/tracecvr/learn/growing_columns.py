@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tracecvr.base.durations import duration, exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import Schema
+from tracecvr.learn.row_optimisers import START_OF_ROW
 from tracecvr.nets.backbones import Embedding
 from tracecvr.nets.growing import GrowingMap, keys
 from tracecvr.nets.rows import resize
@@ -99,8 +100,9 @@ def start_moments(
                 state = optimiser.state.get(rows.weight, {})
                 for name, value in list(state.items()):
                     if value.dim():
-                        state[name] = resize(value, capacity)
-                        state[name][fresh] = state["step"] if name == "last" else 0
+                        first = int(state["step"]) if name == "last" else START_OF_ROW.get(name, 0)
+                        state[name] = resize(value, capacity, first)
+                        state[name][fresh] = first
 
 
 def start_published(state: dict[str, Tensor], net: nn.Module, settled: list[tuple[Tensor, int]]) -> None:

@@ -24,6 +24,11 @@ from tracecvr.nets.row_access import read_rows, write_rows
 from tracecvr.nets.row_gradients import touched_rows
 
 
+START_OF_ROW = {"squares": 0.01}
+"""What the state of a row that was never touched is, where it is not 0. Adagrad's sum of squares: as if a tenth of a
+conversion had been seen."""
+
+
 class Optimiser(torch.optim.Optimizer):
     """Base of optimisers. Torch's own way to add parameters imports torch's compiler, for 1.7 s of processor time."""
 
@@ -133,9 +138,6 @@ class ForgettingAdagrad(Optimiser):
     Telescoped with 300 and 100, one seed: a small log with a jump .4471 and .4463, cryptokitties, days 30 to 60, .3488
     and .3484, a stationary log .5104 and .5106."""
 
-    start = 0.01
-    """Of the sum of squares: as if a tenth of a conversion had been seen."""
-
     def __init__(self, tables: list[nn.Parameter], lr: float = 0.1, memory: float = 100.0) -> None:
         super().__init__([{"params": tables}], {"lr": lr, "memory": memory})
 
@@ -146,7 +148,7 @@ class ForgettingAdagrad(Optimiser):
                 if table.grad is not None:
                     state = self.state[table]
                     if not state:
-                        state["squares"] = torch.full_like(table, self.start)
+                        state["squares"] = torch.full_like(table, START_OF_ROW["squares"])
                     update = self._update_rows if table.grad.is_sparse else self._update_all
                     update(table, state["squares"], table.grad, group["lr"], 1 - 1 / group["memory"])
 

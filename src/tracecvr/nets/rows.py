@@ -78,7 +78,7 @@ class Lag:
         return self.rows(torch.arange(len(self.average)))
 
 
-def resize(rows: Tensor, count: int) -> Tensor:
-    """The first so many rows; missing ones are 0."""
-    more = rows.new_zeros(max(count - len(rows), 0), *rows.shape[1:])
+def resize(rows: Tensor, count: int, fill: float = 0.0) -> Tensor:
+    """The first so many rows; missing ones are `fill`."""
+    more = rows.new_full((max(count - len(rows), 0), *rows.shape[1:]), fill)
     return torch.cat([rows[:count], more])
