@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from tracecvr.nets.row_access import read_rows, write_rows
 from tracecvr.nets.row_gradients import touched_rows
 
-
 START_OF_ROW = {"squares": 0.01}
 """What the state of a row that was never touched is, where it is not 0. Adagrad's sum of squares: as if a tenth of a
 conversion had been seen."""
