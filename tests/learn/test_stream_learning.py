@@ -15,7 +15,7 @@ from torch import Tensor
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import plan_for, small_log
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.row_optimisers import ForgettingAdagrad
+from tracecvr.learn.row_optimisers import START_OF_ROW
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
 from tracecvr.methods.oracle import Oracle
@@ -176,7 +176,7 @@ def test_the_optimiser_is_chosen_by_the_rows_of_all_tables_and_a_run_says_which(
 
 def test_a_regression_alone_goes_on_with_the_step_sizes_of_warm_up(tmp_path: Path) -> None:
     engine = warmed(StreamLearning())
-    assert engine.state()["regression.intercept.squares"].item() > ForgettingAdagrad.start
+    assert engine.state()["regression.intercept.squares"].item() > START_OF_ROW["squares"]
     assert not any(name.startswith("adam.") for name in engine.state())
     shared = WarmUpCache(tmp_path, {"log": "small"})
     first, second = warmed(StreamLearning(), shared), warmed(StreamLearning(), shared)
