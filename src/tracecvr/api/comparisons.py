@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from markupsafe import Markup
 
 from tracecvr.api import shown
 from tracecvr.api.authors import name_of
@@ -109,9 +110,9 @@ class Board:
             return repr(means)
 
     def _repr_html_(self) -> str:
-        made = [shown.table(table) for table in tables.summary(self.outcome)]
-        lost = [f"failed: {name}: {why}" for name, why in self.failed.items()]
-        return shown.page(*made, shown.paragraphs(lost), self.plot().markup())
+        made = map(report.render_table, tables.summary(self.outcome))
+        lost = [Markup("<p>failed: {}: {}</p>").format(*pair) for pair in self.failed.items()]
+        return shown.page(*made, *lost, self.plot().markup())
 
     @property
     def _ranked(self) -> list[str]:

@@ -17,7 +17,6 @@ Table = Any
 
 
 def is_path(given: Table) -> bool:
-    """Whether a table is given by the path of its files."""
     return isinstance(given, str | Path)
 
 
@@ -30,7 +29,6 @@ def frame_of(given: Table, what: str) -> pl.LazyFrame:
 
 
 def collect(given: Table, what: str) -> pl.DataFrame:
-    """The rows of a table in memory."""
     if isinstance(given, pl.LazyFrame):
         return given.collect()
     if isinstance(given, pl.DataFrame):

@@ -20,7 +20,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import evaluate, probability
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.own_log import times
-from tracecvr.data.own_log.schema import Defects, Times
+from tracecvr.data.own_log.schema import Times
 from tracecvr.data.table import NEVER, Ints, atomic_directory
 from tracecvr.forecast.cells import Outcomes, count
 from tracecvr.forecast.forecast import forecast
@@ -295,7 +295,7 @@ def _seconds(values: pl.Series) -> Ints:
         values = values.dt.total_seconds()
     elif not (kind.is_numeric() or isinstance(kind, pl.Datetime) or kind in (pl.Date, pl.Null, pl.String)):
         raise UserError(f"{name}: expected times, durations or numbers, found {kind}")
-    parsed = times.read(values, Times(), "text" if kind == pl.String else "s", Defects())
+    parsed = times.read(values, Times(), "text" if kind == pl.String else "s")
     if parsed.unreadable is not None:
         raise UserError(f"{name}: row {parsed.unreadable + 1}: {values[parsed.unreadable]!r} is no time")
     return parsed.seconds.fill_null(NEVER).to_numpy().copy()

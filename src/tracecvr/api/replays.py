@@ -21,6 +21,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
 from tracecvr.base.progress import no_progress
+from tracecvr.bench.report import render_table
 from tracecvr.bench.report.over_time import runs_over_time
 from tracecvr.bench.text_tables import Table, Text
 from tracecvr.forecast.of_run import Forecasts, of_run, open_run
@@ -222,7 +223,7 @@ class Result:
         return f"{self.name}: {figures}"
 
     def _repr_html_(self) -> str:
-        return shown.page(shown.table(self.table()), self.plot().markup())
+        return shown.page(render_table(self.table()), self.plot().markup())
 
     def _with_time(self, frame: pl.DataFrame, column: str) -> pl.DataFrame:
         origin = self.content["data"].get("origin")

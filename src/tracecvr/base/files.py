@@ -72,8 +72,6 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, in UTF-8."""
-
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
@@ -112,7 +110,6 @@ def read_toml(path: Path, given_as: str) -> dict[str, Any]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a directory entry to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -143,7 +140,6 @@ def locked(
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds a directory."""
     try:
         with (folder / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -155,7 +151,6 @@ def is_locked(folder: Path) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

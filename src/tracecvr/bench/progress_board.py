@@ -47,7 +47,6 @@ class Board:
 
 
 def summary(state: State) -> str:
-    """Done, failed and time left, in one line."""
     failed = f", {len(state.failed)} failed" if state.failed else ""
     left = state.seconds_left()
     time = "" if left is None else f", about {duration(left)} left"

@@ -47,7 +47,6 @@ class Subject:
         return {}
 
     def engine(self, schema: Schema, publish_lag: int = 0, **options: Any) -> Engine:
-        """A new engine with small nets."""
         # One pass in batches of the same size: what a small log would get by default takes too long for so many checks.
         small = {"hidden": (16, 8), "batch_size": 256, "warm_epochs": 1, "warm_batch_size": 256}
         method = registry.get("method", self.method)(**(small | options))
@@ -111,7 +110,6 @@ class KnownLaw:
         )
 
     def source(self, click_ts: int = 0) -> TableSource:
-        """All clicks of the cell, at one time."""
         action_ts = np.full(self.clicks, NEVER)
         delay = np.repeat([d for d, _ in self.conversions], [n for _, n in self.conversions])
         action_ts[: len(delay)] = click_ts + delay
@@ -125,7 +123,6 @@ class KnownLaw:
         return TableSource(table)
 
     def engine(self, subject: Subject, logit: float = 0.0, clip: float = 1e-5, **options: Any) -> Engine:
-        """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
         method = engine.method
         exact = self.helpers(clip)
@@ -157,7 +154,6 @@ class KnownLaw:
         return torch.tensor([[0.0] * len(self.horizons), given_conversion])[:, :, None]
 
     def events(self, engine: Engine) -> Reveals:
-        """Every event of the engine's schedule."""
         return engine.events(self.source(), 0, 10 * self.schema.d_max)
 
 

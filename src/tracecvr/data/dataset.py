@@ -170,7 +170,6 @@ class _Preparation:
         log.notes, log.truth = part.notes, part.truth
 
     def table(self, folder: Path | None) -> ClickTable:
-        """All that was added, in order of time."""
         self._check_log()
         total, done, clicks = self.sorter.rows, 0, 0
         few = folder is None and total * self.scratch.row_bytes <= self.scratch.budget

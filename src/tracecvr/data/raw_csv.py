@@ -82,7 +82,6 @@ class Field:
 
 
 def read_csv(path: Path, fields: Sequence[Field], separator: str = ",", header: bool = False) -> pl.DataFrame:
-    """The fields of a text file as typed columns; with a header they are found by name and others are left out."""
     return pl.concat(read_blocks(path, fields, Scratch(), separator, header))
 
 
@@ -113,7 +112,6 @@ def read_blocks(
 
 
 def _count(path: Path, separator: str) -> tuple[int, int]:
-    """Lines and separators of a file."""
     lines, separators, block = 0, 0, b"\n"
     with path.open("rb") as stream:
         while more := stream.read(_BLOCK):

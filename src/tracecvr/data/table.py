@@ -229,7 +229,6 @@ class ClickTable:
         return self.click_ts if self.late_arrival_ts is None else self.late_arrival_ts
 
     def rows_between(self, start: int, end: int) -> tuple[int, int]:
-        """First and last row (exclusive) of the clicks that became known in [start, end)."""
         first, last = np.searchsorted(self.arrival_ts, (start, end))
         return int(first), int(last)
 
@@ -313,7 +312,6 @@ class ClickTable:
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """Whether `path` is a prepared table."""
         return (path / "table.json").is_file()
 
 

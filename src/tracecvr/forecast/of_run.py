@@ -60,7 +60,6 @@ class Forecasts:
     origin: int | None = None
 
     def cells(self, by: str | None, at: int | None = None) -> tuple[Cells, Segments]:
-        """Cells as known at a moment, by a feature."""
         table, at = self.table, self.last if at is None else at
         _, last = table.rows_between(0, at)  # a segment that comes later is not known
         if not last:

@@ -143,7 +143,6 @@ class Expectations:
         return (self.mass[new].T @ covered(self.edges, end - self.bounds[new].mean(1))) * shares
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
         arrays = {"bounds": self.bounds, "mass": self.mass, **vars(self.sums)}
         return {name: array.tolist() for name, array in arrays.items()}
 

@@ -76,7 +76,6 @@ class Alarm:
     expected: float
 
     def text(self, time: Callable[[int], str] = log_day) -> str:
-        """In one line."""
         where = "" if self.segment is None else f" in {self.segment}"
         until = "" if self.ended is None else f" until {time(self.ended)}"
         what = "clicks" if self.kind == "traffic" else "conversions"
@@ -323,7 +322,6 @@ class Monitor:
     # State.
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "values": self.values.tolist(),
             "young": self.young.tolist(),
@@ -335,7 +333,6 @@ class Monitor:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Become the monitor that `state` was taken from."""
         self._begin(np.array(state["values"], np.int64))
         self.young, self.traffic = (np.array(state[name], np.float64) for name in ("young", "traffic"))
         self.expectations.load(state["expectations"])

@@ -49,7 +49,6 @@ class Logistic:
         self.weight[0] = np.log(rate / (1 - rate))
 
     def log_odds(self, x: npt.NDArray[Any]) -> Floats:
-        """Of clicks, by their ids."""
         odds: Floats = self.weight[self._slots(x)].sum(1)
         return odds
 

@@ -55,7 +55,6 @@ class LogFile:
 
     @property
     def is_text(self) -> bool:
-        """Whether it has columns between separators."""
         return not self.parquet and not self.json
 
     @property
@@ -84,14 +83,12 @@ class LogFile:
         return dict(column for part in self.path.parent.parts if (column := folder_column(part)) is not None)
 
     def columns(self) -> dict[str, pl.DataType]:
-        """Columns and their types."""
         try:
             return dict(self.scan.collect_schema())
         except (pl.exceptions.PolarsError, OSError) as error:
             raise self._unreadable(error) from None
 
     def refuse_missing(self, columns: Sequence[str]) -> None:
-        """Refuse the file if it lacks one of these columns."""
         known = self.columns()
         missing = next((name for name in columns if name not in known), None)
         if missing is not None:
