@@ -176,6 +176,16 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
             raise UserError(f"{where}: unknown key {key!r}{nearest(key, names)}; known keys: {', '.join(names)}")
 
 
+def refuse_missing(columns: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse a table that lacks one of these columns; `where` is named in the error."""
+    names = list(known)
+    for column in columns:
+        if column not in names:
+            raise UserError(
+                f"{where}: column {column!r} is missing{nearest(column, names)}; there are: {', '.join(names)}"
+            )
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)' when something close is known, else nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)

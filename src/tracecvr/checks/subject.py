@@ -141,7 +141,7 @@ class KnownLaw:
         """Helper nets of a known law by name; each answers what the helper of that name estimates."""
         waiting = 1 - self.p + self.delayed
         return {
-            "trajectory": ExactTrajectory(self.states(), clip),
+            "trajectory": Exact(self.states().double().clamp(clip, 1 - clip)),
             "delay": Exact([self.delayed, (1 - self.p) / waiting]),  # pi_dp and rho, columns of one net
             "observed": Exact((self.p - self.delayed) / self.p),  # P(converted by w | y = 1)
             "negative": Exact((1 - self.p) / waiting),  # P(y = 0 | not converted by w)
@@ -169,22 +169,11 @@ class Constant(nn.Module):
 
 
 class Exact(nn.Module):
-    """A helper that knows: logits of given probabilities, as columns (B, J) if they are several, else (B,)."""
+    """A helper that knows: logits of given probabilities, the same for all events: (B,), (B, J) or (B, ...)."""
 
-    def __init__(self, probability: float | list[float]) -> None:
+    def __init__(self, probability: float | list[float] | Tensor) -> None:
         super().__init__()
-        self.logits = torch.logit(torch.tensor(probability, dtype=torch.float64)).float()
+        self.logits = torch.logit(torch.as_tensor(probability, dtype=torch.float64)).float()
 
     def forward(self, x: Tensor, *more: Tensor) -> Tensor:
-        return self.logits.expand(len(x), *self.logits.shape)
-
-
-class ExactTrajectory(nn.Module):
-    """The trajectory estimator of a known law, its probabilities kept `clip` away from 0 and 1."""
-
-    def __init__(self, states: Tensor, clip: float) -> None:
-        super().__init__()
-        self.logits = torch.logit(states.double().clamp(clip, 1 - clip)).float()
-
-    def forward(self, x: Tensor) -> Tensor:
         return self.logits.expand(len(x), *self.logits.shape)

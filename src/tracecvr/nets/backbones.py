@@ -272,9 +272,6 @@ class MLP(Backbone):
         out: Tensor = self.layers(embedded)
         return out
 
-    def output_layers(self) -> list[nn.Linear]:
-        return self.layers.output_layers()
-
 
 class WideDeep(MLP):
     """A linear model of the ids beside a perceptron, learnt together (Cheng et al., Wide & Deep, 2016).

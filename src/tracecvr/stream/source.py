@@ -243,23 +243,11 @@ class TableHistory:
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> LabelledReveals:
         table = self.source.table
         clock = self._clock(table.click_ts[row])
-        action_ts = known_ts = table.action_ts[row]
-        undone = None if table.refund_ts is None else table.refund_ts[row]
+        action_ts = table.action_ts[row]
+        undone = None if table.refund_ts is None else turns_of(table.refund_ts[row])
         if self.censored:
-            known = table.known_ts[row] <= clock[:, None]
-            action_ts, known_ts = np.where(known, action_ts, NEVER), np.where(known, table.known_ts[row], NEVER)
-            if undone is not None:
-                undone = np.where(turns_of(undone) <= clock[:, None], turns_of(undone), NEVER)
-        events = reveal(
-            x=table.x[row],
-            click_ts=table.click_ts[row],
-            action_ts=action_ts,
-            known_ts=known_ts,
-            clock=clock,
-            d_max=table.schema.d_max,
-            row=row + self.source.first_row,
-            refund_ts=undone,
-            arrival_ts=table.arrival_ts[row],
-        )
+            action_ts = np.where(table.known_ts[row] <= clock[:, None], action_ts, NEVER)
+            undone = None if undone is None else np.where(undone <= clock[:, None], undone, NEVER)
+        events = replace(self.source._reveal(row, clock), rng=rng)
         span = torch.from_numpy(self.end - table.click_ts[row])
-        return labelled(replace(events, rng=rng), table.click_ts[row], action_ts, table.schema.d_max, undone, span)
+        return labelled(events, table.click_ts[row], action_ts, table.schema.d_max, undone, span)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from tracecvr.base.config import nearest
+from tracecvr.base.config import refuse_missing
 from tracecvr.base.errors import UserError
 from tracecvr.data.raw_csv import ARCHIVES, head, refuse_archive
 
@@ -89,14 +89,7 @@ class LogFile:
             raise self._unreadable(error) from None
 
     def refuse_missing(self, columns: Sequence[str]) -> None:
-        known = self.columns()
-        missing = next((name for name in columns if name not in known), None)
-        if missing is not None:
-            there = ", ".join(known)
-            raise UserError(
-                f"{self.path}: column {missing!r} is missing{nearest(missing, known)}; there are: {there}; "
-                "correct the name, or the file"
-            )
+        refuse_missing(columns, self.columns(), str(self.path))
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Some columns of all rows, in the order of the file; categories are text."""
