@@ -33,7 +33,7 @@ def collect(given: Table, what: str) -> pl.DataFrame:
         return given.collect()
     if isinstance(given, pl.DataFrame):
         return given
-    if _is_pandas(given):
+    if type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "iloc"):
         return _of_pandas(given)
     if isinstance(given, Mapping) or hasattr(given, "__arrow_c_stream__"):
         return pl.DataFrame(given, strict=False)
@@ -43,10 +43,6 @@ def collect(given: Table, what: str) -> pl.DataFrame:
         f"{what}: expected a DataFrame (pandas, polars), a table of pyarrow, a dictionary of columns, a list of "
         f"dictionaries or a path, found {type(given).__name__}"
     )
-
-
-def _is_pandas(given: Table) -> bool:
-    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "iloc")
 
 
 def _of_pandas(frame: Any) -> pl.DataFrame:

@@ -75,10 +75,6 @@ class Sums:
         arrived, expected = self.hours[:, hour] + _HOUR_DOUBT
         return float(arrived / expected)
 
-    def fade(self, keep: float) -> None:
-        for sums in (self.law, self.columns, self.hours):
-            sums *= keep
-
 
 class Expectations:
     """Expected and actual arrivals of each interval. Columns are segments; the last one is for all other clicks."""
@@ -130,7 +126,8 @@ class Expectations:
         keep = 0.5 ** (self.interval / HALF_LIFE)
         used, sums = used[:, None], self.sums
         share = sums.share()
-        sums.fade(keep)
+        for faded in (sums.law, sums.columns, sums.hours):
+            faded *= keep
         sums.law += (arrived * used).sum(0), (exposed * used).sum(0)
         sums.columns += np.stack([arrived, exposed * share]) * used + (1 - keep) / keep * sums.columns * (1 - used)
         sums.hours[:, start % DAY // HOUR] += (arrived * used).sum(), (expected * used).sum()

@@ -233,7 +233,8 @@ class Monitor:
         trusted = np.append(used[1:], 1.0) * used[0]  # columns are series 1, 2, ... and others
         self.detectors.learn(start, count, mean, used * used[0])
         ours.learn(start, exposed, expected, arrived, trusted)
-        self._learn_clicks(start, clicks)
+        self.traffic *= 0.5 ** (self.interval / _FADE_CLICKS)
+        self.traffic[:, :, start % DAY // HOUR] += clicks, np.ones_like(clicks)
         return raised
 
     def _weigh_ages(self, arrived: Floats, exposed: Floats, shares: Floats) -> list[Floats]:
@@ -255,10 +256,6 @@ class Monitor:
         of_any = self.traffic[0].sum(1) / np.maximum(self.traffic[1].sum(1), 1e-9)
         usual: Floats = (clicks + _DOUBT * of_any) / (intervals + _DOUBT)
         return usual
-
-    def _learn_clicks(self, start: int, clicks: Floats) -> None:
-        self.traffic *= 0.5 ** (self.interval / _FADE_CLICKS)
-        self.traffic[:, :, start % DAY // HOUR] += clicks, np.ones_like(clicks)
 
     # Alarms.
 

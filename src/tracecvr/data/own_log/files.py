@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import polars as pl
+import polars.selectors as cs
 
 from tracecvr.base.config import refuse_missing
 from tracecvr.base.errors import UserError
@@ -94,8 +95,7 @@ class LogFile:
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Some columns of all rows, in the order of the file; categories are text."""
         self.refuse_missing(columns)
-        categories = pl.col([name for name in columns if _is_category(self.columns()[name])])
-        scan = self.scan.select(columns).with_columns(categories.cast(pl.String))
+        scan = self.scan.select(columns).with_columns(cs.by_dtype(pl.Categorical, pl.Enum).cast(pl.String))
         try:
             yield scan.head(0).collect()  # so that there is one
             yield from scan.collect_batches(chunk_size=_BATCH, maintain_order=True)
@@ -166,10 +166,6 @@ def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
     while structs := [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)]:
         frame = frame.unnest(structs, separator=".")
     return frame
-
-
-def _is_category(dtype: pl.DataType) -> bool:
-    return isinstance(dtype, pl.Categorical | pl.Enum)
 
 
 def matching_files(given: str, beside: Path) -> list[Path]:
