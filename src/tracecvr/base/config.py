@@ -151,14 +151,14 @@ def parse_duration(text: str, flag: str) -> int:
     return seconds
 
 
-def chosen(text: str, choices: tuple[str, ...], flag: str) -> str:
+def check_choice(text: str, choices: tuple[str, ...], flag: str) -> str:
     """`text` itself, once it is known to be a choice."""
     if text not in choices:
         raise UserError(f"{flag} {text}: choose one of {', '.join(choices)}")
     return text
 
 
-def filled(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+def fill(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """An instance from a table of TOML: durations may be written as text, one value stands for a list of one."""
     hints = get_type_hints(cls, include_extras=True)
     refuse_unknown(table, [o.name for o in options(cls)], where)

@@ -104,7 +104,7 @@ def refuse_other_format(content: Mapping[str, Any], expected: int, path: Path) -
 def read_toml(path: Path, given_as: str) -> dict[str, Any]:
     """The content of a TOML file that somebody wrote."""
     try:
-        return tomllib.loads(existing(path, given_as).read_text(encoding="utf-8"))
+        return tomllib.loads(check_exists(path, given_as).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, PermissionError) as error:
         raise UserError(f"{path}: not readable as TOML ({error})") from None
 
@@ -155,7 +155,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def existing(path: Path, given_as: str = "") -> Path:
+def check_exists(path: Path, given_as: str = "") -> Path:
     """`path` itself, once it is known to be a readable, non-empty file."""
     if not path.exists():
         raise UserError(f"{path}: no such file; check the path{given_as and f' given as {given_as}'}")

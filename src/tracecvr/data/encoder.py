@@ -106,7 +106,7 @@ class Column:
             except (OverflowError, TypeError):  # an integer beyond 64 bits
                 pass
         if int in types:
-            values = [rounded(value) if type(value) is int and is_huge(value) else value for value in values]
+            values = [to_float(value) if type(value) is int and is_huge(value) else value for value in values]
             types |= set(map(type, values))
         layers = {str(t): _only(values, t) for t in self.takes if t in types}
         if not layers:
@@ -357,7 +357,7 @@ def is_huge(value: int) -> bool:
     return bool(abs(value) >> 63)
 
 
-def rounded(value: int) -> float:
+def to_float(value: int) -> float:
     try:
         return float(value)
     except OverflowError:

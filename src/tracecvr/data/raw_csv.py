@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import existing
+from tracecvr.base.files import check_exists
 from tracecvr.data.external_sort import Scratch
 
 _BATCH = 1 << 17
@@ -151,7 +151,7 @@ def fault(path: Path, place: str, field: Field, content: object) -> UserError:
 
 def head(path: Path) -> bytes:
     """The first four bytes of a file, which tell what it is; an error if there is no such file or it is empty."""
-    if existing(path).is_dir():
+    if check_exists(path).is_dir():
         raise UserError(f"{path}: is a directory; give the file inside it")
     try:
         with path.open("rb") as stream:

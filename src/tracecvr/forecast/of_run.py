@@ -119,7 +119,7 @@ def open_run(folder: Path) -> Forecasts:
         raise UserError(f"{folder} holds no finished run: give the directory that `tracecvr run` wrote")
     source = read_json(folder / "run.json")["source"] or {}
     table = Path(source.get("path", "")).parent
-    log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*raw_log.reopened(folder))
+    log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*raw_log.reopen(folder))
     if log.table.fingerprint != read_json(folder / "result.json")["data"]["fingerprint"]:
         raise UserError(f"{folder}: its log has changed since; run it again")
     return of_run(folder, log)

@@ -101,7 +101,7 @@ class Expectations:
         exposed = self.mass.T @ self._exposure(start, start + self.interval)
         return exposed, self.sums.share() * self.sums.factor()
 
-    def slowed(self, shares: Floats, pace: float) -> Floats:
+    def slow_down(self, shares: Floats, pace: float) -> Floats:
         """Shares by age, if all delays were so many times as long."""
         if pace not in self._slowing:
             ends = np.eye(len(self.edges))
@@ -136,7 +136,7 @@ class Expectations:
         """What clicks that came since `onset` should have brought by `end`: (columns, bins). With a pace of 2, if all
         delays were twice as long."""
         new = self.bounds[:, 0] >= onset
-        shares = self.slowed(self.sums.share() * self.sums.factor(), pace)
+        shares = self.slow_down(self.sums.share() * self.sums.factor(), pace)
         return (self.mass[new].T @ covered(self.edges, end - self.bounds[new].mean(1))) * shares
 
     def state(self) -> dict[str, Any]:

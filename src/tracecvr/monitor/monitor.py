@@ -239,7 +239,7 @@ class Monitor:
 
     def _weigh_ages(self, arrived: Floats, exposed: Floats, shares: Floats) -> list[Floats]:
         """Evidence that delays are longer or shorter, by the ages of what has arrived."""
-        slowed = (self.expectations.slowed(shares, pace) for pace in PACES)
+        slowed = (self.expectations.slow_down(shares, pace) for pace in PACES)
         means = (exposed * one for one in (shares, *slowed))
         count, usual, *changed = (self._by_series(one.T).T for one in (arrived, *means))
         return [log_age_ratio(count, usual, one) for one in changed]

@@ -24,8 +24,8 @@ from tracecvr.stream.reveal import (
     Reveals,
     Schedule,
     Trigger,
-    labelled,
-    refunded,
+    add_outcomes,
+    is_refunded,
     reveal,
 )
 
@@ -70,7 +70,7 @@ class Source(Protocol):
         ...
 
     def history(self, end: int, labels: str, start: int = 0) -> History:
-        """Clicks of [start, end), labelled in full (`mature`) or as known at the end (`censored`)."""
+        """Clicks of [start, end), add_outcomes in full (`mature`) or as known at the end (`censored`)."""
         ...
 
 
@@ -172,7 +172,7 @@ class TableSource:
         t, d_max = self.table, self.table.schema.d_max
         delay = t.action_ts[row, 0] - t.click_ts[row]
         known: npt.NDArray[np.bool_] = (delay <= d_max) & (t.known_ts[row, 0] <= clock)
-        return known if t.refund_ts is None else known & ~refunded(t.refund_ts[row], t.click_ts[row], clock, d_max)
+        return known if t.refund_ts is None else known & ~is_refunded(t.refund_ts[row], t.click_ts[row], clock, d_max)
 
     def _seen_between(self, action: int, start: int, end: int) -> Ints:
         if action not in self._by_seen:
@@ -199,7 +199,7 @@ class TableSource:
             refund_ts=undone,
             arrival_ts=t.arrival_ts[row],
         )
-        return labelled(events, t.click_ts[row], t.action_ts[row], t.schema.d_max, undone) if truth else events
+        return add_outcomes(events, t.click_ts[row], t.action_ts[row], t.schema.d_max, undone) if truth else events
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,4 +250,4 @@ class TableHistory:
             undone = None if undone is None else np.where(undone <= clock[:, None], undone, NEVER)
         events = replace(self.source._reveal(row, clock), rng=rng)
         span = torch.from_numpy(self.end - table.click_ts[row])
-        return labelled(events, table.click_ts[row], action_ts, table.schema.d_max, undone, span)
+        return add_outcomes(events, table.click_ts[row], action_ts, table.schema.d_max, undone, span)

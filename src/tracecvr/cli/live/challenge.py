@@ -58,7 +58,7 @@ def challenge(
     _check_column(opened_store, by)
     traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
     chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
-    made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed)
+    made = create(opened_store, name, chosen, config.check_choice(warm, WARM, "--warm"), seed)
     with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
         pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
     if share:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import DAY, Seconds, filled, option, options, refuse_unknown
+from tracecvr.base.config import DAY, Seconds, fill, option, options, refuse_unknown
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import existing, read_toml
+from tracecvr.base.files import check_exists, read_toml
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
 from tracecvr.data.table import TURNS
 
@@ -173,7 +173,7 @@ LISTS = ("action", "file")
 
 def load(path: Path) -> LogSchema:
     """The schema in a file; every mistake in it is named."""
-    if existing(path, "--schema").is_dir():
+    if check_exists(path, "--schema").is_dir():
         raise UserError(f"{path}: is a directory; give the schema's TOML file")
     return parse(path, read_toml(path, "--schema"))
 
@@ -185,13 +185,13 @@ def parse(path: Path, content: dict[str, Any]) -> LogSchema:
     for name, kind in TABLES.items():
         given = _table(path, content, name)
         if name in LISTS:
-            tables[name] = tuple(filled(kind, one, f"{path}: [[{name}]]") for one in given)
+            tables[name] = tuple(fill(kind, one, f"{path}: [[{name}]]") for one in given)
         elif given is not None:
             named = {"name": name} if name == "refund" else {}
-            tables[name] = filled(kind, named | given, f"{path}: [{name}]")
+            tables[name] = fill(kind, named | given, f"{path}: [{name}]")
     rules = _table(path, content, "features")
     tables["features"] = tuple(_column(name, rule, f"{path}: [features] {name}") for name, rule in rules.items())
-    return check(replace(filled(LogSchema, content, str(path)), **tables))
+    return check(replace(fill(LogSchema, content, str(path)), **tables))
 
 
 def _table(path: Path, content: dict[str, Any], name: str) -> Any:
@@ -221,7 +221,7 @@ def _column(name: str, rule: Any, where: str) -> Column:
             f'{{kind = "hashed", size = 64}} or {{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." '
             f'or ","}}, found {rule!r}'
         )
-    checked = filled(_Rule, rule, where)
+    checked = fill(_Rule, rule, where)
     return make(name, **{key: getattr(checked, key) for key in (*needed, *more)})
 
 
