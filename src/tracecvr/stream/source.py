@@ -184,14 +184,21 @@ class TableSource:
         first, last = np.searchsorted(seen, (start, end))
         return rows[first:last]
 
-    def _reveal(self, row: Ints, clock: Ints, trigger: Ints | None = None, truth: bool = False) -> Reveals:
+    def _reveal(
+        self,
+        row: Ints,
+        clock: Ints,
+        trigger: Ints | None = None,
+        truth: bool = False,
+        known_ts: Ints | None = None,
+    ) -> Reveals:
         t = self.table
         undone = None if t.refund_ts is None else t.refund_ts[row]
         events = reveal(
             x=t.x[row],
             click_ts=t.click_ts[row],
             action_ts=t.action_ts[row],
-            known_ts=t.known_ts[row],
+            known_ts=t.known_ts[row] if known_ts is None else known_ts,
             clock=clock,
             d_max=t.schema.d_max,
             row=row + self.first_row,
@@ -243,11 +250,12 @@ class TableHistory:
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> LabelledReveals:
         table = self.source.table
         clock = self._clock(table.click_ts[row])
-        action_ts = table.action_ts[row]
+        action_ts = known_ts = table.action_ts[row]  # in full, whenever it became known
         undone = None if table.refund_ts is None else turns_of(table.refund_ts[row])
         if self.censored:
-            action_ts = np.where(table.known_ts[row] <= clock[:, None], action_ts, NEVER)
+            known_ts = table.known_ts[row]
+            action_ts = np.where(known_ts <= clock[:, None], action_ts, NEVER)
             undone = None if undone is None else np.where(undone <= clock[:, None], undone, NEVER)
-        events = replace(self.source._reveal(row, clock), rng=rng)
+        events = replace(self.source._reveal(row, clock, known_ts=known_ts), rng=rng)
         span = torch.from_numpy(self.end - table.click_ts[row])
         return add_outcomes(events, table.click_ts[row], action_ts, table.schema.d_max, undone, span)
