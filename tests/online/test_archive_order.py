@@ -65,7 +65,7 @@ def test_two_compactions_move_each_event_once(made: Made, hourly: Path, monkeypa
     before = len(store.log().since(0, 10**6))
     result = meanwhile(monkeypatch, lambda: compact(store))
     count = compact(store) + result()
-    moved = archived(store)["event_id"].to_list()
+    moved = archived(store)["event"].to_list()
     left = [row.event for row in store.log().since(0, 10**6)]
     assert len(moved) == count > 200
     assert len({*moved, *left}) == len(moved) + len(left) == before

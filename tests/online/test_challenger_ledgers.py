@@ -19,7 +19,7 @@ from tracecvr.online.learner.archive import erase
 from tracecvr.online.learner.learner import Learner, ledger_of, open_learner
 from tracecvr.online.ledger.database import DATABASE
 from tracecvr.online.ledger.ledger import Ledger
-from tracecvr.online.store.challenge import FOLDER, Challenger, choose_parts, create, drop
+from tracecvr.online.store.challenge import FOLDER, Challenger, create, drop
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -32,16 +32,12 @@ def learn_all(store: Store) -> None:
         list(learners.all())
 
 
-def compared(made: Made, warm: str = "history") -> tuple[Store, Challenger]:
+def compared(made: Made) -> tuple[Store, Challenger]:
     """A store that has learnt half of the events, and a challenger with frozen nets."""
     store = made("trace", Settings(lateness=HOUR, keep=6))
     send(store, EVENTS[: HALF // 2])
     learnt(store)
-    if warm == "champion":
-        parts = choose_parts(store, None, (), {})
-    else:
-        parts = (registry.get("method", "trace")(**SMALL), (), StreamLearning())
-    challenger = create(store, "other", parts, warm)
+    challenger = create(store, "other", (registry.get("method", "trace")(**SMALL), (), StreamLearning()))
     send(store, EVENTS[HALF // 2 : HALF])
     learn_all(store)
     return store, challenger
@@ -61,11 +57,10 @@ def same_as_from_the_log(store: Store) -> None:
         assert not ours.database.wrong()
 
 
-@pytest.mark.parametrize("warm", ["history", "champion"])
 def test_it_goes_on_from_files_of_its_own(
-    warm: str, made: Made, monkeypatch: pytest.MonkeyPatch, call: Call, capsys: pytest.CaptureFixture[str]
+    made: Made, monkeypatch: pytest.MonkeyPatch, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, other = compared(made, warm)
+    store, other = compared(made)
     for home in (store.home, other.home):
         for name in ("ledger", "answers"):
             paths = [home / name, *(home / name).rglob("*")]

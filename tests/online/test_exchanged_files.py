@@ -35,7 +35,7 @@ def store(made: Made) -> Store:
     store = made("trace")
     send(store, the_events()[:600])
     learn_all(store)
-    challenge.create(store, "other", challenge.choose_parts(store, None, (), {}), warm="champion", seed=5)
+    challenge.create(store, "other", challenge.choose_parts(store, None, (), {}), seed=5)
     send(store, the_events()[600:800])
     learn_all(store)
     return store

@@ -259,7 +259,7 @@ def ids_left(store: Store) -> int:
     files = [*(store.folder / "ledger").glob("*"), store.folder / "events.db", store.folder / "events.db-wal"]
     held = b"".join(path.read_bytes() for path in files if path.is_file())
 
-    ids = {i for path in (store.folder / "archive").glob("*") for i in pl.read_parquet(path)["click_id"].to_list()}
+    ids = {i for path in (store.folder / "archive").glob("*") for i in pl.read_parquet(path)["click"].to_list()}
     return sum(
         click.to_bytes(8, "little") in held or click.to_bytes(8, "big") in held or click in ids for click in theirs
     )

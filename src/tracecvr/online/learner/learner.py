@@ -74,16 +74,14 @@ class Learner:
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
         self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
         self.forecast = LiveForecast(store, self.watch, self.log)
-        self.first = 0 if store.taken_over is None else store.taken_over.intervals
-        """The first interval that it learns."""
         self.predictions = Predictions(self.log, store.model)
         manifest = self.versions.latest()
-        self._say_lost(self.first if manifest is None else manifest["intervals"])
+        self._say_lost(0 if manifest is None else manifest["intervals"])
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.watch.start()
             self.forecast.start()
-            self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
+            self._save(0, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
             self._restore(manifest)
 
@@ -206,7 +204,7 @@ class Learner:
         facts["forecast"] = self.forecast.state()
         newest = self._newest_mature()
         summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
-        if number > self.first:  # first: of a version that is there, it is known what came of its tick
+        if number:  # first: of a version that is there, it is known what came of its tick
             self._record(number - 1, summary | measured)
         self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
         self.ledger.commit()  # last: it can read from the log what it lacks, but not take back what it has too much
@@ -286,17 +284,13 @@ def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledge
 
 
 def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_progress) -> None:
-    """Put an engine and its ledger where their model starts: after the warm-up, at the end of a run, or at a version of
-    another model."""
-    if store.start_sha256 is None:
+    """Put an engine and its ledger where their model starts: after the warm-up, or at the end of a run."""
+    if store.start is None or store.model is not None:
         _warm_up(engine, store, progress)
     else:
-        store.restore_start(engine)
+        store.restore_start(engine, store.start)
     engine.forget_answers(lambda _: True)  # of versions that are lost
-    if (taken := store.taken_over) is not None:
-        ledger.restore(taken.intervals, taken.rows, taken.counts)
-    else:
-        ledger.begin()
+    ledger.begin()
 
 
 def _warm_up(engine: Engine, store: Store, progress: Progress) -> None:

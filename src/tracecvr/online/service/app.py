@@ -22,8 +22,8 @@ from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.forecast import LEVEL
 from tracecvr.monitor.monitor import TEXTS
-from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
-from tracecvr.online.challengers.status import comparisons
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import promote_challenger, promote_own
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
@@ -40,7 +40,7 @@ from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.forecast import NewestForecasts
-from tracecvr.online.upkeep.status import ticks_of, versions_of
+from tracecvr.online.upkeep.status import comparisons, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
 
@@ -192,7 +192,7 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
     elif "version" in asked.model_fields_set:
         promote_own(store, asked.version)
     else:
-        leave_challenger(store)
+        traffic.promote(store.folder, None)
 
 
 def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:

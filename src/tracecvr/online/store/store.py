@@ -67,16 +67,6 @@ class Settings:
     """The feature whose values are watched for alarms and forecast; the first with few values by default."""
 
 
-@dataclass(frozen=True)
-class TakenOver:
-    """A version of another model that a model continues: its number of intervals, and its ledger at that time."""
-
-    intervals: int
-    rows: int
-    counts: dict[str, int]
-    sha256: str
-
-
 @dataclass(frozen=True, eq=False)
 class Store:
     """What is fixed about a live model."""
@@ -121,7 +111,7 @@ class Store:
         Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
         with atomic_directory(folder) as made:
             made.chmod(0o700)  # users' events will be in it
-            shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_link)
+            shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"))
             (made / "models").mkdir()
             (made / "archive").mkdir()
             if origin is not None:
@@ -257,23 +247,12 @@ class Store:
         """What it has learnt so far. They remember what was read of them."""
         return Versions(self.home, self.settings.keep, self.content)
 
-    @property
-    def taken_over(self) -> TakenOver | None:
-        """The version of another model that this one continues."""
-        return None
-
-    @property
-    def start_sha256(self) -> str | None:
-        """The hash of the state that it starts from; None if it starts from a warm-up."""
-        return None if self.start is None else self.start.sha256
-
-    def restore_start(self, engine: Engine) -> None:
-        """Put an engine in that state."""
-        state = self.home / START
-        if self.start_sha256 is None or not state.is_file() or sha256(state) != self.start_sha256:
-            model = "store" if self.model is None else "challenger"
+    def restore_start(self, engine: Engine, start: RunEnd) -> None:
+        """Put an engine in the state in which the run ended."""
+        state = self.folder / START
+        if not state.is_file() or sha256(state) != start.sha256:
             raise UserError(
-                f"{state}: not the state that this {model} started from; copy it from where the store is whole"
+                f"{state}: not the state that this store started from; copy it from where the store is whole"
             )
         engine.restore(state)
 
@@ -332,15 +311,3 @@ def _prepare(folder: Path, dataset: Dataset, source: Path | None) -> Iterator[Pa
     with TemporaryDirectory(dir=folder.parent, prefix=".base.") as room:
         prepared.prepare_to(Path(room) / "base", dataset, source)
         yield Path(room) / "base"
-
-
-def _link(source: str, target: str) -> None:
-    """The same file once more, where the file system can: prepared logs are never written to again. Small ones are
-    copied: somebody may edit them where they came from."""
-    if source.endswith(".json"):
-        shutil.copyfile(source, target)
-        return
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
