@@ -24,13 +24,22 @@ from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners
-from tracecvr.online.store.challenge import promote_challenger, promote_own, rollback
 from tracecvr.online.learner.archive import compact, erase
 from tracecvr.online.learner.learner import Tick
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Challenger, challengers, choose_parts, create, drop, find_challenger
+from tracecvr.online.store.challenge import (
+    Challenger,
+    challengers,
+    choose_parts,
+    create,
+    drop,
+    find_challenger,
+    promote_challenger,
+    promote_own,
+    rollback,
+)
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.status import status_of

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from conftest import Call
 from hypothesis import example, given

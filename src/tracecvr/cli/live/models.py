@@ -46,8 +46,7 @@ def promote(
     ],
 ) -> None:
     """Let a version, or a challenger, serve until another is chosen. Training goes on as before."""
-    from tracecvr.online.store.challenge import promote_challenger, promote_own
-    from tracecvr.online.store.challenge import list_names
+    from tracecvr.online.store.challenge import list_names, promote_challenger, promote_own
 
     opened_store = store_at(store)
     if version == "newest" or version.isdecimal():

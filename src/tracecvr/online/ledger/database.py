@@ -7,7 +7,7 @@ is a `DamagedLedgerError`, before anybody learns from it. What is in it: `open_c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,10 @@ class LedgerDatabase:
 
     def _run(self, query: str, values: tuple[Any, ...] = ()) -> Any:
         return self._connection.execute(query, values)
+
+    def _insert(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self._errors():
+            self._connection.executemany(query, rows)
 
     def _rows(self, query: str, values: tuple[Any, ...], columns: int) -> Ints:
         """What a query finds, an array for each column."""

@@ -1,12 +1,11 @@
 """The ledger: the live twin of `TableSource`. Same reveals, same order, from an event log instead of a table.
 
 It is a table that grows by an interval at a time and forgets, at its other end, what no horizon needs any more. Rows
-keep their numbers. How much is open does not matter to memory or to the time of a tick: clicks are in blocks that never
-change, actions in a table (`open_clicks`), and an action finds its click by the event log, which has an index of ids.
+keep their numbers. How much is open does not matter to memory or to the time of a tick. An action finds its click by
+the event log, which has an index of ids.
 
-`commit` lets the database be whole as of an interval, and `restore` goes on from there: it reads from the log what has
-come since. If the database is missing, damaged, newer than the version that learning goes on from or another store's,
-or if something was erased, the ledger is built anew from the log, and is the same ledger.
+`restore` goes on from what was committed. If that is missing, damaged, newer than the version that learning goes on
+from or another store's, or if something was erased, the ledger is built anew from the log, and is the same ledger.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -176,8 +175,7 @@ class Ledger(TableSource):
         first, last = self.table.rows_between(start, end)
         actions = len(self.schema.actions)
         kinds = (0, *range(actions, actions + len(TURNS)))
-        known = [self._seen_between(kind, start, end) for kind in kinds]
-        return np.unique(np.concatenate([np.arange(first, last), *known]))
+        return np.unique(np.concatenate([np.arange(first, last), *(self._seen_between(k, start, end) for k in kinds)]))
 
     def newest_between(self, start: int, end: int, count: int) -> Ints:
         """The last of them, at most so many: however many there are, no more are looked at than that takes."""
@@ -255,18 +253,10 @@ class Ledger(TableSource):
 
     def _view(self) -> ClickTable:
         """The database as a table. Its columns tell what they hold now."""
-        names = (*self.database.layout, "action_ts", "known_ts", "refund_ts")
+        names = ("x", "click_ts", "click_id", "action_ts", "refund_ts")
         columns: dict[str, Any] = {name: self.database.column(name) for name in names}
-        return ClickTable(
-            x=columns["x"],
-            click_ts=columns["click_ts"],
-            click_id=columns["click_id"],
-            action_ts=columns["action_ts"],
-            schema=self._base.schema,
-            refund_ts=columns["refund_ts"],
-            late_known_ts=columns["known_ts"],
-            late_arrival_ts=columns["arrival_ts"],
-        )
+        late = {f"late_{name}": self.database.column(name) for name in ("known_ts", "arrival_ts")}
+        return ClickTable(schema=self._base.schema, **columns, **late)
 
     def _select_fresh(self, clicks: Sequence[Accepted]) -> list[Accepted]:
         """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base
@@ -309,28 +299,27 @@ class Ledger(TableSource):
         number = self._rows_of([action.click for action in actions], self.grid.bounds(self.done)[1])
         self.database.wait(sorted(action for action, row in zip(actions, number.tolist(), strict=True) if row < 0))
         rows = np.unique(number[number >= 0])
-        known = self.database.known(rows)
-        arrival, click = (self.database.gather(name, rows) for name in ("arrival_ts", "click_ts"))
-        clicks = _Open(arrival, click, known.action_ts.copy(), known.refund_ts.copy())
-        place = np.searchsorted(rows, number).tolist()
+        known, place = self.database.known(rows), np.searchsorted(rows, number).tolist()
+        arrival, clicked = (self.database.gather(name, rows) for name in ("arrival_ts", "click_ts"))
+        first = known.action_ts.copy()
         ours = [  # one that came before its click becomes known with it
-            (action._replace(seen=max(action.seen, int(clicks.arrival[at]))), at)
+            (action._replace(seen=max(action.seen, int(arrival[at]))), at)
             for action, at, row in zip(actions, place, number.tolist(), strict=True)
             if row >= 0
         ]
         noted, paid = list[tuple[int, int, int, int]](), list[tuple[int, Payment]]()
         for action, at in sorted(ours):
             refund = action.kind > len(self.schema.actions)
-            if not refund and not self._is_in_window(action.ts - int(clicks.click[at])):
+            if not refund and not self._is_in_window(action.ts - int(clicked[at])):
                 continue
             if refund or action.kind == 1:
                 paid.append((int(rows[at]), Payment(action.seen, action.ts, refund, action.amount)))
-            if not refund and clicks.action[at, action.kind - 1] == NEVER:
-                clicks.action[at, action.kind - 1] = action.ts
+            if not refund and first[at, action.kind - 1] == NEVER:
+                first[at, action.kind - 1] = action.ts
                 noted.append((int(rows[at]), action.kind, action.ts, action.seen))
             else:
                 self.counts["refunds" if refund else "repeated_actions"] += 1
-        turns = self._find_turns(paid, dict(zip(rows.tolist(), clicks.refund, strict=True)))
+        turns = self._find_turns(paid, dict(zip(rows.tolist(), known.refund_ts, strict=True)))
         if noted or turns:
             self.database.note(*np.array([*noted, *turns]).T)
 
@@ -368,12 +357,3 @@ class Ledger(TableSource):
         first = self.database.first
         self.database.drop(before)
         self.first_row += self.database.first - first
-
-
-class _Open(NamedTuple):
-    """Clicks that actions of an interval belong to, as they are being changed."""
-
-    arrival: Ints
-    click: Ints
-    action: Ints
-    refund: Ints

@@ -1,8 +1,7 @@
 """Open clicks and what is known of them, in the ledger's database.
 
-Clicks are in blocks that never change. A column of a block is an array, a row of `arrays` with a hash: SQLite's own
-checksum of a page of zeros is zero. Actions are a table by click and by when they became known; those whose click has
-not come yet wait in another.
+Clicks are in blocks that never change. A column of a block is an array, a row of `arrays` with a hash. Actions are a
+table by click and by when they became known; those whose click has not come yet wait in another.
 """
 
 from __future__ import annotations
@@ -199,22 +198,17 @@ class OpenClicks(LedgerDatabase):
     def drop(self, before: int) -> None:
         """Forget clicks that became known before a time. The last block stays: numbers go on from it."""
         over = [block for block in self.blocks[:-1] if block.until < before]
+        if not over:
+            return
+        end = over[-1].first + over[-1].size
         with self._errors():
-            self._delete(over)
-            if over:
-                end = over[-1].first + over[-1].size
-                for table in ("actions", "payments", "late"):
-                    self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
-
-    def _delete(self, blocks: list[Block]) -> None:
-        for block in blocks:
-            numbers = [self._number(block, name) for name in self.layout]
-            for number in set(numbers) & self._cache.keys():
-                self._cached -= self._cache.pop(number).nbytes
-            self._run("DELETE FROM arrays WHERE id BETWEEN ? AND ?", (numbers[0], numbers[-1]))
-            self._run("DELETE FROM blocks WHERE first = ?", (block.first,))
-        if blocks:
-            self._set_blocks([block for block in self.blocks if block not in set(blocks)])
+            self._run("DELETE FROM arrays WHERE id < ?", (end * _MOST_COLUMNS,))
+            self._run("DELETE FROM blocks WHERE first < ?", (end,))
+            for table in ("actions", "payments", "late"):
+                self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
+        for number in [number for number in self._cache if number < end * _MOST_COLUMNS]:
+            self._cached -= self._cache.pop(number).nbytes
+        self._set_blocks([block for block in self.blocks if block.first >= end])
 
     def _parts(self, number: Ints) -> Iterator[tuple[Block, Ints]]:
         """Blocks that clicks are in, and which of the clicks."""
@@ -229,18 +223,14 @@ class OpenClicks(LedgerDatabase):
     def note(self, row: Ints, kind: Ints, ts: Ints, seen: Ints) -> None:
         """Actions that became known of clicks: kinds from 1 on, then one for each of `TURNS`. The first one counts."""
         facts = zip(row.tolist(), kind.tolist(), ts.tolist(), seen.tolist(), strict=True)
-        with self._errors():
-            self._connection.executemany("INSERT OR IGNORE INTO actions VALUES(?, ?, ?, ?)", sorted(facts))
+        self._insert("INSERT OR IGNORE INTO actions VALUES(?, ?, ?, ?)", sorted(facts))
         self._asked = None
 
     def known(self, number: Ints) -> Known:
         """What is known of clicks."""
         if self._asked is not None and np.array_equal(self._asked[0], number):
             return self._asked[1]
-        place: Any = slice(None)
-        rows = number
-        if (np.diff(number) <= 0).any():
-            rows, place = np.unique(number, return_inverse=True)
+        rows, place = np.unique(number, return_inverse=True)
         never = np.full((len(rows), self.actions), NEVER)
         known = Known(never, never.copy(), np.full((len(rows), len(TURNS)), NEVER))
         row, kind, ts, seen = self._actions_of(rows)
@@ -255,7 +245,7 @@ class OpenClicks(LedgerDatabase):
         if len(rows) and _DENSE * len(rows) >= rows[-1] - rows[0]:
             query = "SELECT * FROM actions WHERE row BETWEEN ? AND ?"
             actions = self._rows(query, (int(rows[0]), int(rows[-1])), 4)
-            return actions[:, np.isin(actions[0], rows, assume_unique=False)]
+            return actions[:, np.isin(actions[0], rows)]
         query = "SELECT * FROM actions WHERE row IN (SELECT value FROM json_each(?))"
         return self._rows(query, (json.dumps(rows.tolist()),), 4)
 
@@ -268,22 +258,19 @@ class OpenClicks(LedgerDatabase):
     def pay(self, payments: Iterable[tuple[int, Payment]]) -> None:
         """Keep conversions and refunds of clicks."""
         rows = sorted((row, *payment) for row, payment in payments)
-        with self._errors():
-            self._connection.executemany("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
+        self._insert("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
 
     def payments(self, rows: Iterable[int]) -> dict[int, list[Payment]]:
         """Conversions and refunds of clicks, by click."""
         query = "SELECT * FROM payments WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
         with self._errors():
-            found = self._run(query, (json.dumps(list(rows)),)).fetchall()
-        return {row: [Payment(*p[1:]) for p in ours] for row, ours in groupby(found, itemgetter(0))}
+            known = self._run(query, (json.dumps(list(rows)),)).fetchall()
+        return {row: [Payment(*p[1:]) for p in ours] for row, ours in groupby(known, itemgetter(0))}
 
     # Clicks that came late.
 
     def note_late(self, ts: Ints, row: Ints) -> None:
-        with self._errors():
-            pairs = zip(ts.tolist(), row.tolist(), strict=True)
-            self._connection.executemany("INSERT INTO late VALUES(?, ?)", list(pairs))
+        self._insert("INSERT INTO late VALUES(?, ?)", zip(ts.tolist(), row.tolist(), strict=True))
 
     def late_between(self, start: int, end: int) -> Ints:
         """Late clicks that happened in a range of time."""
@@ -294,8 +281,7 @@ class OpenClicks(LedgerDatabase):
 
     def wait(self, actions: Iterable[KnownAction]) -> None:
         """Keep actions until their click comes."""
-        with self._errors():
-            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", list(actions))
+        self._insert("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", actions)
 
     def take_waiting(self, clicks: Ints) -> list[KnownAction]:
         """Actions that have waited for clicks which have come."""
