@@ -32,7 +32,7 @@ from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner import archive
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.learner import open_learner
-from tracecvr.online.learner.live_metrics import LiveMetrics, ScoreSums
+from tracecvr.online.learner.live_metrics import ScoreSums
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep import verify_log
@@ -393,19 +393,6 @@ def test_sums_of_scores_tell_what_the_clicks_tell(one: Any, other: Any, dice: ra
         assert summary["auc"] == pytest.approx(roc_auc_score(label, binned))
     again = ScoreSums.of(json.loads(json.dumps(sums.state())))
     assert again.summary() == sums.summary()
-
-
-def test_the_delay_curve_is_the_share_of_conversions_known_by_an_age() -> None:
-    vitals, delay = LiveMetrics(DAY), np.array([HOUR, 2 * HOUR, 6 * HOUR, DAY])
-    assert vitals.curve() == {"age_s": [], "share": []}
-    nobody = np.full(4, np.nan, np.float32)
-    vitals.add(nobody, nobody, np.ones(4, bool), delay)
-    curve = vitals.curve()
-    known = np.interp([0, 90 * 60, 4 * HOUR, DAY], curve["age_s"], curve["share"])
-    assert known[[0, 3]].tolist() == [0, 1]
-    assert known[1] == pytest.approx(0.25, abs=0.1)
-    assert known[2] == pytest.approx(0.5, abs=0.05)
-    assert vitals.prequential.summary()["clicks"] == vitals.as_served.summary()["clicks"] == 0  # none was scored
 
 
 def test_what_is_told_of_a_stream_is_what_happened_in_it(made: Made) -> None:

@@ -93,7 +93,8 @@ def learnt(store: Store) -> tuple[str, int]:
 
 def predicted(store: Store) -> bytes:
     """What a model predicted of all clicks before it learnt them."""
-    return Predictions(store.log(), store.model).of(np.arange(1 << 20)).tobytes()
+    log_odds = Predictions(store.log(), store.model).of(np.arange(1 << 20))
+    return log_odds[~np.isnan(log_odds)].tobytes()
 
 
 def replayed(store: Store, table: Path | None = None, intervals: int | None = None) -> str:

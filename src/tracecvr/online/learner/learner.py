@@ -25,7 +25,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import ANSWERS, WholeLog
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
-from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, sum_up_window
+from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates
 from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
@@ -72,7 +72,7 @@ class Learner:
         self.engine.keep_answers_in(store.home / ANSWERS)
         self.versions = store.versions
         self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
-        self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
+        self.vitals, self.watch = LiveMetrics(), Watch(store)
         self.forecast = LiveForecast(store, self.watch, self.log)
         self.predictions = Predictions(self.log, store.model)
         manifest = self.versions.latest()
@@ -142,10 +142,10 @@ class Learner:
     def _observe(self, start: int, end: int) -> None:
         """Count the clicks whose labels became final in an interval."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
-        row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
+        row, label = mature.row.numpy(), mature.converted.numpy()
         served, _ = self.ledger.answers_of(row - self.ledger.first_row)
-        self.vitals.add(self.predictions.of(row), served, mature.converted.numpy(), delay)
-        self._compare(row, mature.converted.numpy(), start)
+        self.vitals.add(self.predictions.of(row), served, label)
+        self._compare(row, label, start)
 
     def _compare(self, row: Ints, label: Labels, start: int) -> None:
         """For a challenger, which is compared with another model on the same clicks."""
@@ -172,8 +172,9 @@ class Learner:
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
         served, version = self.ledger.answers_of(rows)
         label = self.ledger.has_converted(rows, end)
-        all_versions = sum_up_window(self.predictions.of(rows + self.ledger.first_row), served, label)
-        return {"window": {"intervals": MATURE} | all_versions, "by_version": by_version(served, version, label)}
+        all_versions = LiveMetrics().add(self.predictions.of(rows + self.ledger.first_row), served, label)
+        window = {"intervals": MATURE} | all_versions.summary()
+        return {"window": window, "by_version": by_version(served, version, label)}
 
     def _apply_erasures(self) -> None:
         """Forget what was erased since: it is in the ledger, and what frozen nets said of it, too."""
@@ -183,6 +184,7 @@ class Learner:
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
+        newest = self._newest_mature()
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -190,23 +192,23 @@ class Learner:
             "rows": self.ledger.rows,
             "counts": dict(self.ledger.counts),
             "weights": self.engine.fingerprint(),
-            "tick": {
-                "clicks": tick.clicks,
-                "events": tick.events,
-                "seconds": tick.seconds,
-                "intervals": tick.intervals,
-            },
+            "tick": {name: getattr(tick, name) for name in ("clicks", "events", "seconds", "intervals")},
             "mature": self.vitals.summary(),
+            "window": newest["window"],
+            **measured,
         }
-        features = [column.raw for column in self.store.reader.encoder.columns]
-        facts: dict[str, Any] = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
-        facts |= {"monitor": self.watch.monitor.state(), "alarms": self.watch.summary()}
-        facts["forecast"] = self.forecast.state()
-        newest = self._newest_mature()
-        summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
+        facts = {
+            "store": self.store.content,
+            "features": [column.raw for column in self.store.reader.encoder.columns],
+            "vitals": self.vitals.state(),
+            "monitor": self.watch.monitor.state(),
+            "alarms": self.watch.summary(),
+            "forecast": self.forecast.state(),
+            "by_version": newest["by_version"],
+        }
         if number:  # first: of a version that is there, it is known what came of its tick
-            self._record(number - 1, summary | measured)
-        self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
+            self._record(number - 1, summary)
+        self.versions.save(self.engine, number, summary | facts | self._more_facts())
         self.ledger.commit()  # last: it can read from the log what it lacks, but not take back what it has too much
 
     def _more_facts(self) -> dict[str, Any]:

@@ -255,8 +255,8 @@ class Ledger(TableSource):
         """The database as a table. Its columns tell what they hold now."""
         names = ("x", "click_ts", "click_id", "action_ts", "refund_ts")
         columns: dict[str, Any] = {name: self.database.column(name) for name in names}
-        late = {f"late_{name}": self.database.column(name) for name in ("known_ts", "arrival_ts")}
-        return ClickTable(schema=self._base.schema, **columns, **late)
+        columns |= {f"late_{name}": self.database.column(name) for name in ("known_ts", "arrival_ts")}
+        return ClickTable(schema=self._base.schema, **columns)
 
     def _select_fresh(self, clicks: Sequence[Accepted]) -> list[Accepted]:
         """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base

@@ -171,10 +171,10 @@ class EventDatabase:
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Values from one number to another: runs of them, each with the number of its first."""
         after = "SELECT coalesce(max(first), 0) FROM series WHERE name = ?1 AND first <= ?2"
-        query = (
-            f"SELECT first, hash, data FROM series WHERE name = ?1 AND first >= ({after}) AND first < ?3 ORDER BY first"
-        )
-        for start, recorded, data in self._rows(query, (name, first, end)):
+        where = f"name = ?1 AND first >= ({after}) AND first < ?3 ORDER BY first"
+        for start, recorded, data in self._rows(
+            f"SELECT first, hash, data FROM series WHERE {where}", (name, first, end)
+        ):
             if recorded != digest(data, start):
                 raise UserError(f"{self.path} is damaged: a series is not as it was written; {self._advice}")
             yield max(first, start), np.frombuffer(data, kind)[max(0, first - start) : max(0, end - start)]
@@ -249,10 +249,7 @@ class EventDatabase:
         try:
             yield
         except apsw.Error as error:
+            advice = "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
             if page_checksums.is_damage(error):
                 advice = self._advice
-            else:
-                advice = (
-                    "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
-                )
             raise UserError(f"{self.path}: could not {what} ({page_checksums.reason(error)}); {advice}") from error

@@ -43,9 +43,12 @@ class Times:
             return ts
         if isinstance(ts, str) and self.origin is not None:
             return self._since_origin(ts, unix_time(ts, "ts"))
-        if not isinstance(ts, int | float) or isinstance(ts, bool) or self.unit in ("log", "iso"):
-            raise self._wrong(ts)
-        if abs(ts) >= _LIMIT or math.isnan(ts):
+        if (
+            not isinstance(ts, int | float)
+            or isinstance(ts, bool)
+            or not abs(ts) < _LIMIT
+            or self.unit in ("log", "iso")
+        ):
             raise self._wrong(ts)
         return self._since_origin(ts, math.floor(ts) // (1000 if self.unit == "unix-ms" else 1))
 

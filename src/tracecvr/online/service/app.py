@@ -250,7 +250,6 @@ def _status(service: Service) -> dict[str, Any]:
         challenger["history"] = comparisons(service.store, service.log, name, 200)
     return facts | {
         "interval_s": service.store.grid.interval,
-        "latency": service.gauges.latency(),
         "ticks": ticks_of(service.store, service.log, 200),
         "all_versions": versions_of(service.store, service.scorer.versions),
     }

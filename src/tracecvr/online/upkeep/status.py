@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import Any
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.learner.live_metrics import LiveMetrics
 from tracecvr.online.ledger.ledger import BAD_VALUES
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
@@ -51,7 +50,6 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         status["mature"] = _describe_mature(store, newest, versions)
         status |= {name: newest[name] for name in ("recent", "alarms", "window")}
         status["forecast"] = newest["forecast"]["summary"]
-        status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
     return status
 
 
