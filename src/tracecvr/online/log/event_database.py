@@ -171,10 +171,9 @@ class EventDatabase:
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Values from one number to another: runs of them, each with the number of its first."""
         after = "SELECT coalesce(max(first), 0) FROM series WHERE name = ?1 AND first <= ?2"
-        where = f"name = ?1 AND first >= ({after}) AND first < ?3 ORDER BY first"
-        for start, recorded, data in self._rows(
-            f"SELECT first, hash, data FROM series WHERE {where}", (name, first, end)
-        ):
+        where = f"name = ?1 AND first >= ({after}) AND first < ?3"
+        query = f"SELECT first, hash, data FROM series WHERE {where} ORDER BY first"
+        for start, recorded, data in self._rows(query, (name, first, end)):
             if recorded != digest(data, start):
                 raise UserError(f"{self.path} is damaged: a series is not as it was written; {self._advice}")
             yield max(first, start), np.frombuffer(data, kind)[max(0, first - start) : max(0, end - start)]
