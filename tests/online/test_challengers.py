@@ -187,7 +187,7 @@ def killed_at(moment: str, patch: pytest.MonkeyPatch, rng: random.Random) -> Non
     """End the process, as it were, at one of the moments of a tick: before or after something is written."""
     owner, name = {
         "scores": (EventLog, "keep_series"),
-        "ledger": (Ledger, "commit"),
+        "ledger": (Ledger, "advance"),
         "version": (Checkpoints, "save"),
         "record": (EventLog, "record"),
     }[moment]

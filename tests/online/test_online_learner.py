@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -172,7 +171,6 @@ def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
         oldest = min(row.seen for row in store.log().since(0, 10**6))
         assert oldest >= store.grid.bounds(done - 1)[0] - learner.ledger.memory - store.grid.interval
         assert learner.ledger.database._run("SELECT count(*) FROM waiting").get > 2
-    shutil.rmtree(store.folder / "ledger")
     send(store, events[half:])
     finish(store)
     learnt(store)

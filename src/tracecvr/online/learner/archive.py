@@ -20,7 +20,6 @@ import polars as pl
 from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked, sha256, write_parquet
 from tracecvr.data.table import NEVER
-from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.ledger import first_held, memory_of
 from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK
@@ -185,8 +184,8 @@ def _first_needed(store: Store) -> int:
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
-    """Delete a user's events, in the log, in the archive and in ledgers; how many clicks and actions. Ledgers are
-    removed: learners build them anew from the log; one that is at work does so before its next tick.
+    """Delete a user's events, in the log and in the archive; how many clicks and actions. A learner that is at work
+    builds its ledger anew before its next tick.
 
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
@@ -197,15 +196,14 @@ def erase(store: Store, user: str) -> tuple[int, int]:
         log.close()
         remove_dropped(store)
         for home in (store.folder, *(store.folder / FOLDER / name for name in list_names(store))):
-            _remove_ledger(home)
+            _remove_answers(home)
         return in_log[0] + in_archive[0], in_log[1] + in_archive[1]
 
 
-def _remove_ledger(home: Path) -> None:
+def _remove_answers(home: Path) -> None:
     (home / "models").mkdir(exist_ok=True)
     try:
         with locked(home / "models"):
-            for name in (LEDGER, ANSWERS):
-                shutil.rmtree(home / name, ignore_errors=True)
+            shutil.rmtree(home / ANSWERS, ignore_errors=True)
     except HeldError:  # the learner does it
         return

@@ -28,7 +28,7 @@ from tracecvr.online.learner.live_forecast import LiveForecast
 from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates
 from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
-from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
+from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.store.store import Store
 from tracecvr.stream.reveal import After
@@ -71,7 +71,7 @@ class Learner:
             self.log.refuse_damage()
         self.engine.keep_answers_in(store.home / ANSWERS)
         self.versions = store.versions
-        self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
+        self.ledger = ledger_of(store, self.engine, store.home)
         self.vitals, self.watch = LiveMetrics(), Watch(store)
         self.forecast = LiveForecast(store, self.watch, self.log)
         self.predictions = Predictions(self.log, store.model)
@@ -102,12 +102,12 @@ class Learner:
             return self._tick()
         except DamagedLedgerError as error:
             _log.error("%s: it is built anew from the log", error)
-            self.ledger.database.clear()
             self._restore(self.versions.latest() or {})
             return self._tick()
 
     def _tick(self) -> Tick | None:
-        self._apply_erasures()
+        if self.ledger.apply_erasures():  # of what frozen nets said of it, too
+            self.engine.forget_answers(lambda _: True)
         closed, first, since = self.closed(), self.ledger.done, time.monotonic()
         if closed <= first:
             return None
@@ -176,11 +176,6 @@ class Learner:
         window = {"intervals": MATURE} | all_versions.summary()
         return {"window": window, "by_version": by_version(served, version, label)}
 
-    def _apply_erasures(self) -> None:
-        """Forget what was erased since: it is in the ledger, and what frozen nets said of it, too."""
-        if self.ledger.apply_erasures():
-            self.engine.forget_answers(lambda _: True)
-
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
@@ -205,11 +200,11 @@ class Learner:
             "alarms": self.watch.summary(),
             "forecast": self.forecast.state(),
             "by_version": newest["by_version"],
+            "erasures": self.ledger.erasures,
         }
         if number:  # first: of a version that is there, it is known what came of its tick
             self._record(number - 1, summary)
         self.versions.save(self.engine, number, summary | facts | self._more_facts())
-        self.ledger.commit()  # last: it can read from the log what it lacks, but not take back what it has too much
 
     def _more_facts(self) -> dict[str, Any]:
         """What else versions keep."""
@@ -221,9 +216,10 @@ class Learner:
 
     def _restore(self, manifest: dict[str, Any]) -> None:
         self.versions.restore(self.engine, manifest)
-        self.ledger.restore(manifest["intervals"], manifest["rows"], manifest["counts"])
+        self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
+        if self.ledger.erasures != manifest["erasures"]:
+            self.engine.forget_answers(lambda _: True)
         end = self.store.grid.bounds(manifest["intervals"])[0]
-        self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
         self.watch.monitor.load(manifest["monitor"])
         self.watch.hide(self.ledger, end)
@@ -244,7 +240,7 @@ def open_learner(
             yield learner
         finally:
             learner.log.close()
-            learner.ledger.close()
+            learner.ledger.database.close()
 
 
 def learn(engine: Engine, ledger: Ledger, start: int, end: int) -> tuple[int, str]:
@@ -279,8 +275,8 @@ def skip(ledger: Ledger, closed: int) -> bool:
 
 
 def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
-    """The ledger that an engine of a store needs, in files if there is a folder for them. It reads the archive, too:
-    after all versions are lost, say."""
+    """The ledger that an engine of a store needs. It reads the archive, too: of actions that came before their clicks,
+    and after all versions are lost, say."""
     memory = memory_of(store.grid, engine.memory)
     return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
 

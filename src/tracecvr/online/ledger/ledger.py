@@ -4,15 +4,14 @@ It is a table that grows by an interval at a time and forgets, at its other end,
 keep their numbers. How much is open does not matter to memory or to the time of a tick. An action finds its click by
 the event log, which has an index of ids.
 
-`restore` goes on from what was committed. If that is missing, damaged, newer than the version that learning goes on
-from or another store's, or if something was erased, the ledger is built anew from the log, and is the same ledger.
+A learner builds it from the log when it starts, when it is found to be damaged and when something was erased: it is
+always the same ledger.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ import torch
 
 from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, turns_of
 from tracecvr.online.ledger.base_clicks import BaseClicks
-from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
 from tracecvr.online.log.event_log import Accepted, EventLog
@@ -51,7 +49,7 @@ def first_held(grid: Grid, memory: int, done: int) -> int:
 class Ledger(TableSource):
     """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
 
-    Without a folder it is temporary, and begun; with one, call `begin` or `restore` first.
+    Without a folder for its file it is begun; with one, call `begin` or `rebuild` first.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class Ledger(TableSource):
         self.begin(first_held(self.grid, self.memory + self.grid.d_max, done))
         while self.done < done:
             self.advance()
-            self.database.flush()
         self.counts = Counter(counts)
         self.first_row = rows - len(self.table)
 
@@ -90,6 +87,7 @@ class Ledger(TableSource):
         self.counts["orphans"] += self.database.give_up(end - self.grid.d_max)  # their clicks have not come in d_max
         self.done += 1
         self._drop(end - self.memory)
+        self.database.flush()
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
@@ -113,50 +111,12 @@ class Ledger(TableSource):
         """How many clicks there have been, the base's included."""
         return self.first_row + len(self.table)
 
-    # Files.
-
-    def commit(self) -> None:
-        """Let the files be this ledger, whatever happens from now on."""
-        facts = {"first_row": self.first_row, "base_rows": self._base_rows, "identity": self._identity()}
-        self.database.commit(facts | {"done": self.done, "erasures": self.erasures})
-
-    def close(self) -> None:
-        """What was not committed is gone."""
-        self.database.close()
-
-    def restore(self, done: int, rows: int, counts: dict[str, int]) -> None:
-        """Become the ledger that had `done` intervals: from files and what came since, or else from the log."""
-        try:
-            whole = self._open(done) and self.rows == rows
-        except DamagedLedgerError:
-            whole = False
-        if not whole:
-            self.rebuild(done, rows, counts)
-            self.commit()
-        self.counts = Counter(counts)
-
     def apply_erasures(self) -> bool:
         """Forget what was erased from the log since: the ledger is built anew from it. Whether anything was."""
         if self.erasures == self.log.facts().get("erasures", 0):
             return False
         self.rebuild(self.done, self.rows, dict(self.counts))
-        self.commit()
         return True
-
-    def _open(self, done: int) -> bool:
-        """Become the ledger of so many intervals, if the database has what that takes."""
-        content = self.database.read()
-        if content is None or content["identity"] != self._identity() or content["done"] > done:
-            return False
-        self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
-        self.erasures = content["erasures"]
-        while self.done < done:
-            self.advance()
-        return True
-
-    def _identity(self) -> list[Any]:
-        """What a ledger depends on beside the log."""
-        return [self._base.fingerprint, asdict(self.grid), self.memory, self.log.model]
 
     # Asking.
 

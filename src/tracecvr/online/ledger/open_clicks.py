@@ -72,12 +72,6 @@ class OpenClicks(LedgerDatabase):
         super().close()
         self._forget()
 
-    def _read(self) -> dict[str, Any] | None:
-        content = super()._read()
-        if content is not None:
-            self._set_blocks([Block(*row) for row in self._run("SELECT * FROM blocks ORDER BY first")])
-        return content
-
     def _forget(self) -> None:
         self._cache: OrderedDict[int, Array] = OrderedDict()
         self._cached = 0
@@ -90,19 +84,6 @@ class OpenClicks(LedgerDatabase):
         self.end = blocks[-1].first + blocks[-1].size if blocks else 0
         self._firsts = np.array([block.first for block in blocks], np.int64)
         self._untils = np.array([block.until for block in blocks], np.int64)
-
-    def wrong(self) -> list[str]:
-        """What is not as it was written. Reads everything."""
-        try:
-            with self._errors():
-                texts = [" ".join(text.split()) for (text,) in self._run("PRAGMA integrity_check(3)") if text != "ok"]
-                damages = [f"{self.path} is damaged ({text})" for text in texts]
-                for block in self.blocks if not damages else ():
-                    for name in self.layout:
-                        self._load(block, name)
-        except DamagedLedgerError as error:
-            return [str(error)]
-        return damages
 
     # Clicks.
 
@@ -121,7 +102,6 @@ class OpenClicks(LedgerDatabase):
                 part = {name: values[at : at + ROWS] for name, values in columns.items()}
                 arrival = part["arrival_ts"]
                 block = Block(end + at, len(arrival), int(arrival[0]), int(arrival[-1]))
-                self._run("INSERT INTO blocks VALUES(?, ?, ?, ?)", block)
                 for name, values in part.items():
                     number = self._number(block, name)
                     data = np.ascontiguousarray(values, self.layout[name][0]).tobytes()
@@ -149,7 +129,7 @@ class OpenClicks(LedgerDatabase):
         with self._errors():
             row = self._run("SELECT hash, data FROM arrays WHERE id = ?", (number,)).fetchone()
         if row is None or row[0] != digest(row[1], number):
-            raise DamagedLedgerError(f"{self.path} is damaged ({name} of clicks {block.first} and after)")
+            raise DamagedLedgerError(f"the ledger is damaged ({name} of clicks {block.first} and after)")
         values = np.frombuffer(row[1], kind)
         return values.reshape(block.size, width) if width else values
 
@@ -203,7 +183,6 @@ class OpenClicks(LedgerDatabase):
         end = over[-1].first + over[-1].size
         with self._errors():
             self._run("DELETE FROM arrays WHERE id < ?", (end * _MOST_COLUMNS,))
-            self._run("DELETE FROM blocks WHERE first < ?", (end,))
             for table in ("actions", "payments", "late"):
                 self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
         for number in [number for number in self._cache if number < end * _MOST_COLUMNS]:
