@@ -82,7 +82,9 @@ def _fill_interval(log: EventLog, features: int, first: int, size: int, hourly: 
     with log._transaction():
         insert = "INSERT INTO events(event, kind, click, ts, seen, body) VALUES(?, ?, ?, ?, ?, ?)"
         body = body_of([1] * features)
-        rows = [(f"c{key}", 0, key, at, at, body) for key, at in zip(ids.tolist(), ts.tolist(), strict=True)]
+        rows: list[tuple[Any, ...]] = [
+            (f"c{key}", 0, key, at, at, body) for key, at in zip(ids.tolist(), ts.tolist(), strict=True)
+        ]
         for key, at in zip(ids[known].tolist(), bought[known].tolist(), strict=True):
             rows.append((f"a1:{key}:{at}", 1, key, at, at, None))
         log._db.executemany(insert, rows)

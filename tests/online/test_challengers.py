@@ -265,8 +265,8 @@ def test_a_damaged_version_is_made_again_and_a_damaged_definition_stops_it_alone
     send(store, EVENTS[HALF:])
     assert {tick.model for tick in learn_all(store)} == {None}
     (wrong,) = [f for f in verify(store) if not f.fine]
-    assert "challenger.json is not as it was" in wrong.text
-    assert "challenger.json is not as it was" in status_of(store)["challengers"]["other"]["problem"]
+    assert "challenger.json is damaged" in wrong.text
+    assert "challenger.json is damaged" in status_of(store)["challengers"]["other"]["problem"]
 
 
 def test_a_challenger_that_fails_stops_nobody_and_says_why(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_features_become_the_ids_that_prepare_makes_of_the_same_column(column: l
         content = {"type": "click", "click_id": 1, "ts": 1, "features": {"a": a, "n": n}}
         bodies.append(READER.read(json.loads(json.dumps(content))).body or "")
     expected = ENCODER.encode(pl.DataFrame({"a": column, "n": numbers}))
-    assert READER.encode(bodies).tolist() == expected.tolist()
+    assert READER.encode_and_count(bodies)[0].tolist() == expected.tolist()
 
 
 def test_click_ids_are_numbers_as_they_are_and_texts_by_their_hash() -> None:

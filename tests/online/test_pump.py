@@ -252,7 +252,7 @@ def pump(store: Store, shelf: Shelf, batch: int = 100, **more: Any) -> Pump:
 
 def each_once(store: Store, shelf: Shelf) -> None:
     """The log has the shelf's events, and has counted its messages once; none of them was a duplicate to it."""
-    log = store.inbox()
+    log = store.log()
     facts = log.sources()["kafka:t"]
     count = sum(map(len, shelf.partitions.values()))
     assert log.facts()["clicks"] + log.facts()["actions"] == count
@@ -306,7 +306,7 @@ def test_killed_between_any_two_steps_it_goes_on_and_nothing_is_lost_or_doubled(
             monkeypatch.setattr(Inbox, "_close", closing)
     assert kills > 3
     each_once(store, shelf)
-    repeated = store.inbox().sources()["kafka:t"]["repeated"]
+    repeated = store.log().sources()["kafka:t"]["repeated"]
     assert (repeated > 0) == (forgetful and (step, when) == ("take", "after"))
 
 
@@ -322,7 +322,7 @@ def test_a_message_that_is_told_again_changes_nothing_though_its_events_have_oth
     one = Pump(store, source(shelf, forgetful=True), 100, 0.001)
     one.drain()
     assert store.log().since(0, 1000) == before
-    assert store.inbox().sources()["kafka:t"]["repeated"] == len(events) == len(before)
+    assert store.log().sources()["kafka:t"]["repeated"] == len(events) == len(before)
 
 
 def test_within_one_pull_a_message_counts_once(tmp_path: Path) -> None:
@@ -362,10 +362,10 @@ def test_time_waits_for_a_partition_that_nobody_knew_had_messages_by_now(made: M
     shelf.partitions.update(Shelf.of(the_events(), 2).partitions)
     broker.arrived = ["kafka:t/0"]
     one.step(broker)
-    assert one.inbox.closed() == 0
+    assert one.log.closed() == 0
     broker.arrived = ["kafka:t/1"]
     one.step(broker)
-    assert one.inbox.closed() > 20
+    assert one.log.closed() > 20
     each_once(store, shelf)
     assert store.log().facts().get("late", 0) == 0
 
@@ -388,7 +388,7 @@ def test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended(
         payloads.insert(at, bad)
     shelf = Shelf({"kafka:t/0": payloads})
     pump(store, shelf, batch=10).drain()
-    facts = store.inbox().sources()["kafka:t"]
+    facts = store.log().sources()["kafka:t"]
     assert (facts["messages"], facts["set_aside"], facts["waiting"]) == (63, 3, 3)
     assert len(store.log().since(0, 100)) == 60
     assert "kafka:t/0: message 20 and 1 others set aside" in caplog.text
@@ -411,7 +411,7 @@ def test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended(
     assert store.log().events_of_click(10**9)[0].ts == first["ts"]
     assert call("aside", "drop", store.folder) == 0
     assert "dropped: 1" in capsys.readouterr().out
-    facts = store.inbox().sources()["kafka:t"]
+    facts = store.log().sources()["kafka:t"]
     assert (facts["set_aside"], facts["waiting"]) == (3, 0)
 
 
@@ -422,7 +422,7 @@ def test_a_flood_of_poison_stops_reading_and_loses_nothing(
     store, events = made(), the_events()[:40]
     shelf = Shelf({"kafka:t/0": [payload for event in events for payload in (b"{", packed(event))][: 2 * 5 + 1]})
     shelf.partitions["kafka:t/0"] += [packed(event) for event in events[5:]]
-    log = store.inbox()
+    log = store.log()
     with pytest.raises(UserError, match=r"3 messages .* are set aside, and there are more"):
         pump(store, shelf, batch=2).drain()
     assert len(log.since(0, 100)) == 3
@@ -478,7 +478,7 @@ def test_messages_that_were_gone_before_they_were_read_are_counted(
     shelf.partitions["kafka:t/0"] += later
     shelf.first["kafka:t/0"] = 14
     pump(store, shelf).drain()
-    assert store.inbox().sources()["kafka:t"]["lost"] == 4
+    assert store.log().sources()["kafka:t"]["lost"] == 4
     assert "4 messages were gone before they were read" in caplog.text
     assert len(store.log().since(0, 100)) == 26
 
@@ -533,7 +533,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_broker_that_is_away_is_told_of_and_read_when_it_is_back(made: Made, impatient: None) -> None:
     store, shelf = made(), Shelf.of(the_events()[:50])
     shelf.partitions["kafka:t/0"], later = shelf.partitions["kafka:t/0"][:20], shelf.partitions["kafka:t/0"][20:]
-    log = store.inbox()
+    log = store.log()
     shelf.away = True
     with Pump(store, source(shelf)).run_beside():
         until(lambda: status_of(store).get("sources", {}).get("kafka:t", {}).get("problem") == "nobody answers")
@@ -553,7 +553,7 @@ def test_a_second_pump_waits_until_the_first_ends(
     made: Made, impatient: None, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, shelf, other = made(), Shelf.of(the_events()[:20]), Shelf.of(the_events()[:40])
-    log = store.inbox()
+    log = store.log()
     first = Pump(store, source(shelf)).run_beside()
     first.__enter__()
     until(lambda: len(log.since(0, 100)) == 20)

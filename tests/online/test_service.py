@@ -160,7 +160,7 @@ def test_live_equals_replay_over_http_and_every_score_is_its_versions(made: Made
             engine.tick(TableSource(store.base), *store.grid.bounds(number))
         ours = [(c, s) for c, v, s in scores if v == version]
         bodies = [store.reader.read({"type": "click", **c}).body or "" for c, _ in ours]
-        offline = engine.score(torch.from_numpy(store.reader.encode(bodies)))
+        offline = engine.score(torch.from_numpy(store.reader.encode_and_count(bodies)[0]))
         assert np.abs(offline - [s for _, s in ours]).max() < 1e-5
 
 

@@ -137,12 +137,9 @@ class Reader:
             unknown += len(features) - len(known["features"])
         return self.read(known), unknown
 
-    def encode(self, bodies: Sequence[str]) -> Ids:
-        """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""
-        return self.encode_and_count(bodies)[0]
-
     def encode_and_count(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
-        """The same, and of each column how many values could not be read: they count as missing."""
+        """(N, F) ids of clicks' features, as `prepare` would make them of the same values, and of each column how many
+        values could not be read: they count as missing."""
         rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
         return self.encoder.encode_values(dict(zip(self.features, columns, strict=True)))

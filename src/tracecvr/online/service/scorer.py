@@ -145,7 +145,7 @@ class LiveScorer:
         undone[0, : len(turns)] = turns
         assert click.body is not None
         known = reveal(
-            x=self.store.reader.encode([click.body]),
+            x=self.store.reader.encode_and_count([click.body])[0],
             click_ts=np.array([click.ts]),
             action_ts=happened,
             known_ts=happened,

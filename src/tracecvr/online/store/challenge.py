@@ -1,8 +1,8 @@
 """Challengers: other models that learn from the same event log beside a store's own, each with versions of its own.
 
-Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`, `files.json`), its versions, ledger
-and answers, and why it cannot learn at present (`problem.json`). To whoever learns, replays or scores, a challenger is
-a store with another configuration and another home: everything else, log, intervals and encoder, is the store's.
+Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions and answers, and why it
+cannot learn at present (`problem.json`). To whoever learns, replays or scores, a challenger is a store with another
+configuration and another home: everything else, log, intervals and encoder, is the store's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, refuse_other_format, write_json
 from tracecvr.data.table import atomic_directory
 from tracecvr.learn.engine import Engine
-from tracecvr.online.store import file_hashes, traffic
+from tracecvr.online.store import traffic
+from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 from tracecvr.online.store.store import Parts, Store, give_options, read_parts
 from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
@@ -99,12 +100,8 @@ def find_challenger(store: Store, name: str) -> Challenger:
     home = store.folder / FOLDER / name
     if not _NAME.fullmatch(name) or not home.is_dir():
         raise UserError(f"there is no challenger {name!r}; there are: {', '.join(list_names(store)) or 'none'}")
-    if not (home / "challenger.json").is_file():
-        raise UserError(
-            f"{home / 'challenger.json'} is missing: copy it from where the store is whole, or {_drop(home)}"
-        )
-    file_hashes.refuse_if_changed(home)
-    recorded = read_json(home / "challenger.json")
+    advice = f"copy it from where the store is whole, or remove {home} and run `tracecvr challengers drop`"
+    recorded = read_hashed(home / "challenger.json", advice)
     refuse_other_format(recorded, _FORMAT, home / "challenger.json")
     settings = store.content["settings"] | recorded["settings"]
     return Challenger(store.folder, store.content | {"code": {}} | recorded | {"settings": settings}, name)
@@ -130,8 +127,7 @@ def create(store: Store, name: str, chosen: Parts, seed: int | None = None) -> C
     with atomic_directory(home) as made:
         made.chmod(0o700)
         (made / "models").mkdir()
-        write_json(made / "challenger.json", content)
-        file_hashes.write(made)
+        write_hashed(made / "challenger.json", content)
     return find_challenger(store, name)
 
 
@@ -164,10 +160,6 @@ def list_lost(store: Store) -> list[str]:
     with closing(store.log()) as log:
         known = {*log.models(), *choice.shares, *([choice.model] if choice.model else [])}
     return sorted(known - set(list_names(store)))
-
-
-def _drop(home: Path) -> str:
-    return f"remove {home} and run `tracecvr challengers drop {home.parents[1]} {home.name}`"
 
 
 def remove_dropped(store: Store) -> None:

@@ -28,7 +28,6 @@ from tracecvr.data.outages import Outages
 from tracecvr.data.table import NEVER, ClickTable, Schema, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
-from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Reader
 from tracecvr.online.log.grid import Grid
 from tracecvr.online.log.inbox import Inbox
@@ -256,9 +255,9 @@ class Store:
             )
         engine.restore(state)
 
-    def log(self, clock: Callable[[], float] = time.time) -> EventLog:
+    def log(self, clock: Callable[[], float] = time.time) -> Inbox:
         """A connection to its event log."""
-        return EventLog(self.folder / "events.db", self.grid, clock)
+        return Inbox(self.folder / "events.db", self.grid, clock)
 
     def unknown_clicks(self, keys: Collection[int]) -> list[int]:
         """Which clicks are neither in its event log nor in the log that it started from."""
@@ -266,10 +265,6 @@ class Store:
             absent = np.array(sorted(set(keys) - set(log.arrivals(list(keys), 0, NEVER))), np.int64)
         unknown: list[int] = absent[~np.isin(absent, self.base.click_id)].tolist() if len(absent) else []
         return unknown
-
-    def inbox(self, clock: Callable[[], float] = time.time) -> Inbox:
-        """A connection for pulling events from a broker."""
-        return Inbox(self.folder / "events.db", self.grid, clock)
 
     def engine(self) -> Engine:
         """A blank engine of its configuration."""

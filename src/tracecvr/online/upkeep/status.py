@@ -24,7 +24,7 @@ def newest_time(store: Store, facts: dict[str, int]) -> int:
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     """Events by kind, progress and lag, versions, and live metrics as of the newest version. Give the same
     `versions` each time: they remember what they have read."""
-    with closing(store.inbox()) as log:
+    with closing(store.log()) as log:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
         challengers = challengers_of(store, log)
     versions = versions or store.versions

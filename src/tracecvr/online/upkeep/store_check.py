@@ -55,8 +55,7 @@ def _challenger(store: Store, name: str) -> Finding:
         challenger = find_challenger(store, name)
     except UserError as error:
         return Finding(part, False, str(error))
-    files, versions = _files(challenger), _versions(challenger)
-    return replace(versions if files.fine else files, part=part)
+    return replace(_versions(challenger), part=part)
 
 
 def _lost_challengers(store: Store) -> Iterator[Finding]:
@@ -71,10 +70,10 @@ def _lost_challengers(store: Store) -> Iterator[Finding]:
 
 def _files(store: Store) -> Finding:
     try:
-        files = file_hashes.read(store.home)
+        files = file_hashes.read(store.folder)
     except UserError as error:
         return Finding("files", False, str(error))
-    wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.home, name, facts))]
+    wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.folder, name, facts))]
     return _finding("files", wrong, f"{len(files)} as they were when the store was created")
 
 
