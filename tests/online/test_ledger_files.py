@@ -21,8 +21,7 @@ from tracecvr.base.config import HOUR
 from tracecvr.online.learner import archive
 from tracecvr.online.learner.learner import ledger_of, open_learner
 from tracecvr.online.ledger import open_clicks
-from tracecvr.online.ledger.database import DamagedLedgerError, LedgerDatabase
-from tracecvr.online.ledger.open_clicks import OpenClicks
+from tracecvr.online.ledger.open_clicks import DamagedLedgerError, OpenClicks
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import verify_log
@@ -103,14 +102,14 @@ def test_a_replay_has_what_it_needs_in_files_and_leaves_none(
     learnt(store)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    flush, held = LedgerDatabase.flush, []
+    flush, held = OpenClicks.flush, []
 
-    def watched(files: LedgerDatabase) -> None:
+    def watched(files: OpenClicks) -> None:
         flush(files)
         assert files.folder is None  # SQLite's own temporary file, which has no name
         held.append(len(list((tmp_path / "temporary").glob("*/answers/*/*"))))
 
-    monkeypatch.setattr(LedgerDatabase, "flush", watched)
+    monkeypatch.setattr(OpenClicks, "flush", watched)
     monkeypatch.setattr(os, "fsync", never)  # nobody opens it again: it waits for no disk
     assert verify_log(store).same
     assert len(held) > 10

@@ -28,8 +28,8 @@ from tracecvr.online.learner.live_forecast import LiveForecast
 from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates
 from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
-from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
+from tracecvr.online.ledger.open_clicks import DamagedLedgerError
 from tracecvr.online.store.store import Store
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource

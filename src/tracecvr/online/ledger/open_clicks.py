@@ -1,26 +1,32 @@
-"""Open clicks and what is known of them, in the ledger's database.
+"""Open clicks and what is known of them, in a database of SQLite whose file has no name: only its learner has it.
 
 Clicks are in blocks that never change. A column of a block is an array, a row of `arrays` with a hash. Actions are a
-table by click and by when they became known; those whose click has not come yet wait in another.
+table by click and by when they became known; those whose click has not come yet wait in another. Pages have checksums
+(`page_checksums`): whatever is not as it was written is a `DamagedLedgerError`, before anybody learns from it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import apsw
 import numpy as np
 import numpy.typing as npt
 
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import not_written
 from tracecvr.data.table import NEVER, TURNS, Ints
-from tracecvr.online.ledger.database import DamagedLedgerError, LedgerDatabase
 from tracecvr.online.ledger.payments import KnownAction, Payment
+from tracecvr.online.log import page_checksums
 from tracecvr.online.log.page_checksums import digest
 
 Array = npt.NDArray[Any]
@@ -32,6 +38,26 @@ _CACHED = 16 << 20
 _DENSE = 8
 """If so many rows of a range are asked for, one in so many at least, actions of the whole range are read."""
 _MOST_COLUMNS = 16
+
+_SCHEMA = """
+CREATE TABLE arrays(id INTEGER PRIMARY KEY, hash TEXT NOT NULL, data BLOB NOT NULL);
+CREATE TABLE actions(row INTEGER, kind INTEGER, ts INTEGER NOT NULL, seen INTEGER NOT NULL, PRIMARY KEY(row, kind))
+  WITHOUT ROWID;
+CREATE INDEX actions_seen ON actions(seen);
+CREATE TABLE late(ts INTEGER, row INTEGER, PRIMARY KEY(ts, row)) WITHOUT ROWID;
+CREATE TABLE waiting(  -- actions that came without their click
+  seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL, amount REAL NOT NULL
+);
+CREATE TABLE payments(  -- conversions and refunds of clicks
+  row INTEGER, seen INTEGER, ts INTEGER, refund INTEGER, amount REAL, PRIMARY KEY(row, seen, ts, refund, amount)
+) WITHOUT ROWID;
+CREATE INDEX waiting_click ON waiting(click);
+CREATE INDEX waiting_seen ON waiting(seen);
+"""
+
+
+class DamagedLedgerError(UserError):
+    """The ledger is not as it was written. It can be built anew from the log."""
 
 
 class Block(NamedTuple):
@@ -51,8 +77,9 @@ class Known(NamedTuple):
     refund_ts: Ints
 
 
-class OpenClicks(LedgerDatabase):
-    """Those of a log with so many features and kinds of actions."""
+class OpenClicks:
+    """Those of a log with so many features and kinds of actions. Their file takes room in a folder; without one, where
+    SQLite keeps temporary files, and has no checksums."""
 
     def __init__(self, folder: Path | None, features: int, actions: int) -> None:
         self.actions = actions
@@ -65,12 +92,68 @@ class OpenClicks(LedgerDatabase):
             "score": ("f4", 0),
             "erased": ("?", 0),
         }
-        super().__init__(folder)
+        self.folder = folder
+        self._db: apsw.Connection | None = None
         self._forget()
 
+    # The database.
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.close()
+        path = None if self.folder is None else self.folder / f".ledger.{os.getpid()}.tmp"
+        if path is not None:
+            path.unlink(missing_ok=True)
+        with self._errors():
+            self._db = apsw.Connection("") if path is None else page_checksums.connect(path)
+            for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = OFF", "synchronous = OFF"):
+                self._run(f"PRAGMA {pragma}")
+            self._run(_SCHEMA)
+            if path is not None:
+                path.unlink()
+            self._run("BEGIN")
+
+    def flush(self) -> None:
+        """Let memory be free of what was written."""
+        with self._errors():
+            self._run("COMMIT")
+            self._run("BEGIN")
+
     def close(self) -> None:
-        super().close()
+        if self._db is not None:
+            with suppress(apsw.Error):  # of one that is damaged
+                self._db.close(force=True)
+        self._db = None
         self._forget()
+
+    @property
+    def _connection(self) -> apsw.Connection:
+        if self._db is None:
+            raise DamagedLedgerError("the ledger is not open")
+        return self._db
+
+    def _run(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        return self._connection.execute(query, values)
+
+    def _insert(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self._errors():
+            self._connection.executemany(query, rows)
+
+    def _rows(self, query: str, values: tuple[Any, ...], columns: int) -> Ints:
+        """What a query finds, an array for each column."""
+        with self._errors():
+            rows = self._run(query, values).fetchall()
+        return np.array(rows, np.int64).reshape(len(rows), columns).T
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            disk = apsw.FullError | apsw.IOError | apsw.ReadOnlyError | apsw.CantOpenError
+            if isinstance(error, disk) and not page_checksums.is_damage(error):
+                raise not_written(self.folder or Path("the ledger"), error) from error
+            raise DamagedLedgerError(f"the ledger is damaged ({page_checksums.reason(error)})") from error
 
     def _forget(self) -> None:
         self._cache: OrderedDict[int, Array] = OrderedDict()
