@@ -149,7 +149,7 @@ def test_what_was_accepted_is_there_for_another_process_and_only_once(log: Event
     again = log.append([events[1], click(2, 106), events[0], click(2, 106)])
     assert (again.accepted, again.duplicates) == (1, 3)
     other = EventLog(tmp_path / "events.db", GRID)
-    assert [row[1] for row in other.since(0, 10)] == ["c1", "a1:1:104", f"c{click_key('one')}", "c2"]
+    assert [row[1] for row in other.before(NEVER)] == ["c1", "a1:1:104", f"c{click_key('one')}", "c2"]
     assert {name: other.facts()[name] for name in ("clicks", "actions", "duplicates")} == {
         "clicks": 3,
         "actions": 1,
@@ -163,7 +163,7 @@ def test_threads_that_share_a_connection_take_turns(log: EventLog) -> None:
     def reads() -> None:
         for n in range(200):
             assert len(log.events_of_click(n)) == 1
-            assert len(log.since(0, 500)) == 500
+            assert len(log.before(NEVER)) == 500
 
     with ThreadPoolExecutor(8) as threads:
         for done in [threads.submit(reads) for _ in range(8)]:
@@ -181,7 +181,7 @@ def test_an_event_that_contradicts_an_earlier_one_is_set_aside_and_counted(log: 
     assert log.facts()["conflicts"] == 1
     assert log.append([click(1, 103)]).duplicates == 1  # the same again is no contradiction
     assert log.facts()["conflicts"] == 1
-    assert log.since(0, 10)[0][4] == 103
+    assert log.before(NEVER)[0][4] == 103
 
 
 def test_intervals_close_when_the_watermark_has_passed_and_what_comes_later_is_late(log: EventLog) -> None:
@@ -191,7 +191,7 @@ def test_intervals_close_when_the_watermark_has_passed_and_what_comes_later_is_l
     assert (log.closed(), log.position(0)) == (1, 3)
     late = log.append([click(4, 109), click(5, 110), action(1, 75)])
     assert (late.counts["late"], late.counts["out_of_window"]) == (2, 0)
-    assert [row[5] for row in log.since(3, 10)] == [110, 110, 110]  # known since the first open interval began
+    assert [row[5] for row in log.before(NEVER)[3:]] == [110, 110, 110]  # known since the first open interval began
     log.append([click(6, 145)])
     assert log.closed() == 4
     assert log.append([click(7, 105)]).counts["out_of_window"] == 1
@@ -199,7 +199,7 @@ def test_intervals_close_when_the_watermark_has_passed_and_what_comes_later_is_l
 
 def test_a_batch_is_in_before_the_intervals_that_it_closes(log: EventLog) -> None:
     log.append([click(1, 500), click(2, 101)])
-    assert log.since(0, 10)[1][5] == 101
+    assert log.before(NEVER)[1][5] == 101
     assert log.facts().get("late", 0) == 0
 
 
@@ -211,7 +211,7 @@ def test_the_future_moves_nothing_and_is_accepted_when_it_has_come(tmp_path: Pat
     now = 262.0
     assert log.append([click(4, 102)]).accepted == 1
     assert log.closed() == 15
-    assert [row.event for row in log.since(0, 10)] == ["c2", "c3", "c4"]
+    assert [row.event for row in log.before(NEVER)] == ["c2", "c3", "c4"]
     now = 6_000.0
     log.append([click(5, 103)])
     assert [e.name for e in log.aside()] == ["c1"], "it was too far ahead: somebody has to say so"
@@ -242,7 +242,7 @@ def test_batches_that_are_sent_at_once_share_commits_and_have_receipts_of_their_
     assert len(commits) < 30
     assert sum(receipt.accepted for receipt in receipts) == 41
     assert sum(receipt.duplicates for receipt in receipts) == 39
-    assert len(EventLog(tmp_path / "events.db", GRID).since(0, 100)) == 41
+    assert len(EventLog(tmp_path / "events.db", GRID).before(NEVER)) == 41
 
 
 def test_what_cannot_be_committed_is_the_senders_to_know(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ class Interleavings(RuleBasedStateMachine):
     def as_many_as_in_the_notebook(self) -> None:
         if hasattr(self, "log"):
             assert self.log.closed() == self.notebook.closed
-            assert len(self.log.since(0, 10_000)) == len(self.notebook.ids)
+            assert len(self.log.before(NEVER)) == len(self.notebook.ids)
 
 
 TestInterleavings = Interleavings.TestCase

@@ -25,6 +25,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import probability
 from tracecvr.data import prepared
+from tracecvr.data.table import NEVER
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.dataset_events import events_of
@@ -155,12 +156,12 @@ def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
     half = len(events) * 19 // 20
     send(store, events[:half])
     learnt(store)
-    everything = len(store.log().since(0, 10**6))
+    everything = len(store.log().before(NEVER))
     monkeypatch.setattr(archive, "_BLOCK", 40)
     assert archive.compact(store) > 100
     frames = [pl.read_parquet(path) for path in (store.folder / "archive").glob("*")]
     sizes = [len(frame) for frame in frames]
-    assert sum(sizes) + len(store.log().since(0, 10**6)) == everything
+    assert sum(sizes) + len(store.log().before(NEVER)) == everything
     assert len(sizes) > 3
     assert all(
         size <= 40 or len({store.grid.number(t) for t in frame["seen"]}) == 1
@@ -168,7 +169,7 @@ def test_a_compaction_in_small_files_keeps_what_is_open_and_nothing_else(
     )
     with open_learner(store) as learner:
         done = learner.ledger.done - 1  # of the older version that is kept
-        oldest = min(row.seen for row in store.log().since(0, 10**6))
+        oldest = min(row.seen for row in store.log().before(NEVER))
         assert oldest >= store.grid.bounds(done - 1)[0] - learner.ledger.memory - store.grid.interval
         assert learner.ledger.database._run("SELECT count(*) FROM waiting").get > 2
     send(store, events[half:])
@@ -184,7 +185,7 @@ def test_a_compaction_that_was_killed_before_it_deleted_is_repeated(
     send(store, the_events())
     finish(store)
     learnt(store)
-    everything = len(store.log().since(0, 10**6))
+    everything = len(store.log().before(NEVER))
     with monkeypatch.context() as patch:
         patch.setattr(archive.WholeLog, "_transaction", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -193,7 +194,7 @@ def test_a_compaction_that_was_killed_before_it_deleted_is_repeated(
     assert verify_log.verify_log(store).same
     archive.compact(store)
     kept = sum(len(pl.read_parquet(path)) for path in (store.folder / "archive").iterdir())
-    assert kept + len(store.log().since(0, 10**6)) == everything
+    assert kept + len(store.log().before(NEVER)) == everything
     assert verify_log.verify_log(store).same
 
 
@@ -477,7 +478,7 @@ def test_bad_lines_and_directories_are_named(
     stderr = capsys.readouterr().err
     assert "line 3" in stderr
     assert "lines before 3 are accepted" in stderr
-    assert len(store.log().since(0, 10)) == 2
+    assert len(store.log().before(NEVER)) == 2
     assert call("ingest", tmp_path, file) == 2
     assert "not a store; create one with `tracecvr init`" in capsys.readouterr().err
     assert call("init", tmp_path / "new", "--data", "synthetic", "--set", "split=1d") == 2

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from livestore import Made, learnt, replayed, the_events
 from test_event_log import GRID, READER
 from tracecvr.base.errors import UserError
+from tracecvr.data.table import NEVER
 from tracecvr.online.log import events as events_module
 from tracecvr.online.log.inbox import Inbox, Message, Parsed, parse
 from tracecvr.online.sources import BrokerSource, parse_start
@@ -316,12 +317,12 @@ def test_a_message_that_is_told_again_changes_nothing_though_its_events_have_oth
     events = [dict(e) for e in the_events()[:40] if e["type"] == "click"]
     shelf = Shelf.of(events)
     pump(store, shelf).drain()
-    before = store.log().since(0, 1000)
+    before = store.log().before(NEVER)
     shelf.acknowledged.clear()
     shelf.partitions["kafka:t/0"] = [packed(e | {"click_id": f"again-{e['click_id']}"}) for e in events]
     one = Pump(store, source(shelf, forgetful=True), 100, 0.001)
     one.drain()
-    assert store.log().since(0, 1000) == before
+    assert store.log().before(NEVER) == before
     assert store.log().sources()["kafka:t"]["repeated"] == len(events) == len(before)
 
 
@@ -331,7 +332,7 @@ def test_within_one_pull_a_message_counts_once(tmp_path: Path) -> None:
     messages = [Message("kafka:t/0", n, packed(click(k, 101))) for k, n in enumerate((0, 1, 0, 1, 2))]
     taken = log.take([parse(READER, m) for m in messages], {"kafka:t/0": 0})
     assert (taken.receipt.accepted, taken.repeated) == (3, 2)
-    assert [row.click for row in log.since(0, 10)] == [0, 1, 4]
+    assert [row.click for row in log.before(NEVER)] == [0, 1, 4]
 
 
 def test_a_partition_with_messages_left_holds_time_back(tmp_path: Path) -> None:
@@ -390,7 +391,7 @@ def test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended(
     pump(store, shelf, batch=10).drain()
     facts = store.log().sources()["kafka:t"]
     assert (facts["messages"], facts["set_aside"], facts["waiting"]) == (63, 3, 3)
-    assert len(store.log().since(0, 100)) == 60
+    assert len(store.log().before(NEVER)) == 60
     assert "kafka:t/0: message 20 and 1 others set aside" in caplog.text
     assert "u-ü" not in caplog.text
     assert call("aside", "list", store.folder) == 0
@@ -425,11 +426,11 @@ def test_a_flood_of_poison_stops_reading_and_loses_nothing(
     log = store.log()
     with pytest.raises(UserError, match=r"3 messages .* are set aside, and there are more"):
         pump(store, shelf, batch=2).drain()
-    assert len(log.since(0, 100)) == 3
+    assert len(log.before(NEVER)) == 3
     with Pump(store, source(shelf)).run_beside():
         until(lambda: "reading has stopped" in (log.sources()["kafka:t"]["problem"] or ""))
         log.drop_aside()
-        until(lambda: len(log.since(0, 100)) == 40)
+        until(lambda: len(log.before(NEVER)) == 40)
         until(lambda: log.sources()["kafka:t"]["problem"] is None)
     facts = log.sources()["kafka:t"]
     assert (facts["messages"], facts["set_aside"], facts["waiting"]) == (46, 6, 3)
@@ -457,7 +458,7 @@ def test_a_start_at_the_end_is_the_same_after_a_crash(made: Made, monkeypatch: p
             pump(store, shelf, start="latest").drain()
     shelf.partitions["kafka:t/0"] += [packed(e) for e in events[10:]]
     pump(store, shelf, start="latest").drain()
-    assert [e.ts for e in store.log().since(0, 100)] == [e["ts"] for e in events[10:]]
+    assert [e.ts for e in store.log().before(NEVER)] == [e["ts"] for e in events[10:]]
 
 
 def test_a_new_partition_of_a_topic_is_read_from_its_start(made: Made) -> None:
@@ -466,7 +467,7 @@ def test_a_new_partition_of_a_topic_is_read_from_its_start(made: Made) -> None:
     pump(store, shelf, start="latest").drain()
     shelf.partitions["kafka:t/1"] = [packed(e) for e in events[10:]]
     pump(store, shelf, start="latest").drain()
-    assert len(store.log().since(0, 100)) == 20
+    assert len(store.log().before(NEVER)) == 20
 
 
 def test_messages_that_were_gone_before_they_were_read_are_counted(
@@ -480,7 +481,7 @@ def test_messages_that_were_gone_before_they_were_read_are_counted(
     pump(store, shelf).drain()
     assert store.log().sources()["kafka:t"]["lost"] == 4
     assert "4 messages were gone before they were read" in caplog.text
-    assert len(store.log().since(0, 100)) == 26
+    assert len(store.log().before(NEVER)) == 26
 
 
 def test_another_stream_of_the_same_name_is_refused_until_the_first_is_forgotten(
@@ -494,12 +495,12 @@ def test_another_stream_of_the_same_name_is_refused_until_the_first_is_forgotten
     other.identity = "two"
     with pytest.raises(UserError, match=r"not the one that this store has read \(that was one, this is two\)"):
         pump(store, other).drain()
-    assert len(store.log().since(0, 100)) == 20
+    assert len(store.log().before(NEVER)) == 20
     assert call("sources", "forget", store.folder, "kafka:u") == 2
     assert "was never read" in capsys.readouterr().err
     assert call("sources", "forget", store.folder, "kafka:t") == 0
     pump(store, other).drain()
-    assert len(store.log().since(0, 100)) == 30
+    assert len(store.log().before(NEVER)) == 30
     assert store.log().facts()["duplicates"] == 20
 
 
@@ -538,15 +539,15 @@ def test_a_broker_that_is_away_is_told_of_and_read_when_it_is_back(made: Made, i
     with Pump(store, source(shelf)).run_beside():
         until(lambda: status_of(store).get("sources", {}).get("kafka:t", {}).get("problem") == "nobody answers")
         shelf.away = False
-        until(lambda: len(log.since(0, 100)) == 20)
+        until(lambda: len(log.before(NEVER)) == 20)
         shelf.away = True
         until(lambda: status_of(store)["sources"]["kafka:t"]["problem"] == "nobody answers")
         shelf.partitions["kafka:t/0"] += later
         shelf.away = False
-        until(lambda: len(log.since(0, 100)) == 50)
+        until(lambda: len(log.before(NEVER)) == 50)
         assert status_of(store)["sources"]["kafka:t"]["problem"] is None
         shelf.partitions["kafka:t/1"] = [packed(e) for e in the_events()[50:60]]  # a new one, while it reads
-        until(lambda: len(log.since(0, 100)) == 60)
+        until(lambda: len(log.before(NEVER)) == 60)
 
 
 def test_a_second_pump_waits_until_the_first_ends(
@@ -556,17 +557,17 @@ def test_a_second_pump_waits_until_the_first_ends(
     log = store.log()
     first = Pump(store, source(shelf)).run_beside()
     first.__enter__()
-    until(lambda: len(log.since(0, 100)) == 20)
+    until(lambda: len(log.before(NEVER)) == 20)
     with pytest.raises(UserError, match="one reader of brokers"):
         pump(store, other).drain()
     assert call("sources", "forget", store.folder, "kafka:t") == 2
     assert "one reader of brokers" in capsys.readouterr().err
     with Pump(store, source(other)).run_beside():
         assert not threading.Event().wait(0.1)
-        assert len(log.since(0, 100)) == 20
+        assert len(log.before(NEVER)) == 20
         assert log.sources()["kafka:t"]["problem"] is None
         first.__exit__(None, None, None)
-        until(lambda: len(log.since(0, 100)) == 40)
+        until(lambda: len(log.before(NEVER)) == 40)
 
 
 def test_a_full_disk_is_waited_for(made: Made, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,7 +581,7 @@ def test_a_full_disk_is_waited_for(made: Made, impatient: None, monkeypatch: pyt
 
     monkeypatch.setattr(Inbox, "take", full)
     with Pump(store, source(shelf)).run_beside():
-        until(lambda: len(store.log().since(0, 100)) == 50)
+        until(lambda: len(store.log().before(NEVER)) == 50)
     each_once(store, shelf)
 
 

@@ -31,6 +31,7 @@ from conftest import Call
 from crashing import each_event_once, free_port, in_batches, learn_all, replayed, send_over, small_events, small_store
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
+from tracecvr.data.table import NEVER
 from tracecvr.online.client import Client
 from tracecvr.online.log.event_database import EventDatabase
 from tracecvr.online.log.event_log import EventLog
@@ -318,7 +319,7 @@ def pump(store: Store, broker: Any, batch: int = 50, **more: Any) -> Pump:
 
 
 def times(store: Store) -> list[int]:
-    return sorted(row.ts for row in store.log().since(0, 10_000))
+    return sorted(row.ts for row in store.log().before(NEVER))
 
 
 @pytest.fixture
