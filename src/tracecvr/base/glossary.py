@@ -116,10 +116,6 @@ TERMS = (
         "The weights of the model after a tick. Training goes on whichever version serves.",
         also=("versions",),
     ),
-    Term(
-        "delay curve",
-        "The share of conversions that has come by an age of the click.",
-    ),
 )
 
 
