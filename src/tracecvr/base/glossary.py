@@ -27,12 +27,11 @@ def read_glossary() -> str:
 @cache
 def read_terms() -> tuple[Term, ...]:
     """The words that are explained where they are shown."""
-    return tuple(
-        Term(
-            entry["name"], re.sub(r"[`*]", "", " ".join(entry["meaning"].split())), tuple(entry["written"].split(", "))
-        )
-        for entry in _ENTRY.finditer(read_glossary())
-    )
+    terms = []
+    for entry in _ENTRY.finditer(read_glossary()):
+        meaning = re.sub(r"[`*]", "", " ".join(entry["meaning"].split()))
+        terms.append(Term(entry["name"], meaning, tuple(entry["written"].split(", "))))
+    return tuple(terms)
 
 
 def terms_in(text: str) -> list[Term]:
