@@ -1,5 +1,4 @@
-"""Models for other systems (an extra): a directory that scores clicks without this package.
+"""Models for other systems (an extra): a directory that scores clicks without this package; see docs/export.md.
 
-docs/export.md says which files there are. What is written was checked against torch first; it is written whole or not at
-all.
+What is written was checked against torch first; it is written whole or not at all.
 """
