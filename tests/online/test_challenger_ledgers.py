@@ -54,10 +54,6 @@ def same_as_from_the_log(store: Store) -> None:
 
 def test_it_goes_on_with_a_ledger_of_its_own(made: Made) -> None:
     store, other = compared(made)
-    for home in (store.home, other.home):
-        paths = [home / "answers", *(home / "answers").rglob("*")]
-        assert len(paths) > 1
-        assert not [path for path in paths if path.stat().st_mode & 0o077]
     send(store, EVENTS[HALF:])
     learn_all(store)
     for model in (store, other):
@@ -96,20 +92,6 @@ def _ids(model: Store, clicks: set[int]) -> set[int]:
     kind = ChallengerLearner if isinstance(model, Challenger) else Learner
     with open_learner(model, kind=kind) as learner:
         return clicks & set(learner.ledger.table.click_id[:].tolist())
-
-
-def test_what_was_erased_while_a_learner_ran_that_was_killed_is_not_in_answers(made: Made) -> None:
-    store = made("trace")
-    events = [e | {"user": f"u{int(e['click_id']) % 5}"} for e in EVENTS[:HALF]]
-    send(store, events)
-    learnt(store)
-    files = {path.name: path for path in (store.folder / "answers").glob("*/*")}
-    with open_learner(store):  # and never learns again
-        erase(store, "u3")
-    assert all(path.exists() for path in files.values())
-    with open_learner(store):
-        pass
-    assert not [path for path in files.values() if path.exists()]
 
 
 def test_a_dropped_challenger_leaves_nothing(made: Made) -> None:

@@ -89,20 +89,6 @@ def test_lost_versions_are_learnt_again_and_said(store: Store, caplog: pytest.Lo
     assert weights(store) == expected
 
 
-def test_what_nets_say_of_other_clicks_is_not_taken(store: Store, tmp_path: Path) -> None:
-    """Files of answers, each whole, under the names of one another."""
-    send(store, the_events()[800:1000])
-    same = Store.open(shutil.copytree(store.folder, tmp_path / "same"))
-    learn_all(same)
-    answers = sorted(path for path in (store.folder / "answers").rglob("*") if path.is_file())
-    assert len(answers) > 2
-    contents = [path.read_bytes() for path in answers]
-    for path, content in zip(answers, contents[1:] + contents[:1], strict=True):
-        path.write_bytes(content)
-    learn_all(store)
-    assert weights(store) == weights(same)
-
-
 # The choice of models.
 
 

@@ -1,6 +1,6 @@
 """Challengers: other models that learn from the same event log beside a store's own, each with versions of its own.
 
-Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions and answers, and why it
+Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions, and why it
 cannot learn at present (`problem.json`). To whoever learns, replays or scores, a challenger is a store with another
 configuration and another home: everything else, log, intervals and encoder, is the store's.
 """
