@@ -71,6 +71,7 @@ class Scoring:
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
+        self.refuse_many("clicks", batch.features)
         return await self.score_values([Asked(v) for v in await run_by_size(self.read_values, batch.features)])
 
     async def score_values(self, clicks: Sequence[Asked]) -> bytes:
@@ -88,6 +89,10 @@ class Scoring:
         if unreadable:
             content["bad_values"] = unreadable
         return json.encode(content)
+
+    def refuse_many(self, what: str, items: Sequence[Any]) -> None:
+        if len(items) > self.limits.batch:
+            raise HTTPException(413, f"{len(items)} {what} in one request; send at most {self.limits.batch}")
 
     def read_values(self, clicks: Sequence[dict[str, Any]]) -> list[list[Any]]:
         """The raw values of clicks, or an error that names the wrong one."""
@@ -192,6 +197,7 @@ class Service(Scoring):
 
     async def register(self, batch: bodies.Clicks) -> bytes:
         """The answer to clicks that are on disk when this returns."""
+        self.refuse_many("clicks", batch.clicks)
         return await self.register_values(await run_by_size(self._read_clicks, batch.clicks))
 
     def _read_clicks(self, clicks: Sequence[bodies.Click]) -> list[Registration]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from tracecvr.base.config import settings_of
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.online.log.inbox import Message
@@ -94,7 +95,7 @@ class BrokerSource:
             )
         if parts.scheme == "nats" and len(names) > 1:
             raise UserError(f"--source {url}: give one stream; a stream may have several subjects")
-        settings = {} if config is None else _flatten(read_toml(config, "--source-config"))
+        settings = {} if config is None else settings_of(read_toml(config, "--source-config"))
         return cls(parts.scheme, parts.netloc, names, parse_start(start), settings)
 
     @property
@@ -121,11 +122,3 @@ class BrokerSource:
 
 def _show(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//...@", url)
-
-
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`security.protocol = "ssl"` of a TOML file is the setting of that name."""
-    settings: dict[str, Any] = {}
-    for name, value in content.items():
-        settings |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return settings
