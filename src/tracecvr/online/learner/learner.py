@@ -151,7 +151,6 @@ class Learner:
         """For a challenger, which is compared with another model on the same clicks."""
 
     def _recent(self, end: int) -> dict[str, Any]:
-        """Rates of recent clicks."""
         self.forecast.update(end)
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
@@ -210,7 +209,6 @@ class Learner:
         return {}
 
     def _record(self, number: int, content: dict[str, Any]) -> None:
-        """Note what came of learning an interval."""
         self.log.record(number, content, self.store.model)
 
     def _restore(self, manifest: dict[str, Any]) -> None:

@@ -144,7 +144,6 @@ class Scoring:
             await asyncio.sleep(_LOOK_S)
 
     def model_facts(self) -> dict[str, Any]:
-        """The version that serves, and what it expects."""
         serving, schema = self.scorer.ready(), self.store.schema
         return {
             "version": serving.version,
@@ -165,7 +164,6 @@ class Scoring:
         return self.store.grid.bounds(self.scorer.ready().version)[0]
 
     def status(self) -> dict[str, Any]:
-        """What serves."""
         serving = self.scorer.model
         return {
             "serving": serving.version if serving else None,
@@ -173,7 +171,6 @@ class Scoring:
         }
 
     def look(self) -> None:
-        """Swap in what serves now."""
         self.scorer.refresh()
 
 
@@ -219,7 +216,6 @@ class Service(Scoring):
         return json.encode(content | {"bad_values": unreadable} if unreadable else content)
 
     def _events(self, clicks: Sequence[Registration]) -> list[Event]:
-        """Clicks as the log keeps them."""
         return read_each("click", clicks, lambda click: self.store.reader.make_click(*click))
 
     async def commit(self, events: list[Event]) -> Receipt:
@@ -231,7 +227,6 @@ class Service(Scoring):
         return receipt
 
     def status(self) -> dict[str, Any]:
-        """The store's status, its learner and what serves."""
         learner = {"learner": asdict(self.learner())}
         return status_of(self.store, self.scorer.versions) | learner | super().status()
 

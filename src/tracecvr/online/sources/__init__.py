@@ -82,7 +82,6 @@ class BrokerSource:
 
     @classmethod
     def of(cls, url: str, start: str = "earliest", config: Path | None = None) -> BrokerSource:
-        """From the command line's words."""
         parts = urlsplit(url)
         if parts.scheme not in _CLIENTS:
             raise UserError(f"--source {_show(url)}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
@@ -107,7 +106,6 @@ class BrokerSource:
         return f"{self.scheme}://{self.hosts}/{','.join(self.names)}"
 
     def check(self) -> None:
-        """Whether its client is installed."""
         try:
             importlib.import_module(_CLIENTS[self.scheme])
         except ImportError:

@@ -61,12 +61,10 @@ class Challenger(Store):
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot learn at present."""
         path = self.home / "problem.json"
         return read_json(path)["problem"] if path.exists() else None
 
     def note_problem(self, problem: str | None) -> None:
-        """Note why it cannot learn; None when it can again."""
         path = self.home / "problem.json"
         if problem is None:
             path.unlink(missing_ok=True)
@@ -86,7 +84,6 @@ def choose_parts(store: Store, method: str | None, plugins: Sequence[str], optio
 
 
 def list_names(store: Store) -> list[str]:
-    """The names of a store's challengers."""
     return sorted(path.name for path in (store.folder / FOLDER).glob("[!.]*/"))
 
 

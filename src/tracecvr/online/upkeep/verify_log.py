@@ -39,7 +39,6 @@ class LogVerification:
         return not self.different
 
     def summary(self) -> str:
-        """In words."""
         compared = len(self.identical) + len(self.different)
         text = f"{self.intervals} intervals replayed; {len(self.identical)} of {compared} versions are identical"
         if self.different:
