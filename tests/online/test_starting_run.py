@@ -60,7 +60,7 @@ def gone_on(folder: Path, origin: Path, source: Path | None = None) -> Store:
         ("trace", (), {}),
         ("miss", (), {"warm_labels": "censored"}),  # logs what it served
         ("ulc", (), {"interval": "6h", "split": "3d"}),  # trains its helpers again
-        ("es_dfm", ("rehearsal",), {}),
+        ("es_dfm", ("completer",), {}),
     ],
 )
 def test_a_run_and_live_events_after_it_are_one_run_to_the_byte(

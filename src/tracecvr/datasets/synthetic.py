@@ -42,15 +42,6 @@ class Delay:
     mean: float
     kind: str = "cut"
 
-    def cdf(self, t: Floats, d_max: int) -> Floats:
-        """P(delay <= t) at whole seconds t >= 0."""
-        if self.kind == "atom":
-            return (t >= min(self.mean, d_max)).astype(float)
-        by: Floats = -np.expm1(-np.minimum(t, d_max) / self.mean)
-        if self.kind == "capped":
-            return np.where(t >= d_max, 1.0, by)
-        return by / float(-np.expm1(-d_max / self.mean))
-
     def sample(self, u: Floats, d_max: int) -> Floats:
         """Delays from uniform numbers; rounding up keeps the cdf exact at whole seconds."""
         if self.kind == "atom":

@@ -102,7 +102,7 @@ def token(
     from tracecvr.base import config
     from tracecvr.online.service.auth import SCOPES, new_token
 
-    scopes = [config.chosen(s, SCOPES, "--scope") for s in scope]
+    scopes = [config.check_choice(s, SCOPES, "--scope") for s in scope]
     made, digest = new_token()
     typer.echo(f"token: {made}", err=True)
     typer.echo(f"[[token]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\nscopes = {json.dumps(scopes)}")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
-from tracecvr.data.encoder import Encoder, is_huge, rounded
+from tracecvr.data.encoder import Encoder, is_huge, to_float
 from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.data.table import Ids, Schema
 from tracecvr.online.log.times import Times, quote
@@ -175,7 +175,7 @@ class Reader:
         if not isinstance(value, _VALUES):
             wrong, text = ("a list", "[]") if isinstance(value, list) else ("an object", "{}")
         elif isinstance(value, int) and is_huge(value):
-            wrong, text = "a whole number beyond 64 bits", str(rounded(value))
+            wrong, text = "a whole number beyond 64 bits", str(to_float(value))
         elif isinstance(value, float) and not math.isfinite(value):
             wrong, text = "not a finite number", str(value)
         else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import filled, option, validate
+from tracecvr.base.config import fill, option, validate
 
 _PATHS = ("store", "tokens", "certificate", "key", "source_config", "replica_token")
 
@@ -55,7 +55,7 @@ class Options(Limits):
         """What a file says, its paths relative to where it lies, and what flags do; None is a flag not given."""
         from tracecvr.base.files import read_toml  # heavy: it knows Parquet, too
 
-        from_file = cls() if file is None else filled(cls, read_toml(file, "--config"), str(file))
+        from_file = cls() if file is None else fill(cls, read_toml(file, "--config"), str(file))
         changes: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else str(value) if isinstance(value, Path) else value
             for name, value in flags.items()
