@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +19,8 @@ from tracecvr.stream.source import Source
 
 Compute = Callable[[Tensor], Tensor]
 
-_TAIL = 2
-"""Numbers after the array of a file: the first row, and a hash of that and of the answers."""
+_HASH = 8
+"""Bytes at the start of a file: a hash of what follows, the first row and the array."""
 
 
 class Block(NamedTuple):
@@ -34,8 +35,8 @@ class PerClickCache:
     """One net's answers. It is asked about all clicks of an interval together: who recomputes them, after a restart or
     because they were dropped, asks about the same block and so gets the same bytes.
 
-    With a folder, blocks are memory-mapped files there, which outlive the process. The folder is of one net with its
-    weights: answers of others have other folders.
+    With a folder, blocks are files there, which outlive the process. They are read and checked each time: one may be
+    damaged at any moment. The folder is of one net with its weights: answers of others have other folders.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -74,27 +75,26 @@ class PerClickCache:
                 self._path(start).unlink(missing_ok=True)
 
     def _block(self, source: Source, start: int, width: int, compute: Compute) -> Block:
-        if start not in self._blocks:
-            self._blocks[start] = self._kept(start) or self._ask(source, start, width, compute)
-        return self._blocks[start]
-
-    def _ask(self, source: Source, start: int, width: int, compute: Compute) -> Block:
-        clicks = source.clicks(start, start + width)
-        block = Block(int(clicks.row[0]), compute(clicks.x).numpy())
-        if self.folder is None:
-            return block
-        self._write(start, block)
-        return self._kept(start) or block
+        block = self._blocks.get(start) or self._kept(start)
+        if block is None:
+            clicks = source.clicks(start, start + width)
+            block = Block(int(clicks.row[0]), compute(clicks.x).numpy())
+            if self.folder is None:
+                self._blocks[start] = block
+            else:
+                self._write(start, block)
+        return block
 
     def _write(self, start: int, block: Block) -> None:
         """Not flushed to disk: a block that is not whole is computed again."""
-        path, answers = self._path(start), np.ascontiguousarray(block.answers)
+        path, content = self._path(start), BytesIO()
+        np.lib.format.write_array(content, block.answers)
+        body = block.first.to_bytes(8, "little") + content.getvalue()
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             with temporary.open("wb") as file:
                 make_private(temporary)
-                np.lib.format.write_array(file, answers)
-                file.write(np.array([block.first, _hash(start, block.first, answers)], np.int64).tobytes())
+                file.write(self._hash(start, body) + body)
             temporary.rename(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
@@ -104,21 +104,17 @@ class PerClickCache:
         """A block that is in a file, if it is whole."""
         if self.folder is None or not self._path(start).is_file():
             return None
-        try:
-            answers = np.lib.format.open_memmap(self._path(start), mode="r")
-            place = self._path(start).stat().st_size - 8 * _TAIL
-            first, digest = np.fromfile(self._path(start), np.int64, _TAIL, offset=place).tolist()
-        except (OSError, ValueError, EOFError):
+        content = self._path(start).read_bytes()
+        body = content[_HASH:]
+        if content[:_HASH] != self._hash(start, body):
             return None
-        return Block(first, answers) if digest == _hash(start, first, answers) else None
+        return Block(int.from_bytes(body[:8], "little"), np.lib.format.read_array(BytesIO(body[8:])))
+
+    def _hash(self, start: int, body: bytes) -> bytes:
+        """Of a block and its place: a whole block under the name of another, or of another net, is damage, too."""
+        assert self.folder is not None
+        return xxhash.xxh3_64_digest(f"{self.folder.name} {start} ".encode() + body)
 
     def _path(self, start: int) -> Path:
         assert self.folder is not None
         return self.folder / str(start)
-
-
-def _hash(start: int, first: int, answers: npt.NDArray[Any]) -> int:
-    """Of a block and its place: a whole block under the name of another is damage, too."""
-    digest = xxhash.xxh3_64(f"{start} {first} {answers.shape}".encode())
-    digest.update(answers.data)
-    return digest.intdigest() >> 1
