@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,12 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners
-from tracecvr.online.learner.archive import erase
+from tracecvr.online.learner.archive import WholeLog, erase
 from tracecvr.online.learner.learner import Learner, ledger_of, open_learner
-from tracecvr.online.ledger.database import DATABASE
+from tracecvr.online.ledger.database import DATABASE, LedgerDatabase
 from tracecvr.online.ledger.ledger import Ledger
-from tracecvr.online.store.challenge import FOLDER, Challenger, choose_parts, create, drop
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.store.challenge import FOLDER, Challenger, challengers, choose_parts, create, drop
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -130,6 +133,51 @@ def test_what_was_erased_while_a_learner_ran_that_was_killed_is_not_in_answers(m
     with open_learner(store):
         pass
     assert not [path for path in files.values() if path.exists()]
+
+
+def test_killed_while_an_erasure_is_followed_no_ledger_is_called_damaged(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies are taken at each step, as kills leave a store: `verify` is content, and learning goes on as it would."""
+    store = made("vanilla")
+    create(store, "other", (registry.get("method", "vanilla")(**SMALL), (), StreamLearning()), seed=3)
+    send(store, [e | {"user": f"u{int(e['click_id']) % 5}"} for e in EVENTS[: HALF // 3]])
+    learn_all(store)
+    copies: list[Path] = []
+
+    def copying(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def copy(*given: Any) -> Any:
+            result = plain(*given)
+            copies.append(shutil.copytree(store.folder, tmp_path / str(len(copies))))
+            return result
+
+        monkeypatch.setattr(owner, name, copy)
+
+    with Learners(store) as learners:
+        list(learners.all())
+        for owner, name in ((EventLog, "erase"), (WholeLog, "erase_archived"), (LedgerDatabase, "clear")):
+            copying(owner, name)
+        erase(store, "u3")
+        copying(LedgerDatabase, "flush")
+        list(learners.all())
+    monkeypatch.undo()
+    assert len(copies) > 6
+    send(store, EVENTS[HALF // 3 : HALF // 2])
+    learn_all(store)
+    expected = weights(store)
+    for copy in [*copies[:4], *copies[4::5]]:
+        assert call("verify", copy) == 0, capsys.readouterr().out
+        send(Store.open(copy), EVENTS[HALF // 3 : HALF // 2])
+        learn_all(Store.open(copy))
+        assert weights(Store.open(copy)) == expected
+        assert call("verify", copy) == 0
+
+
+def weights(store: Store) -> list[str]:
+    newest = [model.versions.newest() for model in (store, *challengers(store))]
+    return [manifest["weights"] for manifest in newest if manifest is not None]
 
 
 def test_a_dropped_challenger_leaves_nothing(made: Made) -> None:

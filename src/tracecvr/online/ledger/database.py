@@ -99,11 +99,11 @@ class LedgerDatabase:
                 path.unlink()
         with self._errors():
             self._db = self._connect()
-            self._db.execute(_SCHEMA if self.folder is None else _SCHEMA + _SUMS)
-            self._db.execute("BEGIN")
+            self._db.execute("BEGIN;" + (_SCHEMA if self.folder is None else _SCHEMA + _SUMS))
 
     def read(self) -> dict[str, Any] | None:
-        """Open what was committed last, and say what it is; None if there is nothing that could be read."""
+        """Open what was committed last, and say what it is: nothing, if who wrote it was killed before it was whole. None
+        if there is nothing that could be read."""
         self.close()
         if self.path is None or not self.path.is_file():
             return None
@@ -122,13 +122,17 @@ class LedgerDatabase:
         # A transaction is moved to the database as soon as it is whole. If there is one that is not, the power may have
         # gone while it was moved, and the rest of it is lost.
         if left and not self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)[0]:
-            return None
+            return {}
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        has_tables = self._db.execute("SELECT count(*) FROM sqlite_master").get
+        text = self._db.execute("SELECT content FROM facts").get if has_tables else None
+        if text is None:
+            return {}
         # A page's checksum does not say which page it is, nor whether it is the newest.
         checks = (self._db.execute(f"PRAGMA integrity_check({table})").get for table in _ROWS)
         if any(check != "ok" for check in checks):
             return None
-        content: dict[str, Any] = json.loads(self._db.execute("SELECT content FROM facts").get or "{}")
+        content: dict[str, Any] = json.loads(text)
         if content.pop("format", None) != _FORMAT:
             return None
         queries = (f"SELECT '{name}', coalesce(sum({_number(name, name)}), 0) FROM {name}" for name in _ROWS)

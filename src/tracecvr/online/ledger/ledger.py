@@ -147,7 +147,7 @@ class Ledger(TableSource):
     def _open(self, done: int) -> bool:
         """Become the ledger of so many intervals, if the database has what that takes."""
         content = self.database.read()
-        if content is None or content["identity"] != self._identity() or content["done"] > done:
+        if not content or content["identity"] != self._identity() or content["done"] > done:
             return False
         self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
         self.erasures = content["erasures"]

@@ -75,7 +75,7 @@ class OpenClicks(LedgerDatabase):
 
     def _read(self) -> dict[str, Any] | None:
         content = super()._read()
-        if content is not None:
+        if content:
             self._set_blocks([Block(*row) for row in self._run("SELECT * FROM blocks ORDER BY first")])
         return content
 

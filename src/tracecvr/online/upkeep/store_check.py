@@ -137,7 +137,10 @@ def _ledger(store: Store) -> Finding:
             locked(store.home / "models"),
             closing(OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))) as database,
         ):
-            wrong = [f"{path} is damaged"] if database.read() is None else database.wrong()
+            content = database.read()
+            if content == {}:
+                return Finding("ledger", True, "not finished: it is built from the log when the learner starts")
+            wrong = [f"{path} is damaged"] if content is None else database.wrong()
             advice = [f"remove {path.parent}: the learner builds it anew from the log"] if wrong else []
             return _finding("ledger", wrong + advice, f"{len(database):,} clicks")
     except HeldError:
