@@ -102,8 +102,8 @@ class LedgerDatabase:
             self._db.execute("BEGIN;" + (_SCHEMA if self.folder is None else _SCHEMA + _SUMS))
 
     def read(self) -> dict[str, Any] | None:
-        """Open what was committed last, and say what it is: nothing, if who wrote it was killed before it was whole. None
-        if there is nothing that could be read."""
+        """Open what was committed last, and say what it is: nothing if its writer was killed before it was whole, and
+        None if it cannot be read."""
         self.close()
         if self.path is None or not self.path.is_file():
             return None
