@@ -167,8 +167,11 @@ class Reader:
         return pl.DataFrame([Hashed(name, 1).series(v).alias(name) for name, v in self._columns(bodies).items()])
 
     def _columns(self, bodies: Sequence[str]) -> dict[str, list[Any]]:
-        rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
+        try:
+            rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
+            columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
+        except ValueError:
+            raise UserError("features in the log are not as they were written: restore the store from a copy") from None
         return dict(zip(self.features, columns, strict=True))
 
     def _kind(self, name: object) -> int:

@@ -73,7 +73,7 @@ class Challenger(Store):
     def problem(self) -> str | None:
         """Why it cannot learn at present."""
         path = self.home / "problem.json"
-        return read_json(path)["problem"] if path.exists() else None
+        return file_hashes.read_hashed(path, "remove it")["problem"] if path.exists() else None
 
     def note_problem(self, problem: str | None) -> None:
         """Note why it cannot learn; None when it can again."""
@@ -81,7 +81,7 @@ class Challenger(Store):
         if problem is None:
             path.unlink(missing_ok=True)
         elif problem != self.problem:
-            write_json(path, {"problem": problem})
+            file_hashes.write_hashed(path, {"problem": problem})
 
 
 def choose_parts(store: Store, method: str | None, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:

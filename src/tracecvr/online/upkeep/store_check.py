@@ -56,6 +56,7 @@ def _challenger(store: Store, name: str) -> list[Finding]:
     part = f"challenger {name}"
     try:
         challenger = find_challenger(store, name)
+        challenger.refuse_lost_log()
     except UserError as error:
         return [Finding(part, False, str(error))]
     files, versions = _files(challenger), _versions(challenger)
