@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Call
 
 from livestore import SMALL, Made, learnt, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners
-from tracecvr.online.learner.archive import erase
+from tracecvr.online.learner.archive import WholeLog, erase
 from tracecvr.online.learner.learner import Learner, ledger_of, open_learner
-from tracecvr.online.store.challenge import FOLDER, Challenger, create, drop
+from tracecvr.online.ledger.open_clicks import OpenClicks
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.store.challenge import FOLDER, Challenger, challengers, create, drop
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -92,6 +97,51 @@ def _ids(model: Store, clicks: set[int]) -> set[int]:
     kind = ChallengerLearner if isinstance(model, Challenger) else Learner
     with open_learner(model, kind=kind) as learner:
         return clicks & set(learner.ledger.table.click_id[:].tolist())
+
+
+def test_killed_while_an_erasure_is_followed_no_ledger_is_called_damaged(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies are taken at each step, as kills leave a store: `verify` is content, and learning goes on as it would."""
+    store = made("vanilla")
+    create(store, "other", (registry.get("method", "vanilla")(**SMALL), (), StreamLearning()), seed=3)
+    send(store, [e | {"user": f"u{int(e['click_id']) % 5}"} for e in EVENTS[: HALF // 3]])
+    learn_all(store)
+    copies: list[Path] = []
+
+    def copying(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def copy(*given: Any) -> Any:
+            result = plain(*given)
+            copies.append(shutil.copytree(store.folder, tmp_path / str(len(copies))))
+            return result
+
+        monkeypatch.setattr(owner, name, copy)
+
+    with Learners(store) as learners:
+        list(learners.all())
+        for owner, name in ((EventLog, "erase"), (WholeLog, "erase_archived"), (OpenClicks, "clear")):
+            copying(owner, name)
+        erase(store, "u3")
+        copying(OpenClicks, "flush")
+        list(learners.all())
+    monkeypatch.undo()
+    assert len(copies) > 6
+    send(store, EVENTS[HALF // 3 : HALF // 2])
+    learn_all(store)
+    expected = weights(store)
+    for copy in [*copies[:4], *copies[4::5]]:
+        assert call("verify", copy) == 0, capsys.readouterr().out
+        send(Store.open(copy), EVENTS[HALF // 3 : HALF // 2])
+        learn_all(Store.open(copy))
+        assert weights(Store.open(copy)) == expected
+        assert call("verify", copy) == 0
+
+
+def weights(store: Store) -> list[str]:
+    newest = [model.versions.newest() for model in (store, *challengers(store))]
+    return [manifest["weights"] for manifest in newest if manifest is not None]
 
 
 def test_a_dropped_challenger_leaves_nothing(made: Made) -> None:

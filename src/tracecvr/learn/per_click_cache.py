@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import xxhash
 from torch import Tensor
 
 from tracecvr.base.files import not_written
@@ -25,13 +26,15 @@ class Block(NamedTuple):
     first: int
     """Row of its first click; the others follow."""
     answers: npt.NDArray[Any]
+    hash: int
 
 
 class PerClickCache:
     """One net's answers. It is asked about all clicks of an interval together: who recomputes them, after a restart or
     because they were dropped, asks about the same block and so gets the same bytes.
 
-    With a folder, blocks are memory-mapped files there, which have no name and are gone with the process.
+    With a folder, blocks are memory-mapped files there, which have no name and are gone with the process. They are
+    checked each time: a disk may damage one at any moment.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -46,7 +49,7 @@ class PerClickCache:
         order = torch.argsort(inverse, stable=True)
         parts: list[Tensor] = []
         for number, index in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
-            first, answers = self._block(source, start + number * width, width, compute)
+            first, answers, _ = self._block(source, start + number * width, width, compute)
             parts.append(torch.from_numpy(answers[(events.row[index] - first).numpy()]))
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
@@ -57,19 +60,24 @@ class PerClickCache:
         self._blocks = {start: block for start, block in self._blocks.items() if start >= before}
 
     def _block(self, source: Source, start: int, width: int, compute: Compute) -> Block:
-        if start not in self._blocks:
+        block = self._blocks.get(start)
+        if block is None or (self._folder is not None and block.hash != _hash(block.answers)):
             clicks = source.clicks(start, start + width)
-            answers = compute(clicks.x).numpy()
+            answers = np.ascontiguousarray(compute(clicks.x).numpy())
             mapped = answers if self._folder is None else _map(self._folder, answers)
-            self._blocks[start] = Block(int(clicks.row[0]), mapped)
-        return self._blocks[start]
+            block = self._blocks[start] = Block(int(clicks.row[0]), mapped, _hash(answers))
+        return block
+
+
+def _hash(answers: npt.NDArray[Any]) -> int:
+    return xxhash.xxh3_64_intdigest(answers.data)
 
 
 def _map(folder: Path, answers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The same array in a file."""
     try:
         with TemporaryFile(dir=folder) as file:
-            file.write(np.ascontiguousarray(answers).data)
+            file.write(answers.data)
             file.flush()
             return np.memmap(file, answers.dtype, "r", shape=answers.shape)
     except OSError as error:

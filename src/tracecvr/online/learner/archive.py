@@ -9,6 +9,7 @@ whole before its events leave the database, in the transaction that lists it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, cast
@@ -49,7 +50,6 @@ class WholeLog(EventLog):
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder / "events.db", store.grid)
         self.model, self.folder = store.model, store.folder / "archive"
-        self._checked: set[ArchiveFile] = set()
 
     # Files.
 
@@ -61,19 +61,19 @@ class WholeLog(EventLog):
         """Archived events that became known in a range of time."""
         path = self.folder / file.name
         try:
-            self.check(file)
-            return pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+            return pl.read_parquet(self.check(file)).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
         except FileNotFoundError:
             for newer in self.files():  # an erasure has written it anew meanwhile
                 if newer.first == file.first and newer != file:
                     return self.read(newer, start, end)
             raise UserError(f"{path} is missing: copy it from where the store is whole") from None
 
-    def check(self, file: ArchiveFile) -> None:
-        """Refuse a file that is not as it was written; once it was looked at, it is believed."""
-        if file not in self._checked and sha256(self.folder / file.name) != file.sha256:
+    def check(self, file: ArchiveFile) -> bytes:
+        """The content of a file, if it is as it was written."""
+        content = (self.folder / file.name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != file.sha256:
             raise UserError(f"{self.folder / file.name} is damaged: copy it from where the store is whole")
-        self._checked.add(file)
+        return content
 
     def _write(self, first: int, last: int, frame: pl.DataFrame) -> ArchiveFile:
         """A new file. Its name tells it from one of the same intervals before an erasure."""

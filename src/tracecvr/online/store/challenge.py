@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, refuse_other_format, write_json
+from tracecvr.base.files import locked, refuse_other_format
 from tracecvr.data.table import atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.store import traffic
@@ -62,14 +62,14 @@ class Challenger(Store):
     @property
     def problem(self) -> str | None:
         path = self.home / "problem.json"
-        return read_json(path)["problem"] if path.exists() else None
+        return read_hashed(path, "remove it")["problem"] if path.exists() else None
 
     def note_problem(self, problem: str | None) -> None:
         path = self.home / "problem.json"
         if problem is None:
             path.unlink(missing_ok=True)
         elif problem != self.problem:
-            write_json(path, {"problem": problem})
+            write_hashed(path, {"problem": problem})
 
 
 def choose_parts(store: Store, method: str | None, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:

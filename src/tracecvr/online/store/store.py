@@ -175,20 +175,20 @@ class Store:
                 return
             raise UserError(f"{path} is missing: {_log_advice(path)} create another store")
         with closing(self.log()) as log:
-            closed, reached, recorded = log.closed(), log.position(), log.recorded()
+            closed, reached, recorded = log.closed(), log.position(), log.recorded(self.model)
         lost = f"{path} has lost events: it ends at event {reached} and interval {closed}, and"
         advice = f"{_log_advice(path)} delete {path.stem}.position"
         if closed < learnt or reached < position:
             raise UserError(
                 f"{lost} version {learnt} has learnt up to event {position} and interval {learnt}; {advice} and the "
-                f"versions after {min(closed, learnt - 1)} in {self.folder / 'models'}"
+                f"versions after {min(closed, learnt - 1)} in {self.home / 'models'}"
             )
         if reached < acknowledged:
             raise UserError(f"{lost} {acknowledged} were acknowledged; {advice}")
         if recorded < learnt:  # what came of learning is recorded before a version is written
             raise UserError(
                 f"{path} is older than version {learnt}: it ends with what came of version {recorded}; {advice} and "
-                f"the versions after {recorded} in {self.folder / 'models'}"
+                f"the versions after {recorded} in {self.home / 'models'}"
             )
 
     @property
