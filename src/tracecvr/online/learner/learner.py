@@ -229,7 +229,7 @@ def open_learner(
     """A learner that holds its model: a second one is refused."""
     models = store.home / "models"
     with locked(models, "a store has one learner; stop the other first"):
-        for left in models.glob(".*.tmp"):  # of a process that was killed while it wrote
+        for left in (*models.glob(".*.tmp"), *store.home.glob(".ledger.*.tmp")):  # of a process that was killed
             left.unlink()
         learner = (kind or Learner)(store, progress)
         try:
