@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -196,13 +196,21 @@ class EventDatabase:
                     errors = ["a page of features was lost"]
         except apsw.Error as error:
             errors = [page_checksums.reason(error)]
-        return errors
+        return [*errors, f"events up to {self._readable()} can be read"] if errors else []
 
     def refuse_damage(self) -> None:
         """Stop before anything is learnt from pages that a disk has exchanged: each has the right checksum. Reads all
         of the database."""
         if damage := self.damage():
             raise UserError(f"{self.path} is damaged ({' '.join(damage[0].split())}); {self._advice}")
+
+    def _readable(self) -> int:
+        """The position of the last event before the first that cannot be read."""
+        last = 0
+        with suppress(apsw.Error), self._turn:
+            for row in self._db.execute("SELECT * FROM events ORDER BY pos"):
+                last = row[0]
+        return last
 
     # Inside.
 
