@@ -158,6 +158,20 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     assert shown.splitlines() == ["stopped; the run goes on with --resume"]
 
 
+def test_ctrl_c_in_a_command_that_keeps_nothing_says_no_more(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`inspect` has no --resume."""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tracecvr.data.inspection.inspect_log.inspect_files", stopped)
+    monkeypatch.setattr("os._exit", sys.exit)
+    assert call("inspect", tmp_path / "log.csv") == 130
+    assert capsys.readouterr().err.splitlines() == ["stopped"]
+
+
 def test_a_new_method_is_sound_and_does_not_learn_yet(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from saving import save_prepared
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import small_log
 from tracecvr.data import prepared
+from tracecvr.data.column_files import map_column
 from tracecvr.data.table import ClickTable, Feature
 from tracecvr.datasets.synthetic import Synthetic
 
@@ -80,6 +81,24 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     column.unlink()
     with pytest.raises(UserError, match=r"x\.npy"):
         ClickTable.load(path)
+
+
+def test_a_flipped_bit_in_the_header_of_a_column_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    """It may ask for other rows, another byte order or times, or be no header at all."""
+    path = tmp_path / "column.npy"
+    np.save(path, np.arange(40).reshape(10, 4))
+    whole, refused = path.read_bytes(), 0
+    for bit in range(8 * (len(whole) - 320)):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            column = map_column(path)
+            assert column.dtype == np.int64
+            assert column.tolist() == np.arange(40).reshape(10, 4).tolist()
+        except UserError:
+            refused += 1
+    assert refused > 900
 
 
 def test_a_table_that_was_altered_is_refused(tmp_path: Path) -> None:

@@ -114,6 +114,24 @@ def test_who_reads_a_file_that_an_erasure_has_written_anew_gets_the_new_one(made
     assert "u3" not in log.read(file)["user"].to_list()
 
 
+@pytest.mark.parametrize("how", ["flipped", "cut", "another"])
+def test_an_archive_that_is_damaged_while_somebody_reads_it_is_refused(how: str, made: Made, hourly: Path) -> None:
+    store = ready(made, hourly)
+    compact(store)
+    log = WholeLog(store)
+    (file, *_) = log.files()
+    whole = log.read(file)
+    path = store.folder / "archive" / file.name
+    content = bytearray(path.read_bytes())
+    if how == "flipped":
+        content[len(content) // 3] ^= 1
+    path.write_bytes(content[: len(content) // 2] if how == "cut" else content)
+    if how == "another":
+        whole[1:].write_parquet(path)
+    with pytest.raises(UserError, match="is damaged: copy it from where the store is whole"):
+        log.read(file)
+
+
 def test_damage_of_the_archive_is_not_hashed_anew(made: Made, hourly: Path) -> None:
     store = ready(made, hourly)
     compact(store)

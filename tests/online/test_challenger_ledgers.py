@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Call
 
 from livestore import SMALL, Made, learnt, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners
-from tracecvr.online.learner.archive import erase
+from tracecvr.online.learner.archive import WholeLog, erase
 from tracecvr.online.learner.learner import Learner, ledger_of, open_learner
-from tracecvr.online.store.challenge import FOLDER, Challenger, create, drop
+from tracecvr.online.ledger.open_clicks import OpenClicks
+from tracecvr.online.log.event_log import EventLog
+from tracecvr.online.store.challenge import FOLDER, Challenger, challengers, create, drop
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -54,10 +59,6 @@ def same_as_from_the_log(store: Store) -> None:
 
 def test_it_goes_on_with_a_ledger_of_its_own(made: Made) -> None:
     store, other = compared(made)
-    for home in (store.home, other.home):
-        paths = [home / "answers", *(home / "answers").rglob("*")]
-        assert len(paths) > 1
-        assert not [path for path in paths if path.stat().st_mode & 0o077]
     send(store, EVENTS[HALF:])
     learn_all(store)
     for model in (store, other):
@@ -98,18 +99,49 @@ def _ids(model: Store, clicks: set[int]) -> set[int]:
         return clicks & set(learner.ledger.table.click_id[:].tolist())
 
 
-def test_what_was_erased_while_a_learner_ran_that_was_killed_is_not_in_answers(made: Made) -> None:
-    store = made("trace")
-    events = [e | {"user": f"u{int(e['click_id']) % 5}"} for e in EVENTS[:HALF]]
-    send(store, events)
-    learnt(store)
-    files = {path.name: path for path in (store.folder / "answers").glob("*/*")}
-    with open_learner(store):  # and never learns again
+def test_killed_while_an_erasure_is_followed_no_ledger_is_called_damaged(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies are taken at each step, as kills leave a store: `verify` is content, and learning goes on as it would."""
+    store = made("vanilla")
+    create(store, "other", (registry.get("method", "vanilla")(**SMALL), (), StreamLearning()), seed=3)
+    send(store, [e | {"user": f"u{int(e['click_id']) % 5}"} for e in EVENTS[: HALF // 3]])
+    learn_all(store)
+    copies: list[Path] = []
+
+    def copying(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def copy(*given: Any) -> Any:
+            result = plain(*given)
+            copies.append(shutil.copytree(store.folder, tmp_path / str(len(copies))))
+            return result
+
+        monkeypatch.setattr(owner, name, copy)
+
+    with Learners(store) as learners:
+        list(learners.all())
+        for owner, name in ((EventLog, "erase"), (WholeLog, "erase_archived"), (OpenClicks, "clear")):
+            copying(owner, name)
         erase(store, "u3")
-    assert all(path.exists() for path in files.values())
-    with open_learner(store):
-        pass
-    assert not [path for path in files.values() if path.exists()]
+        copying(OpenClicks, "flush")
+        list(learners.all())
+    monkeypatch.undo()
+    assert len(copies) > 6
+    send(store, EVENTS[HALF // 3 : HALF // 2])
+    learn_all(store)
+    expected = weights(store)
+    for copy in [*copies[:4], *copies[4::5]]:
+        assert call("verify", copy) == 0, capsys.readouterr().out
+        send(Store.open(copy), EVENTS[HALF // 3 : HALF // 2])
+        learn_all(Store.open(copy))
+        assert weights(Store.open(copy)) == expected
+        assert call("verify", copy) == 0
+
+
+def weights(store: Store) -> list[str]:
+    newest = [model.versions.newest() for model in (store, *challengers(store))]
+    return [manifest["weights"] for manifest in newest if manifest is not None]
 
 
 def test_a_dropped_challenger_leaves_nothing(made: Made) -> None:

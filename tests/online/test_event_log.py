@@ -163,7 +163,7 @@ def test_threads_that_share_a_connection_take_turns(log: EventLog) -> None:
     def reads() -> None:
         for n in range(200):
             assert len(log.events_of_click(n)) == 1
-            assert len(log.before(NEVER)) == 500
+            assert len(log.before(NEVER)) == 2000
 
     with ThreadPoolExecutor(8) as threads:
         for done in [threads.submit(reads) for _ in range(8)]:

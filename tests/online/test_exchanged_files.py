@@ -20,6 +20,7 @@ from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import challenge, traffic
 from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.status import status_of
 
 Captured = pytest.CaptureFixture[str]
 _PAGE = 4096
@@ -89,18 +90,23 @@ def test_lost_versions_are_learnt_again_and_said(store: Store, caplog: pytest.Lo
     assert weights(store) == expected
 
 
-def test_what_nets_say_of_other_clicks_is_not_taken(store: Store, tmp_path: Path) -> None:
-    """Files of answers, each whole, under the names of one another."""
-    send(store, the_events()[800:1000])
-    same = Store.open(shutil.copytree(store.folder, tmp_path / "same"))
-    learn_all(same)
-    answers = sorted(path for path in (store.folder / "answers").rglob("*") if path.is_file())
-    assert len(answers) > 2
-    contents = [path.read_bytes() for path in answers]
-    for path, content in zip(answers, contents[1:] + contents[:1], strict=True):
+def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    *_, before, newest = store.versions.published()
+    for number, name in ((None, "json"), (newest, "safetensors")):  # nobody has chosen one; it was chosen
+        store.versions.promote(number)
+        path = store.folder / "models" / f"{newest:09d}.{name}"
+        content = path.read_bytes()
+        path.write_bytes(content[:-100])
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            scorer = RoutedScorer(store)
+            scorer.refresh()
+        assert scorer.ready().version == before
+        assert f"version {newest} is lost or damaged: version {before} serves" in caplog.text
         path.write_bytes(content)
-    learn_all(store)
-    assert weights(store) == weights(same)
+    caplog.clear()
+    RoutedScorer(store).refresh()
+    assert not caplog.text
 
 
 # The choice of models.
@@ -165,6 +171,31 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     assert not traffic.current(store.folder).shares
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"problem": 3}'])
+def test_a_damaged_problem_of_a_challenger_is_said_and_goes(text: str, store: Store, call: Call) -> None:
+    path = challenge.find_challenger(store, "other").home / "problem.json"
+    path.write_text(text)
+    assert str(path) in status_of(store)["challengers"]["other"]["problem"]
+    assert call("status", store.folder) == 0
+    learn_all(store)
+    assert status_of(store)["challengers"]["other"]["problem"] is None
+
+
+def test_a_log_that_is_older_than_what_a_challenger_has_learnt_is_noticed(
+    store: Store, call: Call, capsys: Captured
+) -> None:
+    """The end of the write-ahead log is lost: it has what the store's own model has learnt, and nothing later."""
+    log = store.log()
+    log._db.execute("DELETE FROM ticks WHERE model = 'other' AND number >= (SELECT max(number) FROM ticks)")
+    log._db.execute("DELETE FROM series WHERE name = 'other' AND first = (SELECT max(first) FROM series)")
+    log.close()
+    assert "challenger other: WRONG: " in wrong(store, call, capsys)
+    learn_all(store)
+    problem = status_of(store)["challengers"]["other"]["problem"]
+    assert "events.db is older than version" in problem
+    assert str(challenge.find_challenger(store, "other").home / "models") in problem
+
+
 # The log.
 
 
@@ -191,6 +222,30 @@ def test_exchanged_pages_of_the_log_are_noticed_before_anything_is_learnt(
         assert call("tick", store.folder) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"error: {path} is damaged (")
+    assert not list((store.folder / "models").glob("*.json"))
+
+
+def test_a_page_of_long_features_that_was_lost_is_noticed_before_it_is_learnt_from(
+    made: Made, call: Call, capsys: Captured
+) -> None:
+    """The checksum of a page of zeros is zero, and so is a link to the next page."""
+    store = made("vanilla")
+    marked = [
+        e | {"features": e["features"] | {"item": "z" * 6000}} if "features" in e else e for e in the_events()[100:200]
+    ]
+    send(store, [*the_events()[:100], *marked])
+    path = store.folder / "events.db"
+    content = path.read_bytes()
+    pages = [
+        at
+        for at in range(0, len(content), _PAGE)
+        if content[at : at + 4] == bytes(4) and b"zzz" in content[at : at + _PAGE]
+    ]
+    assert pages
+    path.write_bytes(content[: pages[3]] + bytes(_PAGE) + content[pages[3] + _PAGE :])
+    assert "log: WRONG" in wrong(store, call, capsys)
+    assert call("tick", store.folder) == 2
+    assert f"error: {path} is damaged" in capsys.readouterr().err
     assert not list((store.folder / "models").glob("*.json"))
 
 

@@ -93,9 +93,12 @@ class _NpyFile:
 def map_column(path: Path) -> Array:
     """A column in a file, of which nothing is read before it is used."""
     try:
-        column: Array = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
+        column: np.memmap[Any, Any] = np.load(path, mmap_mode="r")
+    except Exception as error:  # of a header that is damaged, NumPy raises almost anything
         raise UserError(f"{path}: column not readable ({error}); prepare the table again") from None
+    size = path.stat().st_size - column.offset
+    if column.dtype.kind not in "biuf" or not column.dtype.isnative or column.nbytes != size:
+        raise UserError(f"{path}: not a column as it was written; prepare the table again")
     return column
 
 

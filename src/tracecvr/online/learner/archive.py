@@ -9,25 +9,22 @@ whole before its events leave the database, in the transaction that lists it.
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import polars as pl
 
-from tracecvr.base.errors import HeldError, UserError
+from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, sha256, write_parquet
 from tracecvr.data.table import NEVER
 from tracecvr.online.ledger.ledger import first_held, memory_of
 from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK
-from tracecvr.online.store.challenge import FOLDER, challengers, list_names, remove_dropped
+from tracecvr.online.store.challenge import challengers, remove_dropped
 from tracecvr.online.store.store import Store
 
-ANSWERS = "answers"
-"""The folder of a store, or of a challenger, in which the learner keeps what frozen nets say of open clicks."""
 _BLOCK = 1 << 18
 """Events of a file, about: some hundred megabytes while it is written."""
 _TEXTS, _NUMBERS = {"event", "user", "body", "model"}, {"score"}
@@ -53,7 +50,6 @@ class WholeLog(EventLog):
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder / "events.db", store.grid)
         self.model, self.folder = store.model, store.folder / "archive"
-        self._checked: set[ArchiveFile] = set()
 
     # Files.
 
@@ -65,19 +61,19 @@ class WholeLog(EventLog):
         """Archived events that became known in a range of time."""
         path = self.folder / file.name
         try:
-            self.check(file)
-            return pl.read_parquet(path).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+            return pl.read_parquet(self.check(file)).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
         except FileNotFoundError:
             for newer in self.files():  # an erasure has written it anew meanwhile
                 if newer.first == file.first and newer != file:
                     return self.read(newer, start, end)
             raise UserError(f"{path} is missing: copy it from where the store is whole") from None
 
-    def check(self, file: ArchiveFile) -> None:
-        """Refuse a file that is not as it was written; once it was looked at, it is believed."""
-        if file not in self._checked and sha256(self.folder / file.name) != file.sha256:
+    def check(self, file: ArchiveFile) -> bytes:
+        """The content of a file, if it is as it was written."""
+        content = (self.folder / file.name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != file.sha256:
             raise UserError(f"{self.folder / file.name} is damaged: copy it from where the store is whole")
-        self._checked.add(file)
+        return content
 
     def _write(self, first: int, last: int, frame: pl.DataFrame) -> ArchiveFile:
         """A new file. Its name tells it from one of the same intervals before an erasure."""
@@ -195,15 +191,4 @@ def erase(store: Store, user: str) -> tuple[int, int]:
         in_log, in_archive = log.erase(user), log.erase_archived(user)
         log.close()
         remove_dropped(store)
-        for home in (store.folder, *(store.folder / FOLDER / name for name in list_names(store))):
-            _remove_answers(home)
         return in_log[0] + in_archive[0], in_log[1] + in_archive[1]
-
-
-def _remove_answers(home: Path) -> None:
-    (home / "models").mkdir(exist_ok=True)
-    try:
-        with locked(home / "models"):
-            shutil.rmtree(home / ANSWERS, ignore_errors=True)
-    except HeldError:  # the learner does it
-        return

@@ -77,7 +77,6 @@ class Ledger(TableSource):
         self.first_row = rows - len(self.table)
 
     def advance(self) -> None:
-        """Take in the next interval."""
         start, end = self.grid.bounds(self.done)
         rows = self.log.between(start, end)
         fresh = self._add(self._select_fresh([row for row in rows if row.kind == CLICK]))
@@ -148,11 +147,9 @@ class Ledger(TableSource):
         return newest[-count:]
 
     def has_converted(self, position: Ints, clock: int) -> npt.NDArray[np.bool_]:
-        """Whether clicks are known to have converted at a clock."""
         return self._converted(position, np.full(len(position), clock))
 
     def at(self, position: Ints, clock: int) -> Reveals:
-        """Clicks as they are known at a clock."""
         return self._reveal(position, np.full(len(position), clock))
 
     def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
@@ -190,7 +187,6 @@ class Ledger(TableSource):
             self.database.flush()
 
     def _take_over(self, part: slice) -> None:
-        """Append clicks of the base."""
         t, split = self._base, self.grid.split
         size = part.stop - part.start
         blank = {"erased": np.zeros(size, np.bool_), "score": np.full(size, np.nan), "version": np.full(size, -1)}
@@ -313,7 +309,6 @@ class Ledger(TableSource):
         return number
 
     def _drop(self, before: int) -> None:
-        """Forget clicks that became known before a time."""
         first = self.database.first
         self.database.drop(before)
         self.first_row += self.database.first - first

@@ -85,6 +85,8 @@ CREATE TABLE positions(
 """
 
 _FORMAT = 3
+_LOST_PAGES = "SELECT EXISTS(SELECT 1 FROM events WHERE instr(body, char(0)))"
+"""Features, as JSON, have no such character. A page of zeros has the right checksum, and may be the end of a row."""
 _TABLES = "SELECT count(*) FROM sqlite_master"
 
 
@@ -190,6 +192,8 @@ class EventDatabase:
         try:
             with self._turn:
                 errors = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
+                if not errors and self._db.execute(_LOST_PAGES).get:
+                    errors = ["a page of features was lost"]
         except apsw.Error as error:
             errors = [page_checksums.reason(error)]
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []

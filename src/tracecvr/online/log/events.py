@@ -140,8 +140,11 @@ class Reader:
     def encode_and_count(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
         """(N, F) ids of clicks' features, as `prepare` would make them of the same values, and of each column how many
         values could not be read: they count as missing."""
-        rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
+        try:
+            rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
+            columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
+        except ValueError:
+            raise UserError("features in the log are not as they were written: restore the store from a copy") from None
         return self.encoder.encode_values(dict(zip(self.features, columns, strict=True)))
 
     def encode_clicks(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
@@ -186,7 +189,6 @@ class Reader:
 
 
 def amount_of(body: str | None) -> float:
-    """The amount of an action: 1 if none was given."""
     return 1.0 if body is None else float(body)
 
 

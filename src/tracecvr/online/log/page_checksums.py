@@ -48,7 +48,6 @@ def connect(path: Path) -> apsw.Connection:
 
 
 def is_damage(error: apsw.Error) -> bool:
-    """Whether an error says that the file is not what was written."""
     return isinstance(error, apsw.CorruptError | apsw.NotADBError) or _is_checksum(error)
 
 

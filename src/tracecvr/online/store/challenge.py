@@ -1,6 +1,6 @@
 """Challengers: other models that learn from the same event log beside a store's own, each with versions of its own.
 
-Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions and answers, and why it
+Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions, and why it
 cannot learn at present (`problem.json`). To whoever learns, replays or scores, a challenger is a store with another
 configuration and another home: everything else, log, intervals and encoder, is the store's.
 """
@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, refuse_other_format, write_json
+from tracecvr.base.files import locked, refuse_other_format
 from tracecvr.data.table import atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.online.store import traffic
@@ -61,17 +61,15 @@ class Challenger(Store):
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot learn at present."""
         path = self.home / "problem.json"
-        return read_json(path)["problem"] if path.exists() else None
+        return read_hashed(path, "remove it")["problem"] if path.exists() else None
 
     def note_problem(self, problem: str | None) -> None:
-        """Note why it cannot learn; None when it can again."""
         path = self.home / "problem.json"
         if problem is None:
             path.unlink(missing_ok=True)
         elif problem != self.problem:
-            write_json(path, {"problem": problem})
+            write_hashed(path, {"problem": problem})
 
 
 def choose_parts(store: Store, method: str | None, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
@@ -86,7 +84,6 @@ def choose_parts(store: Store, method: str | None, plugins: Sequence[str], optio
 
 
 def list_names(store: Store) -> list[str]:
-    """The names of a store's challengers."""
     return sorted(path.name for path in (store.folder / FOLDER).glob("[!.]*/"))
 
 

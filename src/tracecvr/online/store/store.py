@@ -175,20 +175,20 @@ class Store:
                 return
             raise UserError(f"{path} is missing: {_log_advice(path)} create another store")
         with closing(self.log()) as log:
-            closed, reached, recorded = log.closed(), log.position(), log.recorded()
+            closed, reached, recorded = log.closed(), log.position(), log.recorded(self.model)
         lost = f"{path} has lost events: it ends at event {reached} and interval {closed}, and"
         advice = f"{_log_advice(path)} delete {path.stem}.position"
         if closed < learnt or reached < position:
             raise UserError(
                 f"{lost} version {learnt} has learnt up to event {position} and interval {learnt}; {advice} and the "
-                f"versions after {min(closed, learnt - 1)} in {self.folder / 'models'}"
+                f"versions after {min(closed, learnt - 1)} in {self.home / 'models'}"
             )
         if reached < acknowledged:
             raise UserError(f"{lost} {acknowledged} were acknowledged; {advice}")
         if recorded < learnt:  # what came of learning is recorded before a version is written
             raise UserError(
                 f"{path} is older than version {learnt}: it ends with what came of version {recorded}; {advice} and "
-                f"the versions after {recorded} in {self.folder / 'models'}"
+                f"the versions after {recorded} in {self.home / 'models'}"
             )
 
     @property
@@ -205,7 +205,6 @@ class Store:
 
     @property
     def times(self) -> Times:
-        """How events tell the time."""
         return Times(**self.content["times"])
 
     @cached_property
@@ -256,7 +255,6 @@ class Store:
         engine.restore(state)
 
     def log(self, clock: Callable[[], float] = time.time) -> Inbox:
-        """A connection to its event log."""
         return Inbox(self.folder / "events.db", self.grid, clock)
 
     def unknown_clicks(self, keys: Collection[int]) -> list[int]:
@@ -267,7 +265,6 @@ class Store:
         return unknown
 
     def engine(self) -> Engine:
-        """A blank engine of its configuration."""
         method, plugins, stream = parts(self.content)
         return Engine(method, self.schema, self.settings.seed, plugins, stream=stream)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from tracecvr.learn.checkpoint import Checkpoints, digest
 from tracecvr.learn.engine import Engine
 from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 
+_log = logging.getLogger("tracecvr.store")
+
 
 class Versions(Checkpoints):
     """The versions of a store: N is the state after N intervals. Those of another model, which `content` is not the
@@ -19,6 +22,7 @@ class Versions(Checkpoints):
     def __init__(self, folder: Path, keep: int, content: dict[str, Any] | None = None) -> None:
         super().__init__(folder / "models", keep)
         self._serving = folder / "serving.json"
+        self._lost: set[int] = set()
         self._content = None if content is None else digest(content)
 
     def _is_ours(self, manifest: dict[str, Any]) -> bool:
@@ -44,11 +48,18 @@ class Versions(Checkpoints):
 
         If none that was published is left, one whose tick was undone does: its weights are those of the last good one.
         """
+        listed, chosen = [int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdecimal()], self.chosen()
         known = {manifest["intervals"]: manifest for manifest in self.manifests()}
         published = [number for number, manifest in known.items() if manifest["published"]]
-        order = [number for number in (self.chosen(), *reversed(published)) if number in published]
+        order = [number for number in (chosen, *reversed(published)) if number in published]
         order += [number for number in reversed(known) if number not in published]
-        return next((number for number in order if self.whole(known[number])), None)
+        serving = next((number for number in order if self.whole(known[number])), None)
+        newer = {number for number in listed if serving is None or number > serving} - (set(known) - set(published))
+        lost = newer if chosen is None else {chosen} - {serving}
+        for number in lost - self._lost:  # once
+            _log.warning("%s: version %d is lost or damaged: version %s serves", self.folder, number, serving)
+        self._lost = lost
+        return serving
 
     def promote(self, number: int | None) -> None:
         """Let a version serve until another is chosen; None for whichever is the newest."""

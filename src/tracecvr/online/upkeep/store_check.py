@@ -53,6 +53,7 @@ def _challenger(store: Store, name: str) -> Finding:
     part = f"challenger {name}"
     try:
         challenger = find_challenger(store, name)
+        challenger.refuse_lost_log()
     except UserError as error:
         return Finding(part, False, str(error))
     return replace(_versions(challenger), part=part)
