@@ -71,12 +71,18 @@ class Ledger(TableSource):
         """Become, from the log alone, the ledger that had `done` intervals and, counting those dropped, `rows` rows."""
         # An action may have been waiting for d_max when the oldest click came.
         self.begin(first_held(self.grid, self.memory + self.grid.d_max, done))
-        while self.done < done:
-            self.advance()
+        self.advance_to(done)
         self.counts = Counter(counts)
         self.first_row = rows - len(self.table)
 
-    def advance(self) -> None:
+    def advance_to(self, done: int) -> None:
+        """Take in intervals up to a number."""
+        while self.done < done:
+            if not self.advance():
+                self.pass_over(done)
+
+    def advance(self) -> bool:
+        """Take in the next interval. Whether anything became known in it."""
         start, end = self.grid.bounds(self.done)
         rows = self.log.between(start, end)
         fresh = self._add(self._select_fresh([row for row in rows if row.kind == CLICK]))
@@ -87,6 +93,7 @@ class Ledger(TableSource):
         self.done += 1
         self._drop(end - self.memory)
         self.database.flush()
+        return bool(rows)
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""

@@ -110,10 +110,7 @@ def write_table(store: Store, out: Path) -> ClickTable:
     """The whole log as a prepared table, with what became known when; labels end with the last closed interval."""
     log = WholeLog(store)
     ledger = Ledger(store.base, store.grid, store.reader, log, _ALWAYS)
-    while ledger.done < log.closed():
-        ledger.pass_over(log.closed())
-        if ledger.done < log.closed():
-            ledger.advance()
+    ledger.advance_to(log.closed())
     table = table_of(ledger, ledger.known_between(0, _ALWAYS))
     table = replace(table, schema=replace(table.schema, outages=Watch(store).declared))
     with atomic_directory(out) as folder:
