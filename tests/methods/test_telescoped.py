@@ -17,7 +17,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.loss import root
 from tracecvr.checks.subject import KnownLaw, Subject
 from tracecvr.data.table import NEVER, ClickTable
-from tracecvr.families.hazard_chain import log_chain, output_count
+from tracecvr.families.hazard_chain import hazard_events, log_chain, output_count
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.telescoped import Telescoped
 from tracecvr.methods.trace import Trace
@@ -412,6 +412,34 @@ def test_a_history_shorter_than_d_max_leaves_no_room_for_conversions_that_nobody
     with torch.no_grad():
         negatives = F.softplus(method.logit(still_open.x)).mean()
         assert method.warm_loss(still_open).item() == pytest.approx(negatives.item())
+
+
+def test_ages_by_default_are_halves_of_d_max_down_to_a_quarter_of_an_interval() -> None:
+    method = Telescoped(hidden=(2,))
+    Engine(method, replace(CELL.schema, d_max=8 * HOUR, interval=4 * HOUR, horizons=(8 * HOUR,)))
+    assert method.looks == (HOUR, 2 * HOUR, 4 * HOUR, 8 * HOUR)
+
+
+def test_the_events_that_hazards_start_at() -> None:
+    """Of two windows and two actions: the conversion, the other action of clicks that convert, that of clicks that do
+    not. Each counts where it could still happen: not after it has happened, nor before a window is over."""
+    ends, day = (HOUR, DAY), DAY
+    schema = replace(CELL.schema, actions=("conversion", "cart"), horizons=ends, d_max=day)
+    never = np.int64(NEVER)
+    delays = np.array([[2 * HOUR, 60], [60, never], [never, 3 * HOUR], [never, 60], [never, never]])
+    click_ts = np.array([0, 0, 0, 0, 2 * day - HOUR])  # the last is open: it has seen the first window
+    action_ts = np.where(delays == NEVER, NEVER, click_ts[:, None] + delays)
+    table = ClickTable(np.zeros((5, 1), np.int32), click_ts, np.arange(5), action_ts, schema)
+    (history,) = TableSource(table).history(2 * day, "censored").batches(5, None)
+    events = hazard_events(history, ends)[:, ::2]  # what one action adds to another's hazard has no rate
+    conversion, cart_if_so, cart_if_not = events[:, [0, 2]], events[:, [1, 3]], events[:, [4, 5]]
+    nan = float("nan")
+    for values, expected in (
+        (conversion, [[0, 1], [1, nan], [nan, nan], [nan, nan], [nan, nan]]),
+        (cart_if_so, [[1, nan], [nan, nan], [nan, nan], [nan, nan], [nan, nan]]),
+        (cart_if_not, [[nan, nan], [nan, nan], [0, 1], [1, nan], [nan, nan]]),
+    ):
+        torch.testing.assert_close(values, torch.tensor(expected), equal_nan=True)
 
 
 def test_a_conversion_at_the_end_of_a_window_belongs_to_it() -> None:
