@@ -324,6 +324,17 @@ def test_sampled_late_looks_count_for_those_left_out() -> None:
     assert slopes[1] == pytest.approx(slopes[0], rel=0.02)
 
 
+def test_of_any_four_clicks_in_a_row_one_is_shown_late_and_another_at_each_look() -> None:
+    big = replace(CELL, clicks=4_000, conversions=((HOUR // 2, 40),))
+    engine = engine_with((0.5, 0.3, 0.2), big, late_share=0.25, late_after=HOUR, merge=False)
+    rows = [links(big.events(engine), look).row for look in (1, 2)]
+    blocks = [row.unique() // 4 for row in rows]
+    for each in blocks:
+        assert each.bincount().max() == 1
+        assert len(each) > 900
+    assert not torch.equal(rows[0] % 4, rows[1] % 4)
+
+
 def test_late_looks_are_sampled_only_if_warm_up_is_large() -> None:
     engine = CELL.engine(Subject("telescoped"), ages=ENDS)
     method = engine.method
