@@ -90,17 +90,6 @@ Trigger = After | On | Again
 Schedule = tuple[Trigger, ...]
 
 
-def repeated(trigger: Trigger, seconds: int) -> Again:
-    """A trigger's events once more, so much later.
-
-    >>> repeated(Again(After(60), 5), 10)
-    Again(trigger=After(seconds=60, seen=None), seconds=15)
-    """
-    if isinstance(trigger, Again):
-        return Again(trigger.trigger, trigger.seconds + seconds)
-    return Again(trigger, seconds)
-
-
 @dataclass(frozen=True, eq=False)
 class Reveals:
     """Events of a batch, an interval or a history. An event shows a click at a moment, its clock, with only what was
