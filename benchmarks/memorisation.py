@@ -1,6 +1,6 @@
 """What is memorised: how much better a model judges clicks that it was shown than it did when they were new.
 
-    python benchmarks/memorisation.py --data criteo_search --source data oracle oracle+rehearsal oracle:passes=6
+    python benchmarks/memorisation.py --data criteo_search --source data oracle oracle:passes=6
 
 A method is NAME[+PLUGIN...][:KEY=VALUE,...]. Clicks of an interval are scored before anything is known of them, and
 again when they are older, with the model of that moment. Every model is better then, since it has learnt from their

@@ -4,8 +4,8 @@
     python benchmarks/open_clicks.py --clicks 20000 --ticks 2   # seconds
 
 Each interval has the same traffic, and d_max grows with the number of clicks that are to be open: what is learnt in a
-tick is the same. Open clicks are written straight into the ledger and the log, which is several times faster; the
-ticks that are measured come from the log. Learners and servers are processes of their own, and ticks of few and of many
+tick is the same. Open clicks are written straight into the log's tables, which is several times faster; a learner
+builds its ledger from them. Learners and servers are processes of their own, and ticks of few and of many
 open clicks take turns, so that a busy machine is equally busy for both.
 """
 
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 
 from measure import machine
@@ -36,7 +35,7 @@ from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.client import Client
 from tracecvr.online.learner.learner import Tick, open_learner
-from tracecvr.online.ledger.ledger import MATURE, Ledger
+from tracecvr.online.ledger.ledger import MATURE
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Event, body_of
 from tracecvr.online.store.store import Settings, Store
@@ -60,42 +59,34 @@ def made(folder: Path, clicks: int, hourly: int, method: str) -> Store:
 
 def fill(store: Store, clicks: int, hourly: int) -> int:
     """Let the learner have learnt the stream up to where so many clicks are open; how many intervals that took."""
+    done = clicks // hourly
+    end = store.grid.bounds(done)[0]
+    log = store.log()
+    for first in range(0, clicks, hourly):
+        _fill_interval(log, len(store.schema.features), first, min(hourly, clicks - first), hourly, end)
+    log.close_until(end)
+    log.close()
     with open_learner(store) as learner:
-        ledger, log = learner.ledger, store.log()
-        done = clicks // hourly
-        end = store.grid.bounds(done)[0]
-        for first in range(0, clicks, hourly):
-            _fill_interval(ledger, log, first, min(hourly, clicks - first), hourly, end)
-        ledger.done = done
-        log.close_until(end)
+        learner.ledger.rebuild(done, learner.ledger.rows + clicks, {})
         learner._save(done, Tick(done - 1, 0, 0, 0.0, ""), {})
-        log.close()
-        return done
+    return done
 
 
-def _fill_interval(ledger: Ledger, log: EventLog, first: int, size: int, hourly: int, end: int) -> None:
-    """Append clicks to a ledger, with their conversions that are known, and to its log."""
-    rng, features = np.random.default_rng(first), ledger.schema.features
-    ts = ledger.grid.split + (np.arange(first, first + size) * HOUR) // hourly
+def _fill_interval(log: EventLog, features: int, first: int, size: int, hourly: int, end: int) -> None:
+    """Append clicks to a log, with their conversions that are known."""
+    rng = np.random.default_rng(first)
+    ts = log.grid.split + (np.arange(first, first + size) * HOUR) // hourly
     bought = ts + 1 + rng.exponential(MEAN_DELAY, size).astype(np.int64)
-    known = (rng.random(size) < RATE) & (bought < end) & (bought - ts <= ledger.grid.d_max)
-    block: dict[str, npt.NDArray[Any]] = {
-        "x": np.stack([rng.integers(0, f.size, size) for f in features], 1).astype(np.int32),
-        "click_ts": ts,
-        "click_id": _ids(np.arange(first, first + size)),
-        "arrival_ts": ts,
-        "erased": np.zeros(size, np.bool_),
-        "score": np.full(size, np.nan, np.float32),
-        "version": np.full(size, -1),
-    }
-    row = ledger.database.append(block)[known]
-    ledger.database.note(row, np.ones_like(row), bought[known], bought[known])
-    ledger.database.flush()
-    body = body_of([1] * len(features))
-    facts = zip(range(first + 1, first + size + 1), block["click_id"].tolist(), ts.tolist(), strict=True)
-    rows = [(pos, f"c{key}", key, at, at, body) for pos, key, at in facts]
+    known = (rng.random(size) < RATE) & (bought < end) & (bought - ts <= log.grid.d_max)
+    ids = _ids(np.arange(first, first + size))
     with log._transaction():
-        insert = "INSERT INTO events(pos, event, kind, click, ts, seen, body) VALUES(?, ?, 0, ?, ?, ?, ?)"
+        insert = "INSERT INTO events(event, kind, click, ts, seen, body) VALUES(?, ?, ?, ?, ?, ?)"
+        body = body_of([1] * features)
+        rows: list[tuple[Any, ...]] = [
+            (f"c{key}", 0, key, at, at, body) for key, at in zip(ids.tolist(), ts.tolist(), strict=True)
+        ]
+        for key, at in zip(ids[known].tolist(), bought[known].tolist(), strict=True):
+            rows.append((f"a1:{key}:{at}", 1, key, at, at, None))
         log._db.executemany(insert, rows)
 
 
@@ -141,7 +132,9 @@ def learner(folder: str) -> None:
             assert learning.tick() is not None
             seconds = time.monotonic() - since  # with what is saved at its end
             used = {name: after - before[name] for name, after in _used().items()}
-            facts = {"s": seconds, "memory_gb": _own_memory("self"), "open": len(learning.ledger.table)}
+            database = learning.ledger.database
+            pages = database._run("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()").get
+            facts = {"s": seconds, "memory_gb": _own_memory("self"), "open": len(database), "ledger_gb": pages / 1e9}
             _say(used | facts)
 
 
@@ -191,6 +184,7 @@ class LearnerProcess:
             "started_s": self.started_s,
             "memory_gb": max(tick["memory_gb"] for tick in self.ticks),
             "open": self.ticks[-1]["open"],
+            "ledger_gb": self.ticks[-1]["ledger_gb"],
         }
 
 
@@ -251,12 +245,10 @@ def measured(stores: list[Store], ticks: int) -> list[dict[str, Any]]:
     finally:
         for process in processes:
             process.close()
-    return [process.facts() | _sizes(store) for process, store in zip(processes, stores, strict=True)]
-
-
-def _sizes(store: Store) -> dict[str, float]:
-    size = sum(path.stat().st_size for path in (store.folder / "ledger").iterdir())
-    return {"ledger_gb": size / 1e9, "server_memory_gb": server(store.folder)}
+    return [
+        process.facts() | {"server_memory_gb": server(store.folder)}
+        for process, store in zip(processes, stores, strict=True)
+    ]
 
 
 def _ratio(results: list[dict[str, Any]], name: str) -> float:

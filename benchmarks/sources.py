@@ -44,7 +44,7 @@ def pulled(room: Path, url: str, batch: int, learner: bool = False) -> float:
         count = pump.drain()
         return (time.perf_counter() - since) / count
     finally:
-        pump.inbox.close()
+        pump.log.close()
         if beside is not None:
             beside.kill()
             beside.wait()

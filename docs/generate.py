@@ -21,6 +21,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
+from tracecvr.base.glossary import read_glossary
 from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
@@ -272,6 +273,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep the check counts")
     counts = kept() if parser.parse_args().keep else counted()
     FOLDER.mkdir(exist_ok=True)
+    (FOLDER.parent / "glossary.md").write_text(read_glossary(), encoding="utf-8")
     for name, text in pages(counts).items():
         (FOLDER / name).write_text(text, encoding="utf-8")
 

@@ -25,7 +25,7 @@ from tracecvr.bench.report.elements import class_of, marker
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.over_time import by_day, runs_over_time
-from tracecvr.bench.report.palette import THEMES
+from tracecvr.bench.report.palette import light_colours
 from tracecvr.bench.report.sentences import summarise
 
 
@@ -356,7 +356,7 @@ def test_a_figure_stands_alone_as_svg(tmp_path: Path) -> None:
         root = ElementTree.fromstring(text)
         assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
         assert "var(" not in text
-        assert THEMES["light"]["paper"] in text
+        assert light_colours()["paper"] in text
         texts = {one.text for one in root.iter("{http://www.w3.org/2000/svg}text")}
         assert {figure.title, *figure.legend()} <= texts
 

@@ -68,6 +68,25 @@ def test_stationary_rates_do_not_move_and_others_do() -> None:
     assert np.median([len(rates) for rates in by_click("noise").values()]) > 3
 
 
+def spread_after(name: str, days: int) -> float:
+    """How far the log-odds of an item in a segment have moved after so many days: root of the mean square."""
+    table = log(name)
+    p, day = np.asarray(table.truth["p"]), np.asarray(table.click_ts) // DAY
+    logit = np.log(p / (1 - p))
+    seen = {(*x, d): value for x, d, value in zip(table.x.tolist(), day.tolist(), logit.tolist(), strict=True)}
+    moves = [seen[*x, d + days] - value for (*x, d), value in seen.items() if (*x, d + days) in seen]
+    return float(np.sqrt(np.median(np.square(moves)) / 0.455))  # the median of a squared normal number
+
+
+def test_rates_wander_without_coming_back_but_in_a_season_they_do() -> None:
+    near, far = (spread_after("noise", days) for days in (1, 9))
+    assert 0.02 < near < 0.5 * far
+    assert 0.1 < far < 0.3
+    assert spread_after("drift", 9) > 1.8 * far
+    assert spread_after("season", 4) > 0.5
+    assert spread_after("season", 9) < 0.2 * spread_after("season", 4)
+
+
 def test_sizes() -> None:
     assert len(log("stationary")) == 60_000
     assert len(log("tiny")) == 3_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.data.table import NEVER
 from tracecvr.datasets.synthetic import LAWS, Delay, Synthetic
-from truth import Truth
+from truth import Truth, cdf
 
 TABLE = Synthetic(clicks=200_000).prepare(None)[0]
 TRUTH = Truth(TABLE)
@@ -59,9 +59,9 @@ def test_action_states_given_the_outcome(outcome: int) -> None:
 
 @given(st.sampled_from([c for law in LAWS for c in law]), st.integers(0, 8 * DAY))
 def test_delay_laws_are_distributions(component: Delay, t: int) -> None:
-    at, later = (component.cdf(np.asarray(float(s)), 7 * DAY) for s in (t, t + 60))
+    at, later = (cdf(component, s, 7 * DAY) for s in (t, t + 60))
     assert 0 <= at <= later <= 1
-    assert component.cdf(np.asarray(7.0 * DAY), 7 * DAY) == pytest.approx(1)
+    assert cdf(component, 7 * DAY, 7 * DAY) == pytest.approx(1)
 
 
 def test_ids_appear_that_warm_up_never_saw() -> None:

@@ -23,6 +23,7 @@ import tracecvr as tc
 from tracecvr import checks
 from tracecvr.base import registry
 from tracecvr.base.files import read_json
+from tracecvr.base.glossary import read_glossary
 from tracecvr.bench import tables
 from tracecvr.checks.subject import Subject
 from tracecvr.data.own_log.cleaning import COUNTED, DROPPED
@@ -203,6 +204,10 @@ def test_the_guide_to_logs_of_your_own_names_every_count() -> None:
     kept = {"dropped_action_without_click", "dropped_refund_without_click", "conversion_before_click_ignored"}
     names = {*COUNTED, *(f"dropped_{name}" for name in DROPPED)} - kept
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_the_glossary_is_that_of_reports() -> None:
+    assert (ROOT / "docs" / "glossary.md").read_text() == read_glossary(), "run docs/generate.py"
 
 
 def test_the_readme_names_the_two_commands() -> None:

@@ -345,3 +345,12 @@ def test_expected_figures_do_not_see_the_future() -> None:
         frames.append(intervals(ScoredCells(tally.cells(6 * DAY)), 2, 1, 0.9))
     for metric in METRICS:
         assert np.array_equal(frames[0][metric], frames[1][metric], equal_nan=True)
+
+
+def test_before_there_are_past_misses_chance_alone_makes_the_intervals() -> None:
+    tally = ScoredTally(TABLE.schema.d_max, 8, 0)
+    records = records_of(outcomes_of(TABLE, SEGMENT, SERVED), 0, DAY)
+    tally.count(records["segment"], records)
+    figures = intervals(ScoredCells(tally.cells(DAY)), 0, 0, 0.9)
+    value, low, high = figures["nll"][:, 0]
+    assert low <= value <= high

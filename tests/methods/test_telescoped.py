@@ -388,7 +388,8 @@ def test_rate_and_law_of_a_cell_are_learnt_from_its_history(labels: str) -> None
     assert torch.sigmoid(outputs.detach())[:3].tolist() == pytest.approx([0.4, 0.5, 0.6], abs=0.02)
 
 
-def test_a_history_shorter_than_d_max_leaves_no_room_for_conversions_that_nobody_has_seen() -> None:
+@pytest.mark.parametrize("length", [2 * HOUR, 2 * DAY])
+def test_a_history_shorter_than_d_max_leaves_no_room_for_conversions_that_nobody_has_seen(length: int) -> None:
     """The actions of open clicks would be explained by them: so the oldest open clicks count as negatives, and other
     actions do not count."""
     schema = replace(CELL.schema, actions=("conversion", "cart"))
@@ -405,12 +406,34 @@ def test_a_history_shorter_than_d_max_leaves_no_room_for_conversions_that_nobody
         return b
 
     assert bool((method.log_chain(history(3 * DAY + 1))[0] != 0).any())
-    short = history(2 * DAY)
+    short = history(length)
     assert not bool((method.log_chain(short)[0] != 0).any())
     still_open = short.take(torch.tensor([0, 1, 3]))
     with torch.no_grad():
         negatives = F.softplus(method.logit(still_open.x)).mean()
         assert method.warm_loss(still_open).item() == pytest.approx(negatives.item())
+
+
+def test_a_conversion_at_the_end_of_a_window_belongs_to_it() -> None:
+    engine = engine_with((0.5, 0.3, 0.2))
+    delay = np.array([[HOUR], [HOUR + 1], [DAY]])
+    table = ClickTable(np.zeros((3, 1), np.int32), np.zeros(3, np.int64), np.arange(3), delay, CELL.schema)
+    assert isinstance(engine.method, Telescoped)
+    with torch.no_grad():
+        likelihood = engine.method.log_likelihood(TableSource(table).known_at(3 * DAY, 0, 1), final=len(ENDS))
+    share = (likelihood[:, len(ENDS) + 1] - F.logsigmoid(torch.tensor(0.0))).exp()
+    assert share.tolist() == pytest.approx([0.5, 0.3, 0.3], rel=1e-5)
+
+
+def test_the_level_is_fitted_to_clicks_that_are_old_enough() -> None:
+    engine = engine_with((0.5, 0.3, 0.2))
+    click_ts = np.array([0, 2 * DAY, 2 * DAY + 9 * HOUR, 3 * DAY])
+    never = np.full((4, 1), NEVER)
+    table = ClickTable(np.zeros((4, 1), np.int32), click_ts, np.arange(4), never, CELL.schema)
+    (history,) = TableSource(table).history(4 * DAY, "censored").batches(4, None)
+    fitted = engine.method.level("main", history)
+    assert fitted is not None
+    assert len(fitted[0]) == 3  # the first three have been watched for half of d_max or longer
 
 
 def test_the_law_is_a_probability_for_several_actions() -> None:

@@ -24,13 +24,22 @@ from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners
-from tracecvr.online.challengers.promotion import promote_challenger, promote_own, rollback
 from tracecvr.online.learner.archive import compact, erase
 from tracecvr.online.learner.learner import Tick
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import Challenger, challengers, choose_parts, create, drop, find_challenger
+from tracecvr.online.store.challenge import (
+    Challenger,
+    challengers,
+    choose_parts,
+    create,
+    drop,
+    find_challenger,
+    promote_challenger,
+    promote_own,
+    rollback,
+)
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.status import status_of
@@ -110,30 +119,6 @@ def test_it_learns_what_a_store_of_its_own_would_and_the_stores_own_as_if_it_wer
         assert verify_log(model).same
 
 
-def test_it_goes_on_from_the_stores_own_model(made: Made) -> None:
-    store = made("trace")
-    send(store, EVENTS[:QUARTER])
-    learn_all(store)
-    start = newest(store)
-    twin = create(store, "twin", choose_parts(store, None, (), {}), "champion")
-    faster = create(store, "faster", choose_parts(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
-    send(store, EVENTS[QUARTER:])
-    finish(store)
-    learn_all(store)
-    assert newest(twin)["weights"] == newest(store)["weights"] != newest(faster)["weights"]
-    assert twin.taken_over is not None
-    assert twin.taken_over.intervals == start["intervals"] > 0
-    assert newest(twin)["comparison"]["nll_difference"]["mean"] == 0.0
-    assert verify_log(faster).same
-    before = newest(faster)["sha256"]
-    for path in (faster.home / "models").glob("0*"):
-        path.unlink()
-    learn_all(store)
-    assert newest(faster)["sha256"] == before, "from the state that it started from"
-    with pytest.raises(UserError, match="its nets or its optimiser differ; start it with --warm history"):
-        create(store, "large", choose_parts(store, None, (), {"hidden": "9,9"}), "champion")
-
-
 # What is compared.
 
 
@@ -202,7 +187,7 @@ def killed_at(moment: str, patch: pytest.MonkeyPatch, rng: random.Random) -> Non
     """End the process, as it were, at one of the moments of a tick: before or after something is written."""
     owner, name = {
         "scores": (EventLog, "keep_series"),
-        "ledger": (Ledger, "commit"),
+        "ledger": (Ledger, "advance"),
         "version": (Checkpoints, "save"),
         "record": (EventLog, "record"),
     }[moment]
@@ -226,7 +211,7 @@ def test_ended_at_any_moment_it_goes_on_to_the_same_bytes(made: Made, tmp_path: 
     send(store, EVENTS[:HALF])
     learn_all(store)
     create(store, "other", small("fnw"), seed=3)
-    create(store, "warm", choose_parts(store, None, (), {"stream.learning_rate": "0.01"}), "champion")
+    create(store, "faster", choose_parts(store, None, (), {"stream.learning_rate": "0.01"}))
     calm = Store.open(shutil.copytree(store.folder, tmp_path / "calm"))
     for one in (store, calm):
         send(one, EVENTS[HALF:])
@@ -280,8 +265,8 @@ def test_a_damaged_version_is_made_again_and_a_damaged_definition_stops_it_alone
     send(store, EVENTS[HALF:])
     assert {tick.model for tick in learn_all(store)} == {None}
     (wrong,) = [f for f in verify(store) if not f.fine]
-    assert "challenger.json is not as it was" in wrong.text
-    assert "challenger.json is not as it was" in status_of(store)["challengers"]["other"]["problem"]
+    assert "challenger.json is damaged" in wrong.text
+    assert "challenger.json is damaged" in status_of(store)["challengers"]["other"]["problem"]
 
 
 def test_a_challenger_that_fails_stops_nobody_and_says_why(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +419,6 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
         (("other",), "there is a challenger 'other' already"),
         (("more", "--share", 0.9), "is more than 1 together"),
         (("more", "--by", "colour"), "expected one of click_id, user, "),
-        (("more", "--warm", "champion"), "the store has no version yet"),
         (("more", "--method", "oracle"), "cannot run live"),
         (("more", "--method", "mine.py"), "cannot be made of a file"),
         (("more", "--plugin", "completer"), "--plugin needs --method"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,10 @@ from tracecvr.base.errors import UserError
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import ChallengerLearner, Learners
 from tracecvr.online.learner.learner import open_learner
-from tracecvr.online.ledger.open_clicks import OpenClicks
-from tracecvr.online.log import page_checksums
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import challenge, traffic
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import status_of
-from tracecvr.online.upkeep.verify_log import verify_log
 
 Captured = pytest.CaptureFixture[str]
 _PAGE = 4096
@@ -38,7 +35,7 @@ def store(made: Made) -> Store:
     store = made("trace")
     send(store, the_events()[:600])
     learn_all(store)
-    challenge.create(store, "other", challenge.choose_parts(store, None, (), {}), warm="champion", seed=5)
+    challenge.create(store, "other", challenge.choose_parts(store, None, (), {}), seed=5)
     send(store, the_events()[600:800])
     learn_all(store)
     return store
@@ -270,79 +267,6 @@ def test_a_log_that_is_older_than_what_a_challenger_has_learnt_is_noticed(
     problem = status_of(store)["challengers"]["other"]["problem"]
     assert "events.db is older than version" in problem
     assert str(challenge.find_challenger(store, "other").home / "models") in problem
-
-
-# The ledger.
-
-
-def stale_pages(path: Path, old: bytes, new: bytes) -> Iterator[int]:
-    """Let one page after the other be what it was earlier: the disk has lost its last content."""
-    for at in range(_PAGE, min(len(old), len(new)), _PAGE):
-        before, after = old[at : at + _PAGE], new[at : at + _PAGE]
-        if before != after:
-            path.write_bytes(new[:at] + before + new[at + _PAGE :])
-            yield at // _PAGE
-
-
-def test_a_page_of_the_ledger_of_another_time_is_noticed(made: Made) -> None:
-    """Every page that was written since: none is taken for what it was."""
-    store = made("vanilla")
-    path = store.folder / "ledger" / "ledger.db"
-    send(store, the_events()[:700])
-    learnt(store)
-    old = path.read_bytes()
-    send(store, the_events()[700:800])
-    learnt(store)
-    new = path.read_bytes()
-    database = OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))
-    assert database.read() is not None
-    assert not database.wrong()
-    database.close()
-    noticed = 0
-    for number in stale_pages(path, old, new):
-        assert database.read() is None or database.wrong(), f"page {number}"
-        database.close()
-        noticed += 1
-    assert noticed > 3
-
-
-def test_verify_finds_an_array_of_other_content_until_it_is_built_anew(
-    made: Made, call: Call, capsys: Captured
-) -> None:
-    """Its page has the right checksum. It is clean again when what was learnt is what a replay learns."""
-    store = made("vanilla")
-    send(store, the_events()[:700])
-    learnt(store)
-    database = page_checksums.connect(store.folder / "ledger" / "ledger.db")
-    database.execute("UPDATE arrays SET data = zeroblob(length(data))")
-    database.close()
-    assert "ledger: WRONG" in wrong(store, call, capsys)
-    send(store, the_events()[700:800])
-    learnt(store)
-    assert call("verify", store.folder) == 0
-    assert verify_log(store).same
-
-
-def test_the_ledger_of_another_model_is_built_anew(store: Store) -> None:
-    """Both have the same clicks, but not the same answers to them."""
-    other = challenge.find_challenger(store, "other")
-    shutil.copy(store.folder / "ledger" / "ledger.db", other.home / "ledger" / "ledger.db")
-    with open_learner(other, kind=ChallengerLearner) as learner:
-        assert learner.ledger._identity()[-1] == "other"
-    database = OpenClicks(other.home / "ledger", len(store.schema.features), len(store.schema.actions))
-    content = database.read()
-    database.close()
-    assert content is not None
-    assert content["identity"][-1] == "other"
-
-
-def test_a_ledger_that_is_no_folder_is_refused_in_one_line(store: Store, call: Call, capsys: Captured) -> None:
-    folder = store.folder / "ledger"
-    shutil.rmtree(folder)
-    folder.write_text("x")
-    assert f"ledger: WRONG: {folder} is no folder: remove it" in wrong(store, call, capsys)
-    assert call("tick", store.folder) == 2
-    assert f"error: {folder} is no folder: remove it" in capsys.readouterr().err
 
 
 # The log.

@@ -29,7 +29,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import fast_score
 from tracecvr.nets.rows import Rows
 from tracecvr.online.service.app import application
-from tracecvr.online.service.gate import Gate, _begin
+from tracecvr.online.service.gate import Gate
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.scorer import Answer, Answers, LiveScorer, MicroBatch, Values
 from tracecvr.online.store.store import Settings, Store
@@ -132,29 +132,6 @@ def test_a_good_request_does_not_come_to_the_application(site: Site, monkeypatch
 def test_a_body_may_come_in_parts(site: Site, path: str) -> None:
     whole, parts = site.ask(path, GOOD), site.ask(path, GOOD[:9], GOOD[9:30], GOOD[30:])
     assert whole == parts
-
-
-def test_a_first_message_is_waited_for_and_not_for_ever() -> None:
-    async def wait() -> Any:
-        came = asyncio.Event()
-
-        async def receive() -> Any:
-            await came.wait()
-            return {"type": "http.request", "body": b"x"}
-
-        asyncio.get_running_loop().call_later(0.01, came.set)
-        message, waiting = _begin(receive)
-        assert message is None
-        assert (await waiting)["body"] == b"x"
-        message, _ = _begin(receive)
-        assert message == {"type": "http.request", "body": b"x"}
-        came.clear()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await _begin(receive)[1]
-        assert not came._waiters
-
-    asyncio.run(wait())
 
 
 def test_a_click_reaches_its_score_in_six_frames(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

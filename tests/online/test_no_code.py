@@ -121,7 +121,6 @@ def test_no_command_executes_what_a_run_names(
     capsys.readouterr()
     assert call("init", tmp_path / "store", "--model", run) == 2
     assert not marker.exists()
-    assert call("serve", tmp_path / "store", "--model", run) == 2
     if keys != ("data",):
         assert call("export", run, "--out", tmp_path / "onnx") == 2
     assert call(*words, "--resume") == 2

@@ -23,6 +23,7 @@ from livestore import OPTIONS, SMALL, Made, finish, learnt, send, the_events
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
+from tracecvr.data.table import NEVER
 from tracecvr.online.learner.learner import begin, ledger_of
 from tracecvr.online.log import event_log
 from tracecvr.online.log.event_log import AHEAD, CONTRADICTION, SOON, EventLog
@@ -183,7 +184,7 @@ def test_a_wrong_click_that_is_sent_again_with_the_right_date_counts(tmp_path: P
     again = log.append([click(1, 500)])
     assert (again.accepted, again.duplicates) == (1, 0)
     assert log.aside() == []
-    assert log.since(0, 10)[0].ts == 500
+    assert log.before(NEVER)[0].ts == 500
     late = log.append([click(1, 9_000), click(1, 500)])
     assert (late.duplicates, late.counts["conflicts"], late.counts["future"]) == (2, 1, 0), "what is there is there"
     assert late.answers == {"c1": (0.5, 3, None)}
@@ -196,7 +197,7 @@ def test_what_is_set_aside_is_accepted_when_somebody_says_so_with_the_score_that
     log.append([click(1, 500), click(2, 5_000), click(3, 9_000)])
     assert log.accept_ahead().accepted == 0
     assert log.accept_ahead(5_000).accepted == 1
-    assert (log.closed(), log.since(0, 10)[1].score) == (489, 0.5)
+    assert (log.closed(), log.before(NEVER)[1].score) == (489, 0.5)
     assert log.append([click(4, 1_061)]).counts["future"] == 1, "the clock is believed as before"
     assert log.drop_aside() == 2
     assert log.aside() == []

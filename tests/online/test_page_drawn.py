@@ -15,7 +15,6 @@ from test_service import GENEROUS, served
 from tracecvr.base import registry
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import Learners
-from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.store.challenge import create
 
@@ -27,12 +26,6 @@ NOTHING = "\u2013"
 def serves(page: Any, version: int) -> None:
     """Wait until the page says so. A function to wait for would be evaluated in the page, which forbids that."""
     page.locator("#what", has_text=f"version {version} serves").wait_for()
-
-
-def latencies(page: Any) -> list[list[str]]:
-    """Requests and quantiles of each route, as they are shown."""
-    rows = page.locator("#latency tr:has(td)").all()
-    return [row.locator("td.n").all_text_contents() for row in rows]
 
 
 def figures(page: Any) -> list[list[str]]:
@@ -116,14 +109,6 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
         for word in page.query_selector_all("a.word"):
             assert len(word.get_attribute("title")) > 20
             assert page.query_selector(word.get_attribute("href")) is not None
-        assert latencies(page) == [["0", NOTHING, NOTHING]] * 3
-        with Client(url) as client:
-            for _ in range(20):
-                client.score([the_events()[0]["features"]])
-        page.wait_for_selector("#latency td:text-is('20')")
-        (_, *score), *others = ([text.removesuffix(" ms") for text in row] for row in latencies(page))
-        assert 0 < float(score[0]) <= float(score[1])
-        assert others == [["0", NOTHING, NOTHING]] * 2
         assert page.text_content("#theme") == ("Light" if scheme == "dark" else "Dark")
         page.click("#theme")
         assert page.text_content("#theme") == ("Dark" if scheme == "dark" else "Light")

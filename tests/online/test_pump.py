@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from livestore import Made, learnt, replayed, the_events
 from test_event_log import GRID, READER
 from tracecvr.base.errors import UserError
+from tracecvr.data.table import NEVER
 from tracecvr.online.log import events as events_module
 from tracecvr.online.log.inbox import Inbox, Message, Parsed, parse
 from tracecvr.online.sources import BrokerSource, parse_start
@@ -252,7 +253,7 @@ def pump(store: Store, shelf: Shelf, batch: int = 100, **more: Any) -> Pump:
 
 def each_once(store: Store, shelf: Shelf) -> None:
     """The log has the shelf's events, and has counted its messages once; none of them was a duplicate to it."""
-    log = store.inbox()
+    log = store.log()
     facts = log.sources()["kafka:t"]
     count = sum(map(len, shelf.partitions.values()))
     assert log.facts()["clicks"] + log.facts()["actions"] == count
@@ -306,7 +307,7 @@ def test_killed_between_any_two_steps_it_goes_on_and_nothing_is_lost_or_doubled(
             monkeypatch.setattr(Inbox, "_close", closing)
     assert kills > 3
     each_once(store, shelf)
-    repeated = store.inbox().sources()["kafka:t"]["repeated"]
+    repeated = store.log().sources()["kafka:t"]["repeated"]
     assert (repeated > 0) == (forgetful and (step, when) == ("take", "after"))
 
 
@@ -316,13 +317,13 @@ def test_a_message_that_is_told_again_changes_nothing_though_its_events_have_oth
     events = [dict(e) for e in the_events()[:40] if e["type"] == "click"]
     shelf = Shelf.of(events)
     pump(store, shelf).drain()
-    before = store.log().since(0, 1000)
+    before = store.log().before(NEVER)
     shelf.acknowledged.clear()
     shelf.partitions["kafka:t/0"] = [packed(e | {"click_id": f"again-{e['click_id']}"}) for e in events]
     one = Pump(store, source(shelf, forgetful=True), 100, 0.001)
     one.drain()
-    assert store.log().since(0, 1000) == before
-    assert store.inbox().sources()["kafka:t"]["repeated"] == len(events) == len(before)
+    assert store.log().before(NEVER) == before
+    assert store.log().sources()["kafka:t"]["repeated"] == len(events) == len(before)
 
 
 def test_within_one_pull_a_message_counts_once(tmp_path: Path) -> None:
@@ -331,7 +332,7 @@ def test_within_one_pull_a_message_counts_once(tmp_path: Path) -> None:
     messages = [Message("kafka:t/0", n, packed(click(k, 101))) for k, n in enumerate((0, 1, 0, 1, 2))]
     taken = log.take([parse(READER, m) for m in messages], {"kafka:t/0": 0})
     assert (taken.receipt.accepted, taken.repeated) == (3, 2)
-    assert [row.click for row in log.since(0, 10)] == [0, 1, 4]
+    assert [row.click for row in log.before(NEVER)] == [0, 1, 4]
 
 
 def test_a_partition_with_messages_left_holds_time_back(tmp_path: Path) -> None:
@@ -362,10 +363,10 @@ def test_time_waits_for_a_partition_that_nobody_knew_had_messages_by_now(made: M
     shelf.partitions.update(Shelf.of(the_events(), 2).partitions)
     broker.arrived = ["kafka:t/0"]
     one.step(broker)
-    assert one.inbox.closed() == 0
+    assert one.log.closed() == 0
     broker.arrived = ["kafka:t/1"]
     one.step(broker)
-    assert one.inbox.closed() > 20
+    assert one.log.closed() > 20
     each_once(store, shelf)
     assert store.log().facts().get("late", 0) == 0
 
@@ -388,9 +389,9 @@ def test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended(
         payloads.insert(at, bad)
     shelf = Shelf({"kafka:t/0": payloads})
     pump(store, shelf, batch=10).drain()
-    facts = store.inbox().sources()["kafka:t"]
+    facts = store.log().sources()["kafka:t"]
     assert (facts["messages"], facts["set_aside"], facts["waiting"]) == (63, 3, 3)
-    assert len(store.log().since(0, 100)) == 60
+    assert len(store.log().before(NEVER)) == 60
     assert "kafka:t/0: message 20 and 1 others set aside" in caplog.text
     assert "u-ü" not in caplog.text
     assert call("aside", "list", store.folder) == 0
@@ -411,7 +412,7 @@ def test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended(
     assert store.log().events_of_click(10**9)[0].ts == first["ts"]
     assert call("aside", "drop", store.folder) == 0
     assert "dropped: 1" in capsys.readouterr().out
-    facts = store.inbox().sources()["kafka:t"]
+    facts = store.log().sources()["kafka:t"]
     assert (facts["set_aside"], facts["waiting"]) == (3, 0)
 
 
@@ -422,14 +423,14 @@ def test_a_flood_of_poison_stops_reading_and_loses_nothing(
     store, events = made(), the_events()[:40]
     shelf = Shelf({"kafka:t/0": [payload for event in events for payload in (b"{", packed(event))][: 2 * 5 + 1]})
     shelf.partitions["kafka:t/0"] += [packed(event) for event in events[5:]]
-    log = store.inbox()
+    log = store.log()
     with pytest.raises(UserError, match=r"3 messages .* are set aside, and there are more"):
         pump(store, shelf, batch=2).drain()
-    assert len(log.since(0, 100)) == 3
+    assert len(log.before(NEVER)) == 3
     with Pump(store, source(shelf)).run_beside():
         until(lambda: "reading has stopped" in (log.sources()["kafka:t"]["problem"] or ""))
         log.drop_aside()
-        until(lambda: len(log.since(0, 100)) == 40)
+        until(lambda: len(log.before(NEVER)) == 40)
         until(lambda: log.sources()["kafka:t"]["problem"] is None)
     facts = log.sources()["kafka:t"]
     assert (facts["messages"], facts["set_aside"], facts["waiting"]) == (46, 6, 3)
@@ -457,7 +458,7 @@ def test_a_start_at_the_end_is_the_same_after_a_crash(made: Made, monkeypatch: p
             pump(store, shelf, start="latest").drain()
     shelf.partitions["kafka:t/0"] += [packed(e) for e in events[10:]]
     pump(store, shelf, start="latest").drain()
-    assert [e.ts for e in store.log().since(0, 100)] == [e["ts"] for e in events[10:]]
+    assert [e.ts for e in store.log().before(NEVER)] == [e["ts"] for e in events[10:]]
 
 
 def test_a_new_partition_of_a_topic_is_read_from_its_start(made: Made) -> None:
@@ -466,7 +467,7 @@ def test_a_new_partition_of_a_topic_is_read_from_its_start(made: Made) -> None:
     pump(store, shelf, start="latest").drain()
     shelf.partitions["kafka:t/1"] = [packed(e) for e in events[10:]]
     pump(store, shelf, start="latest").drain()
-    assert len(store.log().since(0, 100)) == 20
+    assert len(store.log().before(NEVER)) == 20
 
 
 def test_messages_that_were_gone_before_they_were_read_are_counted(
@@ -478,9 +479,9 @@ def test_messages_that_were_gone_before_they_were_read_are_counted(
     shelf.partitions["kafka:t/0"] += later
     shelf.first["kafka:t/0"] = 14
     pump(store, shelf).drain()
-    assert store.inbox().sources()["kafka:t"]["lost"] == 4
+    assert store.log().sources()["kafka:t"]["lost"] == 4
     assert "4 messages were gone before they were read" in caplog.text
-    assert len(store.log().since(0, 100)) == 26
+    assert len(store.log().before(NEVER)) == 26
 
 
 def test_another_stream_of_the_same_name_is_refused_until_the_first_is_forgotten(
@@ -494,12 +495,12 @@ def test_another_stream_of_the_same_name_is_refused_until_the_first_is_forgotten
     other.identity = "two"
     with pytest.raises(UserError, match=r"not the one that this store has read \(that was one, this is two\)"):
         pump(store, other).drain()
-    assert len(store.log().since(0, 100)) == 20
+    assert len(store.log().before(NEVER)) == 20
     assert call("sources", "forget", store.folder, "kafka:u") == 2
     assert "was never read" in capsys.readouterr().err
     assert call("sources", "forget", store.folder, "kafka:t") == 0
     pump(store, other).drain()
-    assert len(store.log().since(0, 100)) == 30
+    assert len(store.log().before(NEVER)) == 30
     assert store.log().facts()["duplicates"] == 20
 
 
@@ -533,40 +534,40 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_broker_that_is_away_is_told_of_and_read_when_it_is_back(made: Made, impatient: None) -> None:
     store, shelf = made(), Shelf.of(the_events()[:50])
     shelf.partitions["kafka:t/0"], later = shelf.partitions["kafka:t/0"][:20], shelf.partitions["kafka:t/0"][20:]
-    log = store.inbox()
+    log = store.log()
     shelf.away = True
     with Pump(store, source(shelf)).run_beside():
         until(lambda: status_of(store).get("sources", {}).get("kafka:t", {}).get("problem") == "nobody answers")
         shelf.away = False
-        until(lambda: len(log.since(0, 100)) == 20)
+        until(lambda: len(log.before(NEVER)) == 20)
         shelf.away = True
         until(lambda: status_of(store)["sources"]["kafka:t"]["problem"] == "nobody answers")
         shelf.partitions["kafka:t/0"] += later
         shelf.away = False
-        until(lambda: len(log.since(0, 100)) == 50)
+        until(lambda: len(log.before(NEVER)) == 50)
         assert status_of(store)["sources"]["kafka:t"]["problem"] is None
         shelf.partitions["kafka:t/1"] = [packed(e) for e in the_events()[50:60]]  # a new one, while it reads
-        until(lambda: len(log.since(0, 100)) == 60)
+        until(lambda: len(log.before(NEVER)) == 60)
 
 
 def test_a_second_pump_waits_until_the_first_ends(
     made: Made, impatient: None, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, shelf, other = made(), Shelf.of(the_events()[:20]), Shelf.of(the_events()[:40])
-    log = store.inbox()
+    log = store.log()
     first = Pump(store, source(shelf)).run_beside()
     first.__enter__()
-    until(lambda: len(log.since(0, 100)) == 20)
+    until(lambda: len(log.before(NEVER)) == 20)
     with pytest.raises(UserError, match="one reader of brokers"):
         pump(store, other).drain()
     assert call("sources", "forget", store.folder, "kafka:t") == 2
     assert "one reader of brokers" in capsys.readouterr().err
     with Pump(store, source(other)).run_beside():
         assert not threading.Event().wait(0.1)
-        assert len(log.since(0, 100)) == 20
+        assert len(log.before(NEVER)) == 20
         assert log.sources()["kafka:t"]["problem"] is None
         first.__exit__(None, None, None)
-        until(lambda: len(log.since(0, 100)) == 40)
+        until(lambda: len(log.before(NEVER)) == 40)
 
 
 def test_a_full_disk_is_waited_for(made: Made, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,7 +581,7 @@ def test_a_full_disk_is_waited_for(made: Made, impatient: None, monkeypatch: pyt
 
     monkeypatch.setattr(Inbox, "take", full)
     with Pump(store, source(shelf)).run_beside():
-        until(lambda: len(store.log().since(0, 100)) == 50)
+        until(lambda: len(store.log().before(NEVER)) == 50)
     each_once(store, shelf)
 
 

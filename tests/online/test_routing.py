@@ -12,6 +12,7 @@ from test_service import asked, served, until, without_type
 from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
+from tracecvr.data.table import NEVER
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.client import Client
@@ -68,7 +69,7 @@ def test_a_share_of_the_clicks_is_answered_by_the_challenger_and_the_log_says_so
         assert score["log_odds"] == pytest.approx(expected[score.get("model")][number], abs=1e-5)
     assert [score.get("model") for score in alone["scores"]] == models
     assert known["model_at_click"] == "other"
-    kept = {row.click: row.model for row in store.log().since(0, 1000)}
+    kept = {row.click: row.model for row in store.log().before(NEVER)}
     assert [kept[int(click["click_id"])] for click in CLICKS[:200]] == models
 
 

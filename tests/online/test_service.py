@@ -160,7 +160,7 @@ def test_live_equals_replay_over_http_and_every_score_is_its_versions(made: Made
             engine.tick(TableSource(store.base), *store.grid.bounds(number))
         ours = [(c, s) for c, v, s in scores if v == version]
         bodies = [store.reader.read({"type": "click", **c}).body or "" for c, _ in ours]
-        offline = engine.score(torch.from_numpy(store.reader.encode(bodies)))
+        offline = engine.score(torch.from_numpy(store.reader.encode_and_count(bodies)[0]))
         assert np.abs(offline - [s for _, s in ours]).max() < 1e-5
 
 
@@ -297,52 +297,16 @@ def test_what_could_not_be_written_is_not_answered_with_success(ready: Store, mo
             assert client.events(event["events"])["accepted"] == 1
 
 
-def test_it_tells_how_long_answers_took_of_late(ready: Store) -> None:
-    with served(ready) as url, Client(url) as client:
-        for _ in range(5):
-            client.score([the_events()[0]["features"]])
-        client.events([{"type": "cart", "click_id": 1, "ts": 5}])
-        latency = client.status()["latency"]
-    assert [latency[name]["requests"] for name in ("score", "clicks", "events")] == [5, 0, 1]
-    assert 0 < latency["score"]["p50_ms"] <= latency["score"]["p99_ms"] < 7000
-    assert latency["clicks"]["p99_ms"] is None
-
-
 @given(st.lists(st.floats(0, 9), min_size=1, max_size=300))
-def test_times_are_counted_in_buckets_and_their_quantiles_told(seconds: list[float]) -> None:
+def test_times_are_counted_in_buckets(seconds: list[float]) -> None:
     now = 0.0
     gauges = Gauges(clock=lambda: now)
     for now in seconds:  # noqa: B007
         gauges.note("/v1/score", 200, 0.0)
-    measured = gauges.latency()["score"]
-    assert measured["requests"] == len(seconds)
-    assert measured["p99_ms"] == pytest.approx(1e3 * float(np.quantile(seconds, 0.99)))
     below = dict(re.findall(r'request_seconds_bucket\{le="(.*?)",route="/v1/score"\} (.*)', gauges.text().decode()))
     expected = {str(end): sum(took <= end for took in seconds) for end in (*BUCKETS, math.inf)}
     assert [float(count) for count in below.values()] == list(expected.values())
     assert f'tracecvr_requests_total{{route="/v1/score",status="200"}} {len(seconds)}.0' in gauges.text().decode()
-
-
-def test_only_the_last_minutes_count() -> None:
-    now = 0.0
-    gauges = Gauges(clock=lambda: now)
-
-    def answered(seconds: float) -> None:
-        nonlocal now
-        since, now = now, now + seconds
-        gauges.note("/v1/score", 200, since)
-        now = since
-
-    answered(4.0)
-    for now in (10.0, 20.0, 250.0):  # noqa: B007
-        answered(0.01)
-    assert gauges.latency()["score"]["requests"] == 4
-    now = 321.0
-    summary = gauges.latency()
-    assert (summary["seconds"], summary["score"]["requests"]) == (300, 1)
-    assert summary["score"]["p99_ms"] == pytest.approx(10)
-    now = 700.0
-    assert gauges.latency()["score"] == {"requests": 0, "p50_ms": None, "p99_ms": None}
 
 
 # Who may.

@@ -31,6 +31,7 @@ from conftest import Call
 from crashing import each_event_once, free_port, in_batches, learn_all, replayed, send_over, small_events, small_store
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
+from tracecvr.data.table import NEVER
 from tracecvr.online.client import Client
 from tracecvr.online.log.event_database import EventDatabase
 from tracecvr.online.log.event_log import EventLog
@@ -242,7 +243,7 @@ def nothing_lost_nothing_doubled(way: Way, events: Sequence[dict[str, Any]], sen
     """Each event is in the log once; each message was counted once; what is learnt is what a replay learns."""
     each_event_once(way.store, list(events))
     if way.broker is not None:
-        (facts,) = way.store.inbox().sources().values()
+        (facts,) = way.store.log().sources().values()
         assert (facts["messages"], facts["set_aside"], facts["lost"]) == (sent, 0, 0)
         assert way.store.log().facts().get("duplicates", 0) == sent - len(events), "a message came into the log twice"
     assert way.store.log().facts().get("late", 0) == 0
@@ -304,7 +305,7 @@ def all_is_dealt_with(way: Way, messages: int) -> None:
     """Nothing is left, and the broker was told so."""
     if way.broker is None:
         return
-    inbox = way.store.inbox()
+    inbox = way.store.log()
     until(lambda: [facts["messages"] for facts in inbox.sources().values()] == [messages])
     until(lambda: [facts["lag"] for facts in inbox.sources().values()] == [0])
     until(lambda: way.broker.acknowledged(pump(way.store, way.broker).client) == messages)
@@ -318,7 +319,7 @@ def pump(store: Store, broker: Any, batch: int = 50, **more: Any) -> Pump:
 
 
 def times(store: Store) -> list[int]:
-    return sorted(row.ts for row in store.log().since(0, 10_000))
+    return sorted(row.ts for row in store.log().before(NEVER))
 
 
 @pytest.fixture
@@ -340,11 +341,11 @@ def test_poison_is_set_aside_and_all_else_goes_on(broker: Any, store: Store) -> 
     broker.publish(payloads)
     one = pump(store, broker)
     assert one.drain() == len(payloads)
-    (facts,) = one.inbox.sources().values()
+    (facts,) = one.log.sources().values()
     assert (facts["messages"], facts["set_aside"], facts["waiting"]) == (len(payloads), 4, 4)
     each_event_once(store, sent())
     first = 1 if "nats" in broker.url else 0
-    unread = [(int(a.name.rpartition(":")[2]) - first, a.content, a.text) for a in one.inbox.aside()]
+    unread = [(int(a.name.rpartition(":")[2]) - first, a.content, a.text) for a in one.log.aside()]
     assert [(at, payload) for at, payload, _ in unread] == [
         (at, payload) for at, payload in enumerate(payloads) if payload in planted
     ]
@@ -417,9 +418,9 @@ def test_a_nats_server_that_is_killed_and_started_again_is_read_on(nats: Any, st
             nats.publish(payloads[number * third : (number + 1) * third if number < 2 else None])
             until(lambda number=number: accepted(store) >= (number + 1) * third)  # type: ignore[misc]
             nats.kill()
-            until(lambda: bool(store.inbox().sources()["nats:EVENTS"]["problem"]))
+            until(lambda: bool(store.log().sources()["nats:EVENTS"]["problem"]))
             nats.start()
-            until(lambda: store.inbox().sources()["nats:EVENTS"]["problem"] is None)
+            until(lambda: store.log().sources()["nats:EVENTS"]["problem"] is None)
     finally:
         way.kill()
     each_event_once(store, sent())
@@ -450,7 +451,7 @@ def test_a_nats_stream_that_was_made_anew_is_refused_until_forgotten(nats: Any, 
     nats.publish(payloads)
     with pytest.raises(UserError, match="not the one that this store has read"):
         pump(store, nats).drain()
-    store.inbox().forget("nats:EVENTS")
+    store.log().forget("nats:EVENTS")
     pump(store, nats).drain()
     each_event_once(store, sent())
 
@@ -509,7 +510,7 @@ def test_several_topics_are_one_source(kafka: Any, store: Store) -> None:
     assert pump(store, kafka).drain() == len(sent())
     each_event_once(store, sent())
     assert store.log().facts().get("late", 0) == 0
-    assert list(store.inbox().sources()) == ["kafka:events", "kafka:more"]
+    assert list(store.log().sources()) == ["kafka:events", "kafka:more"]
     assert learn_all(store) == replayed(store, store.base, store.log().closed())
 
 

@@ -60,7 +60,7 @@ def gone_on(folder: Path, origin: Path, source: Path | None = None) -> Store:
         ("trace", (), {}),
         ("miss", (), {"warm_labels": "censored"}),  # logs what it served
         ("ulc", (), {"interval": "6h", "split": "3d"}),  # trains its helpers again
-        ("es_dfm", ("rehearsal",), {}),
+        ("es_dfm", ("completer",), {}),
     ],
 )
 def test_a_run_and_live_events_after_it_are_one_run_to_the_byte(
@@ -123,32 +123,24 @@ def test_a_store_whose_start_is_damaged_says_so(tmp_path: Path) -> None:
 # The command line.
 
 
-def test_init_and_serve_take_a_run(
+def test_init_takes_a_run(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr("tracecvr.online.service.serve.serve", lambda *given: served.append(given))
-    origin, other = carry_out(tmp_path / "run", END), carry_out(tmp_path / "other", END + DAY)
-    store, second = tmp_path / "store", tmp_path / "second"
+    origin, store = carry_out(tmp_path / "run", END), tmp_path / "store"
     assert call("init", store, "--model", origin, "--lateness", "2h") == 0
     assert f"its stream starts at {END} s" in capsys.readouterr().out
     assert Store.open(store).settings.lateness == 2 * HOUR
-    given: tuple[tuple[object, ...], ...] = (
-        (store,),
-        (store, "--model", origin),
-        (second, "--model", origin),
-    )
-    for words in given:
-        assert call("serve", *words) == 0
-    assert [given[0].folder for given in served] == [store, store, second]
-    assert Versions(second, 48).serving() == 0, "there is something to serve at once"
+    assert Versions(store, 48).serving() == 0, "there is something to serve at once"
+    assert call("serve", store) == 0
+    assert [given[0].folder for given in served] == [store]
     mistakes: list[tuple[tuple[object, ...], str]] = [
         (("init", store, "--model", origin), "exists already"),
         (("init", tmp_path / "new", "--model", origin, "--seed", 0), "--seed is the run's"),
         (("init", tmp_path / "new", "--model", origin, "--set", "hidden=8"), "--set is the run's"),
         (("init", tmp_path / "new"), "--data is missing"),
         (("serve",), "which store"),
-        (("serve", store, "--model", other), "does not go on from"),
         (("serve", tmp_path / "new"), "not a store"),
     ]
     for words, message in mistakes:

@@ -74,9 +74,8 @@ def test_intervals_of_the_references_are_those_of_a_run() -> None:
     edges = interval_edges(later, TABLE)
     clicks = np.diff(edges)[np.diff(edges) > 0]
     assert 0 < len(clicks) < len(later)
-    for column in references.interval_columns():
-        name = column.name.removesuffix("_nll")
-        assert np.average(column, weights=clicks) == pytest.approx(references.pooled[name]["nll"], rel=1e-12)
+    for name, losses in references.interval_nll.items():
+        assert np.average(losses, weights=clicks) == pytest.approx(references.pooled[name]["nll"], rel=1e-12)
 
 
 def test_runs_that_share_a_folder_compute_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
 from tracecvr.data import prepared
-from tracecvr.data.table import ClickTable
+from tracecvr.data.table import NEVER, ClickTable
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
 from tracecvr.online.client import Client
@@ -281,7 +281,7 @@ def survived(
 def each_event_once(store: Store, events: list[dict[str, Any]]) -> None:
     """The log holds the events, all of them, none twice, as they were sent; and so say its counts."""
     log = store.log()
-    accepted = [Event(*row[1:5], *row[6:8]) for row in log.since(0, 10 * len(events))]  # whatever they were answered
+    accepted = [Event(*row[1:5], *row[6:8]) for row in log.before(NEVER)]  # whatever they were answered
     assert sorted(accepted) == sorted(store.reader.read(event) for event in events)
     clicks = sum(event["type"] == "click" for event in events)
     facts = log.facts()
@@ -297,7 +297,6 @@ def same_in_the_end(store: Store, calm: Store) -> None:
         assert one[name] == other[name], name
     for name in ("mature", "recent", "vitals"):  # which version answered a click depends on when it was killed
         assert one[name]["prequential"] == other[name]["prequential"], name
-    assert one["vitals"]["delays"] == other["vitals"]["delays"]
     assert predicted(store) == predicted(calm)
     ticks, others = (s.log().ticks() for s in (store, calm))
     assert [number for number, _ in ticks] == list(range(one["intervals"]))

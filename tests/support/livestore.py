@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tracecvr.base import registry
@@ -16,6 +17,7 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner.learner import open_learner
+from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.runs.spec import dataset_of
 from tracecvr.stream.source import TableSource
@@ -91,7 +93,8 @@ def learnt(store: Store) -> tuple[str, int]:
 
 def predicted(store: Store) -> bytes:
     """What a model predicted of all clicks before it learnt them."""
-    return b"".join(data for _, data in store.log().read_series(store.model or "", 0, 1 << 60))
+    log_odds = Predictions(store.log(), store.model).of(np.arange(1 << 20))
+    return log_odds[~np.isnan(log_odds)].tobytes()
 
 
 def replayed(store: Store, table: Path | None = None, intervals: int | None = None) -> str:

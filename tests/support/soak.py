@@ -195,29 +195,23 @@ class Soak:
         return [(m["intervals"], m["weights"], m["counts"], m["rows"]) for m in versions][-1:], answers
 
     def _killed(self, dice: random.Random) -> str:
-        """Killed somewhere in an operation, which is then repeated; in some rounds with a damaged ledger in between."""
+        """Killed somewhere in an operation, which is then repeated."""
         store, operation = self._copy(), dice.choice(list(OPERATIONS))
         line = dice.randrange(1, self.lines[operation])
         with process(run_until_killed, store.folder, operation, line) as child:
             child.join(300)
             assert child.exitcode == -signal.SIGKILL, (operation, line, child.exitcode)
-        also = ""
-        ledgers = [path for path in (store.folder / "ledger").glob("*") if path.is_file()]
-        if ledgers and dice.random() < 0.4:
-            path = dice.choice(sorted(ledgers))
-            also = f", then {path.name} damaged"
-            damage(path, dice)
         OPERATIONS[operation](store)
         learnt(store)
-        self._compare(store, operation, f"{operation} killed at line {line}{also}")
+        self._compare(store, operation, f"{operation} killed at line {line}")
         wrong = [finding.text for finding in verify(store) if not finding.fine]
         if wrong:
-            self.silent.append(f"{operation} killed at line {line}{also}: verify says {wrong}")
+            self.silent.append(f"{operation} killed at line {line}: verify says {wrong}")
         if operation != "erase" and not verify_log(store).same:
-            self.silent.append(f"{operation} killed at line {line}{also}: a replay of the log has other weights")
+            self.silent.append(f"{operation} killed at line {line}: a replay of the log has other weights")
         if operation == "erase" and (left := ids_left(store)):
-            self.silent.append(f"erase killed at line {line}{also}: {left} ids are left")
-        return f"{operation} killed{also}"
+            self.silent.append(f"erase killed at line {line}: {left} ids are left")
+        return f"{operation} killed"
 
     def _damaged(self, dice: random.Random) -> str:
         """A file is damaged: what comes of it is as if it had not been, or it is refused."""
@@ -226,7 +220,7 @@ class Soak:
         for path in sorted(store.folder.rglob("*")):
             if path.is_file() and not path.name.startswith("."):
                 kinds.setdefault(_kind(path.relative_to(store.folder)), []).append(path)
-        kind = "ledger/ledger.db" if dice.random() < 0.5 else dice.choice(sorted(kinds))
+        kind = dice.choice(sorted(kinds))
         path = dice.choice(kinds[kind])
         name = path.relative_to(store.folder)
         how = damage(path, dice)
@@ -254,12 +248,12 @@ def _kind(name: Path) -> str:
 
 
 def ids_left(store: Store) -> int:
-    """How many clicks of the erased user are in any file of the log, the ledger or the archive, by their ids."""
+    """How many clicks of the erased user are in any file of the log or the archive, by their ids."""
     theirs = {event["click_id"] for event in events() if event["user"] == USER}
-    files = [*(store.folder / "ledger").glob("*"), store.folder / "events.db", store.folder / "events.db-wal"]
+    files = [store.folder / "events.db", store.folder / "events.db-wal"]
     held = b"".join(path.read_bytes() for path in files if path.is_file())
 
-    ids = {i for path in (store.folder / "archive").glob("*") for i in pl.read_parquet(path)["click_id"].to_list()}
+    ids = {i for path in (store.folder / "archive").glob("*") for i in pl.read_parquet(path)["click"].to_list()}
     return sum(
         click.to_bytes(8, "little") in held or click.to_bytes(8, "big") in held or click in ids for click in theirs
     )

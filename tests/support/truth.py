@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,4 +53,14 @@ class Truth:
 
 
 def _cdf(law: tuple[Delay, ...], t: int, d_max: int) -> float:
-    return float(sum(c.weight * c.cdf(np.asarray(float(t)), d_max) for c in law))
+    return sum(c.weight * cdf(c, float(t), d_max) for c in law)
+
+
+def cdf(component: Delay, t: float, d_max: int) -> float:
+    """P(delay <= t) at whole seconds t >= 0."""
+    if component.kind == "atom":
+        return float(t >= min(component.mean, d_max))
+    by = -math.expm1(-min(t, d_max) / component.mean)
+    if component.kind == "capped":
+        return 1.0 if t >= d_max else by
+    return by / -math.expm1(-d_max / component.mean)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from markupsafe import Markup
 
 from tracecvr.api import shown
 from tracecvr.api.authors import name_of
@@ -26,8 +27,7 @@ from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.over_time import runs_over_time
 from tracecvr.bench.runner import BenchEngine, Request, State
 from tracecvr.bench.suite import Suite
-from tracecvr.bench.suite_rows import role_of
-from tracecvr.runs.spec import owners_of
+from tracecvr.bench.suite_rows import role_of, rows_of
 
 METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")
 """What a comparison shows, unless other metrics are asked for."""
@@ -109,9 +109,9 @@ class Board:
             return repr(means)
 
     def _repr_html_(self) -> str:
-        made = [shown.table(table) for table in tables.summary(self.outcome)]
-        lost = [f"failed: {name}: {why}" for name, why in self.failed.items()]
-        return shown.page(*made, shown.paragraphs(lost), self.plot().markup())
+        made = map(report.render_table, tables.summary(self.outcome))
+        lost = [Markup("<p>failed: {}: {}</p>").format(*pair) for pair in self.failed.items()]
+        return shown.page(*made, *lost, self.plot().markup())
 
     @property
     def _ranked(self) -> list[str]:
@@ -128,12 +128,8 @@ class Board:
 
     def _difference(self, ours: Line, theirs: Line, metric: str) -> dict[str, Any]:
         between = self.outcome.difference(ours, theirs, metric, pooled=len(self.outcome.bench["seeds"]) > 1)
-        if between is None:
-            return dict.fromkeys(("difference", "low", "high", "p", "over"))
-        return {"difference": between.mean, "low": between.low, "high": between.high} | {
-            "p": between.p,
-            "over": between.over,
-        }
+        fields = {"difference": "mean", "low": "low", "high": "high", "p": "p", "over": "over"}
+        return {name: getattr(between, field, None) for name, field in fields.items()}  # without a common seed, None
 
 
 def compare(
@@ -181,12 +177,13 @@ def compare(
     ['Vanilla', 'Oracle']
     """
     settings = config.settings_of({**(options or {}), **more_options})
-    rows = _rows(methods, settings)
+    suite = Suite("comparison", "Methods on one log.", metrics=_check(metrics), rows=_rows(methods))
+    rows_of(suite, settings=settings, flag="option")  # so that mistakes are named before anything is prepared
     given = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not given:
         raise UserError("seeds: give at least one")
     request = Request(
-        suite=Suite("comparison", "Methods on one log.", metrics=_check(metrics), rows=rows),
+        suite=suite,
         data=log.data,
         source=log.source,
         data_settings=log.settings,
@@ -195,7 +192,7 @@ def compare(
     )
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "bench" if holds is not None else Path(out or "")
-    state = carry_out(request, folder, _engine(rows, engine, workers, address), progress=progress)
+    state = carry_out(request, folder, _engine(suite.rows, engine, workers, address), progress=progress)
     if not state.done:
         raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))
     return Board(folder, state.failed, holds)
@@ -241,26 +238,15 @@ def run_gauntlet(
 
 
 def _rows(
-    methods: Sequence[str | Path | type[Method]] | Mapping[str, Mapping[str, Any]], settings: Mapping[str, str]
+    methods: Sequence[str | Path | type[Method]] | Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, Any], ...]:
-    """Rows of a suite; mistakes in options are named before anything is run."""
+    """Rows of a suite."""
     if isinstance(methods, str | Path | type):
         methods = [methods]
     labelled = methods.items() if isinstance(methods, Mapping) else [("", {"method": one}) for one in methods]
-    rows = [_row(label, row) for label, row in labelled]
-    if not rows:
+    if not labelled:
         raise UserError("methods: give at least one")
-    known: set[str] = set()
-    for row in rows:
-        owners = owners_of(row["method"], row["plugins"])
-        names = {o.name for owner in owners.values() for o in config.options(type(owner))}
-        shared = {key: text for key, text in settings.items() if key.rpartition(".")[2] in names}
-        known |= set(shared)
-        config.distribute(owners, config.settings_of(row["set"]) | shared, "option")
-    unknown = next((key for key in settings if key not in known), None)
-    if unknown is not None:
-        raise UserError(f"option {unknown!r}: none of these methods has it")
-    return tuple(rows)
+    return tuple(_row(label, row) for label, row in labelled)
 
 
 def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:

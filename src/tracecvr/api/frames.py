@@ -17,7 +17,6 @@ Table = Any
 
 
 def is_path(given: Table) -> bool:
-    """Whether a table is given by the path of its files."""
     return isinstance(given, str | Path)
 
 
@@ -30,12 +29,11 @@ def frame_of(given: Table, what: str) -> pl.LazyFrame:
 
 
 def collect(given: Table, what: str) -> pl.DataFrame:
-    """The rows of a table in memory."""
     if isinstance(given, pl.LazyFrame):
         return given.collect()
     if isinstance(given, pl.DataFrame):
         return given
-    if _is_pandas(given):
+    if type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "iloc"):
         return _of_pandas(given)
     if isinstance(given, Mapping) or hasattr(given, "__arrow_c_stream__"):
         return pl.DataFrame(given, strict=False)
@@ -45,10 +43,6 @@ def collect(given: Table, what: str) -> pl.DataFrame:
         f"{what}: expected a DataFrame (pandas, polars), a table of pyarrow, a dictionary of columns, a list of "
         f"dictionaries or a path, found {type(given).__name__}"
     )
-
-
-def _is_pandas(given: Table) -> bool:
-    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "iloc")
 
 
 def _of_pandas(frame: Any) -> pl.DataFrame:

@@ -15,12 +15,12 @@ import torch
 from tracecvr.api.frames import Table, collect
 from tracecvr.api.logs import Log
 from tracecvr.api.own_tables import Duration, seconds
-from tracecvr.base.config import nearest
+from tracecvr.base.config import nearest, refuse_missing
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import evaluate, probability
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.own_log import times
-from tracecvr.data.own_log.schema import Defects, Times
+from tracecvr.data.own_log.schema import Times
 from tracecvr.data.table import NEVER, Ints, atomic_directory
 from tracecvr.forecast.cells import Outcomes, count
 from tracecvr.forecast.forecast import forecast
@@ -139,11 +139,8 @@ class Model:
         """
         rows = collect(clicks, "clicks")
         ids = self._ids(rows)
-        others = None if background is None else self._ids(collect(background, "background")[:_MOST_OTHERS])
-        if others is None:
-            others = self._ids(
-                pl.DataFrame({name: [None] for name in self.features}, rows.select(self.features).schema)
-            )
+        nothing = pl.DataFrame({name: [None] for name in self.features}, rows.select(self.features).schema)
+        others = self._ids(nothing if background is None else collect(background, "background")[:_MOST_OTHERS])
         whole = self.engine.score(torch.from_numpy(ids))
         effects = {}
         for name, columns in self._columns.items():
@@ -217,9 +214,7 @@ class Model:
         """
         rows = collect(clicks, "clicks")
         name = self.actions[0] if conversion_time is None else conversion_time
-        for column in (name, *([] if by is None else [by])):
-            if column not in rows.columns:
-                raise UserError(f"forecast: column {column!r} is missing{nearest(column, rows.columns)}")
+        refuse_missing([name] if by is None else [name, by], rows.columns, "forecast")
         click = _seconds(_column(rows, click_time))
         moment = int(click.max(initial=0)) + 1 if at is None else int(_seconds(pl.Series([at]))[0])
         known = click < moment
@@ -295,7 +290,7 @@ def _seconds(values: pl.Series) -> Ints:
         values = values.dt.total_seconds()
     elif not (kind.is_numeric() or isinstance(kind, pl.Datetime) or kind in (pl.Date, pl.Null, pl.String)):
         raise UserError(f"{name}: expected times, durations or numbers, found {kind}")
-    parsed = times.read(values, Times(), "text" if kind == pl.String else "s", Defects())
+    parsed = times.read(values, Times(), "text" if kind == pl.String else "s")
     if parsed.unreadable is not None:
         raise UserError(f"{name}: row {parsed.unreadable + 1}: {values[parsed.unreadable]!r} is no time")
     return parsed.seconds.fill_null(NEVER).to_numpy().copy()

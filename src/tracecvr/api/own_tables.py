@@ -86,10 +86,7 @@ def _write_tables(clicks: Table, others: Mapping[str, Table], said: Said, room: 
 
 def _write(frame: pl.LazyFrame, kept: list[str] | None, said: Said, path: Path, what: str) -> str:
     there = frame.collect_schema()
-    for column in kept or []:
-        if column not in there:
-            hint = config.nearest(column, there)
-            raise UserError(f"{what}: column {column!r} is missing{hint}; there are: {', '.join(there)}")
+    config.refuse_missing(kept or (), there, what)
     # Ids that became floats because some are missing, as pandas does, are whole numbers again.
     ids = [pl.col(name).cast(pl.Int64) for name in said.id if name in there and there[name].is_float()]
     frame.select(kept or there.names()).with_columns(ids).sink_parquet(path)

@@ -21,8 +21,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
 from tracecvr.base.progress import no_progress
+from tracecvr.bench.report import render_table
 from tracecvr.bench.report.over_time import runs_over_time
-from tracecvr.bench.text_tables import Table, Text
+from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
 from tracecvr.runs.run import run
@@ -196,9 +197,9 @@ class Result:
         data = self.content["data"]
         title = f"{data['name']}: {data['counts']['scored']:,} clicks scored, then learned from"
         table = Table(title, ["method", *METRICS.values(), "events/click", "time"])
-        table.rows.append([Text(self.name), *_figures(self.metrics), Text(events), Text(spent)])
+        table.rows.append([Text(self.name), *_cells(self.metrics), Text(events), Text(spent)])
         for name, figures in self.references.items():
-            table.rows.append([Text(f"({REFERENCES[name]})"), *_figures(figures), Text(""), Text("")])
+            table.rows.append([Text(f"({REFERENCES[name]})"), *_cells(figures), Text(""), Text("")])
         table.notes += self.notes()
         return table
 
@@ -218,11 +219,11 @@ class Result:
         return [*lines, f"warm_labels={self.warm_labels}: {WARM_LABELS[self.warm_labels]}"]
 
     def __repr__(self) -> str:
-        figures = ", ".join(f"{title} {_figure(self.metrics.get(name))}" for name, title in METRICS.items())
+        figures = ", ".join(f"{title} {figure_cell(self.metrics.get(name)).text}" for name, title in METRICS.items())
         return f"{self.name}: {figures}"
 
     def _repr_html_(self) -> str:
-        return shown.page(shown.table(self.table()), self.plot().markup())
+        return shown.page(render_table(self.table()), self.plot().markup())
 
     def _with_time(self, frame: pl.DataFrame, column: str) -> pl.DataFrame:
         origin = self.content["data"].get("origin")
@@ -305,9 +306,5 @@ def load_result(path: str | Path) -> Result:
     return Result(folder, content)
 
 
-def _figures(pooled: Mapping[str, float | None]) -> list[Text]:
-    return [Text(_figure(pooled.get(name), 3 if name == "pcoc" else 4)) for name in METRICS]
-
-
-def _figure(value: float | None, digits: int = 4) -> str:
-    return "n/a" if value is None else f"{value:.{digits}f}"
+def _cells(pooled: Mapping[str, float | None]) -> list[Text]:
+    return [figure_cell(pooled.get(name), 3 if name == "pcoc" else 4) for name in METRICS]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.bench.report import image_files, svg
 from tracecvr.bench.report.figure import Figure
-from tracecvr.bench.text_tables import Table, Text
 
 _STYLE = Markup(
     "<style>.tracecvr table{border-collapse:collapse;margin:.4em 0}"
@@ -62,7 +61,6 @@ def progress(wanted: bool, title: str = "") -> Iterator[Progress]:
 
 
 def page(*parts: Markup) -> str:
-    """Parts of a page in a notebook's cell."""
     return str(Markup('<div class="tracecvr">{}{}</div>').format(_STYLE, Markup("").join(parts)))
 
 
@@ -70,27 +68,3 @@ def facts(title: str, content: Mapping[str, str]) -> Markup:
     """Names and what is to be said of them."""
     rows = [Markup('<tr><th>{}</th><td class="text">{}</td></tr>').format(*pair) for pair in content.items()]
     return Markup("<table><caption><b>{}</b></caption><tbody>{}</tbody></table>").format(title, Markup("").join(rows))
-
-
-def table(content: Table) -> Markup:
-    """A table of figures with its notes."""
-    head = Markup("").join(Markup("<th>{}</th>").format(heading) for heading in content.headings)
-    body = Markup("").join(_row(row) for row in content.rows)
-    caption = Markup("<caption><b>{}</b></caption>").format(content.title)
-    made = Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(caption, head, body)
-    return made + paragraphs(content.notes)
-
-
-def paragraphs(lines: Sequence[str]) -> Markup:
-    """Sentences below a table."""
-    return Markup("").join(Markup("<p>{}</p>").format(line) for line in lines)
-
-
-def _row(row: Sequence[Text]) -> Markup:
-    return Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(_place(one)) for one in row))
-
-
-def _place(place: Text) -> Markup:
-    if place.bold:
-        return Markup("<b>{}</b>").format(place.text)
-    return Markup("<u>{}</u>").format(place.text) if place.underline else escape(place.text)

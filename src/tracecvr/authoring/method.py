@@ -276,8 +276,3 @@ class Plugin(Part):
 
     def attach(self, method: Method) -> None:
         """Take from the method what the plugin's nets depend on. Called before the nets are built."""
-
-    def repeats(self, schedule: Schedule) -> tuple[tuple[int, int], ...]:
-        """Events of the method's schedule to be shown again: (position in the schedule, seconds later). To the method
-        they look like their first firing. None by default."""
-        return ()

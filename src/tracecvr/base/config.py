@@ -151,14 +151,14 @@ def parse_duration(text: str, flag: str) -> int:
     return seconds
 
 
-def chosen(text: str, choices: tuple[str, ...], flag: str) -> str:
+def check_choice(text: str, choices: tuple[str, ...], flag: str) -> str:
     """`text` itself, once it is known to be a choice."""
     if text not in choices:
         raise UserError(f"{flag} {text}: choose one of {', '.join(choices)}")
     return text
 
 
-def filled(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+def fill(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """An instance from a table of TOML: durations may be written as text, one value stands for a list of one."""
     hints = get_type_hints(cls, include_extras=True)
     refuse_unknown(table, [o.name for o in options(cls)], where)
@@ -174,6 +174,16 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
     for key in given:
         if key not in names:
             raise UserError(f"{where}: unknown key {key!r}{nearest(key, names)}; known keys: {', '.join(names)}")
+
+
+def refuse_missing(columns: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse a table that lacks one of these columns; `where` is named in the error."""
+    names = list(known)
+    for column in columns:
+        if column not in names:
+            raise UserError(
+                f"{where}: column {column!r} is missing{nearest(column, names)}; there are: {', '.join(names)}"
+            )
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

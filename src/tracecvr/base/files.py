@@ -72,8 +72,6 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, in UTF-8."""
-
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
@@ -106,13 +104,12 @@ def refuse_other_format(content: Mapping[str, Any], expected: int, path: Path) -
 def read_toml(path: Path, given_as: str) -> dict[str, Any]:
     """The content of a TOML file that somebody wrote."""
     try:
-        return tomllib.loads(existing(path, given_as).read_text(encoding="utf-8"))
+        return tomllib.loads(check_exists(path, given_as).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, PermissionError) as error:
         raise UserError(f"{path}: not readable as TOML ({error})") from None
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a directory entry to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -143,7 +140,6 @@ def locked(
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds a directory."""
     try:
         with (folder / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -155,12 +151,11 @@ def is_locked(folder: Path) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def existing(path: Path, given_as: str = "") -> Path:
+def check_exists(path: Path, given_as: str = "") -> Path:
     """`path` itself, once it is known to be a readable, non-empty file."""
     if not path.exists():
         raise UserError(f"{path}: no such file; check the path{given_as and f' given as {given_as}'}")

@@ -11,12 +11,10 @@ class JsonState:
     """A dataclass whose fields are what has to be kept of it."""
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {name: _pack(value) for name, value in vars(self).items()}
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Self:
-        """From its state."""
         hints = get_type_hints(cls)
         return cls(**{name: _unpack(hints[name], value) for name, value in state.items()})
 

@@ -133,7 +133,6 @@ def _mean(values: npt.NDArray[Any], weight: Floats | None) -> float:
 def _ranking(
     s: Floats, label: Labels, positives: int, weight: Floats | None
 ) -> tuple[float | None, float | None, float | None]:
-    """AUC, the area under the precision-recall curve, and average precision, from one sort."""
     if positives == 0:
         return None, None, None
     true, false = _counts_above(s, label, weight)  # each starts with 0

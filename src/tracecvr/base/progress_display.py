@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from datetime import timedelta
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -12,10 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 _REFRESH_S, _LINE_S = 0.1, 10.0
 
 
-class Display:
+class Display(ExitStack):
     """Callable as the engine's progress; a context manager so that the terminal is left clean."""
 
     def __init__(self, console: Console, title: str = "") -> None:
+        super().__init__()
         self.console, self.title = console, title
         self.bars = Progress(
             TextColumn("{task.description}"),
@@ -32,12 +33,8 @@ class Display:
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
-            self.bars.start()
+            self.enter_context(self.bars)
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        if self.console.is_terminal:
-            self.bars.stop()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()

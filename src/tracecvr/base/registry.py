@@ -58,7 +58,7 @@ def available(kind: str) -> dict[str, type]:
         mine = "my_package.mine:Mine"
 
     >>> list(available("plugin"))
-    ['completer', 'rehearsal']
+    ['completer']
     """
     classes = _walk(_HOMES[kind]) + [point.load() for point in entry_points(group=_GROUPS[kind])]
     by_name: dict[str, type] = {}
@@ -87,7 +87,6 @@ def registered_names(kind: str) -> tuple[str, ...]:
 
 
 def unregister(kind: str, name: str) -> None:
-    """Forget a class that was registered."""
     _REGISTERED[kind].pop(name, None)
     available.cache_clear()
 

@@ -39,7 +39,6 @@ class Ran:
 
 
 def choose_logs(suite: Suite, names: Sequence[str]) -> tuple[Log, ...]:
-    """The logs of a suite that are asked for; all of them if none is named."""
     known = {log.name: log for log in suite.logs}
     for name in names:
         if name not in known:

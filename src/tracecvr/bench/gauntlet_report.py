@@ -15,7 +15,7 @@ from tracecvr.bench.regret import Standing, standings
 from tracecvr.bench.report import image_files, render_page
 from tracecvr.bench.report.figure import Axis, Figure, Heat
 from tracecvr.bench.report.sentences import Sentence
-from tracecvr.bench.text_tables import Table, Text
+from tracecvr.bench.text_tables import Table, Text, figure_cell
 
 _DARKEST = 0.05
 """Regret in NLL from which on a square is darkest."""
@@ -39,7 +39,6 @@ class Field:
 
     @cached_property
     def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """By label and log."""
         return {(row["label"], row["log"]): row for row in self.frame.iter_rows(named=True)}
 
     @property
@@ -74,7 +73,6 @@ def _notes(field: Field) -> list[str]:
 
 
 def tables(field: Field) -> list[Table]:
-    """Regret; PCOC; difference to the logistic regression; the logs."""
     return [_regrets(field), _pcoc(field), _logistic(field), _logs(field)] if len(field.frame) else []
 
 
@@ -83,19 +81,17 @@ def _regrets(field: Field) -> Table:
         "Regret: NLL above that of the best method of each log", ["method", "worst", "near best", *field.logs]
     )
     for number, one in enumerate(field.standings):
-        row = [
-            Text(one.label),
-            Text(_number(one.worst)),
-            Text("" if one.role == "upper" else f"{one.near_best} of {len(field.logs)}"),
-        ]
+        near = Text("" if one.role == "upper" else f"{one.near_best} of {len(field.logs)}")
+        row = [Text(one.label), figure_cell(one.worst), near]
         for log in field.logs:
             cell = field.rows.get((one.label, log))
             row.append(Text("failed") if cell is None else Text(_star(cell, "regret"), bold=cell["best"]))
         table.rows.append(row)
         if one.role == "upper":
             table.apart.add(number)
-    truth = [_number(_truth(field, log)) for log in field.logs]
-    table.rows.append([Text("true rates"), Text(""), Text(""), *map(Text, truth)])
+    excess = [field.best_on(log)["excess"] for log in field.logs]
+    truth = [figure_cell(None if value is None else -value) for value in excess]
+    table.rows.append([Text("true rates"), Text(""), Text(""), *truth])
     table.notes += [
         "\\* The interval excludes zero. It is for other days of the log (bootstrap) and other seeds, not for other "
         "logs. Near best: the best (bold), or without a star.",
@@ -105,17 +101,11 @@ def _regrets(field: Field) -> Table:
     return table
 
 
-def _truth(field: Field, log: str) -> float | None:
-    best = field.best_on(log)
-    return None if best["excess"] is None else -best["excess"]
-
-
 def _pcoc(field: Field) -> Table:
     table = Table("PCOC: predicted over observed conversions", ["method", *field.logs])
     for one in field.standings:
-        cells = [field.rows.get((one.label, log)) for log in field.logs]
-        texts = ["n/a" if cell is None or cell["pcoc"] is None else f"{cell['pcoc']:.3f}" for cell in cells]
-        table.rows.append([Text(one.label), *map(Text, texts)])
+        cells = [field.rows.get((one.label, log), {}) for log in field.logs]
+        table.rows.append([Text(one.label), *(figure_cell(cell.get("pcoc"), 3) for cell in cells)])
     return table
 
 
@@ -145,15 +135,10 @@ def _star(cell: Mapping[str, Any], figure: str, sign: str = "") -> str:
     return "n/a" if value is None else f"{value:{sign}.4f}{'*' if clear else ''}"
 
 
-def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4f}"
-
-
 # The page.
 
 
 def heat_map(field: Field) -> Figure:
-    """Regret of every method on every log."""
     standing, logs = field.standings, list(field.logs)
     cells = [[field.rows.get((one.label, log)) for log in logs] for one in standing]
     heat = Heat(
@@ -164,7 +149,7 @@ def heat_map(field: Field) -> Figure:
         values=tuple(tuple(None if cell is None else cell["regret"] for cell in row) for row in cells),
         light=tuple(tuple(cell is not None and cell["near_best"] is True for cell in row) for row in cells),
         beside=(
-            ("worst", tuple(_number(one.worst) for one in standing)),
+            ("worst", tuple(figure_cell(one.worst).text for one in standing)),
             ("near best", tuple("" if one.role == "upper" else str(one.near_best) for one in standing)),
         ),
         top=_DARKEST,
@@ -207,8 +192,8 @@ def _sentences(field: Field) -> list[Sentence]:
     first = field.fair[0]
     most = max(field.fair, key=lambda one: one.near_best)
     text = (
-        f"{first.label} has the smallest worst regret: {_number(first.worst)}, on {first.worst_log}. {most.label} is "
-        f"near the best on most logs: {most.near_best} of {len(field.logs)}."
+        f"{first.label} has the smallest worst regret: {figure_cell(first.worst).text}, on {first.worst_log}. "
+        f"{most.label} is near the best on most logs: {most.near_best} of {len(field.logs)}."
     )
     one_seed = ["One seed: variation between seeds is not known; intervals are over days."]
     return [Sentence("fact", one) for one in [text, *one_seed * (len(field.facts["seeds"]) == 1)]]

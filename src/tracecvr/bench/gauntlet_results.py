@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ class Findings:
 
 @cache
 def load_findings() -> Findings:
-    """What comes with the package."""
     content = read_json(PATH)
     methods = {name: Standing(**standing) for name, standing in content["methods"].items()}
     return Findings(tuple(content["logs"]), tuple(content["seeds"]), methods)
@@ -42,5 +41,5 @@ def load_findings() -> Findings:
 def write(frame: pl.DataFrame, facts: dict[str, Any], path: Path = PATH) -> None:
     """The file, from `gauntlet.parquet` and `gauntlet.json`."""
     logs = frame["log"].unique(maintain_order=True).to_list()
-    methods = {one.method: one.to_json() for one in standings(frame)}
+    methods = {one.method: asdict(one) for one in standings(frame)}
     write_json(path, {"logs": logs, "seeds": facts["seeds"], "methods": methods})

@@ -76,7 +76,6 @@ class Outcome:
 
     @property
     def missing(self) -> int:
-        """Cells that are not finished."""
         return len(self.bench["rows"]) * len(self.bench["seeds"]) - len(self.results)
 
     @property
@@ -90,7 +89,6 @@ class Outcome:
 
     @cached_property
     def fair(self) -> list[Line]:
-        """Rows that are no upper bound."""
         return [line for line in self.lines if line.facts["role"] != "upper"]
 
     def rank(self, metric: str, pooled: bool = False) -> list[Line]:
@@ -140,7 +138,6 @@ class Outcome:
 
 
 def numbers(column: pl.Series) -> stats.Floats:
-    """Of a column, NaN where it has none."""
     return column.fill_null(np.nan).to_numpy()
 
 

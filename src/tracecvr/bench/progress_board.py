@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from contextlib import ExitStack
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,22 +13,19 @@ from tracecvr.base.durations import duration
 from tracecvr.bench.runner import State
 
 
-class Board:
+class Board(ExitStack):
     """Callable as the runner's watch; a context manager so that the terminal is left clean."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self.console = console
         self.reported: set[str] | None = None
         self.live = Live(console=console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> Board:
         if self.console.is_terminal:
-            self.live.start()
+            self.enter_context(self.live)
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        if self.console.is_terminal:
-            self.live.stop()
 
     def __call__(self, state: State) -> None:
         if self.console.is_terminal:
@@ -47,7 +44,6 @@ class Board:
 
 
 def summary(state: State) -> str:
-    """Done, failed and time left, in one line."""
     failed = f", {len(state.failed)} failed" if state.failed else ""
     left = state.seconds_left()
     time = "" if left is None else f", about {duration(left)} left"

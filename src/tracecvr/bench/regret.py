@@ -10,12 +10,10 @@ has fewer than five days, widened by how much NLL differs between seeds if there
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracecvr.base import metrics
@@ -73,7 +71,6 @@ class Course:
         return DAY if days >= stats.ENOUGH_DAYS else int(start.diff().drop_nulls().min() or DAY)  # type: ignore[arg-type]
 
     def score(self, line: Line) -> Score:
-        """Of one method."""
         intervals = np.mean([numbers(one["nll"]) for one in self._intervals(line)], axis=0)
         return Score(line.by_seed("nll"), intervals)
 
@@ -85,10 +82,6 @@ class Course:
     @property
     def clicks(self) -> Floats:
         return self.intervals["clicks"].to_numpy().astype(float)
-
-    @property
-    def start(self) -> npt.NDArray[np.int64]:
-        return self.intervals["start"].to_numpy()
 
     @cached_property
     def truth(self) -> Score | None:
@@ -106,7 +99,6 @@ class Course:
 
     @cached_property
     def scores(self) -> dict[str, Score]:
-        """Of every method, by its label."""
         return {line.name: self.score(line) for line in self.lines}
 
     @cached_property
@@ -118,15 +110,15 @@ class Course:
 
     def difference(self, ours: Score, theirs: Score) -> Difference:
         """NLL of one minus that of another, with an interval for other days and other seeds."""
-        days = stats.over_days(self.start, self.clicks, ours.intervals, theirs.intervals, self.block)
+        start = self.intervals["start"].to_numpy()
+        days = stats.over_days(start, self.clicks, ours.intervals, theirs.intervals, self.block)
         if days is None:
             return Difference(ours.mean - theirs.mean, None, None, None, len(self.seeds))
         vary = sum(len(set(score.by_seed.values())) > 1 for score in (ours, theirs))
         return stats.widen(days, ours.mean - theirs.mean, self.seed_reach * vary**0.5)
 
     def _intervals(self, line: Line) -> list[pl.DataFrame]:
-        frames = [self.outcome.intervals(line, seed) for seed in self.seeds]
-        return [frame for frame in frames if frame is not None]
+        return [frame for seed in self.seeds if (frame := self.outcome.intervals(line, seed)) is not None]
 
 
 def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
@@ -138,13 +130,12 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
         return pl.DataFrame(schema=SCHEMA)
     best = min(fair, key=lambda name: scores[name].mean)
     logistic = course.reference(numbers(course.intervals["logistic_nll"]))
+    others = {"excess": course.truth, "logistic": logistic}
     rows = []
     for line in course.lines:
         ours = scores[line.name]
-        figures: dict[str, Difference | None] = dict.fromkeys(FIGURES)
-        figures["regret"] = regret = course.difference(ours, scores[best])
-        figures["excess"] = None if course.truth is None else course.difference(ours, course.truth)
-        figures["logistic"] = course.difference(ours, logistic)
+        regret = course.difference(ours, scores[best])
+        figures = {"regret": regret} | {k: course.difference(ours, one) for k, one in others.items() if one is not None}
         upper, known = line.facts["role"] == "upper", regret.low is not None
         rows.append(
             {
@@ -163,15 +154,10 @@ def measure(outcome: Outcome, log: str, about: str) -> pl.DataFrame:
                 "over": regret.over,
                 "seconds": line.seconds,
             }
-            | {f"{name}{end}": value for name, one in figures.items() for end, value in _ends(one).items()}
+            | {name: one.mean for name, one in figures.items()}
+            | {f"{name}_{end}": getattr(one, end) for name, one in figures.items() for end in ("low", "high")}
         )
     return pl.DataFrame(rows, SCHEMA)
-
-
-def _ends(one: Difference | None) -> dict[str, float | None]:
-    if one is None:
-        return dict.fromkeys(("", "_low", "_high"))
-    return {"": one.mean, "_low": one.low, "_high": one.high}
 
 
 @dataclass(frozen=True)
@@ -186,9 +172,6 @@ class Standing:
     worst: float | None
     worst_log: str
     median: float
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def standings(frame: pl.DataFrame) -> list[Standing]:

@@ -41,7 +41,6 @@ _NO_BINS = pl.DataFrame(
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a cell's run has come to its end."""
     return (folder / "result.json").is_file()
 
 

@@ -26,7 +26,7 @@ from tracecvr.bench.suite_rows import rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
 from tracecvr.data.table import ClickTable, read_manifest
-from tracecvr.runs.run import Spec, run
+from tracecvr.runs.run import run
 from tracecvr.runs.run_directory import refuse_other
 from tracecvr.runs.spec import dataset_of, plan_of, signature, spec_of
 
@@ -36,8 +36,6 @@ _FREE_S = 60.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for."""
-
     suite: Suite
     data: str
     source: Path | None = None
@@ -192,18 +190,13 @@ def _is_draft(path: Path) -> bool:
 # A cell.
 
 
-def spec_of_cell(cell: Cell, data: str, log: Path) -> Spec:
-    """The run that a cell is."""
-    row = cell.row
-    return spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
-
-
 def run_cell(cell: Cell, out: Path, data: str, log: Path, tell: Progress) -> str | None:
     """Run a cell, or the rest of it, in this process; why it failed, or None if it is done."""
-    folder = out / "cells" / cell.name
+    folder, row = out / "cells" / cell.name, cell.row
     try:
         _until_free(folder, tell)
-        run(spec_of_cell(cell, data, log), folder, resume=True, progress=tell, shared=out / "warm")
+        spec = spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
+        run(spec, folder, resume=True, progress=tell, shared=out / "warm")
     except UserError as error:
         return str(error)
     except Exception as error:

@@ -19,6 +19,9 @@ HIGHER_IS_BETTER = ("auc", "pr_auc", "ap")
 ENOUGH_DAYS = 5
 """Fewer cannot stand for the days to come."""
 
+_DRAWS = 2000
+"""Samples of the bootstrap."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -30,13 +33,11 @@ class Spread:
     sd: float | None
     n: int
 
-    def interval(self, level: float = 0.95) -> tuple[float | None, float | None]:
+    def interval(self) -> tuple[float | None, float | None]:
         """The confidence interval of the mean by Student's t; none for one seed."""
         if self.sd is None:
             return None, None
-        from scipy.special import stdtrit
-
-        reach = float(stdtrit(self.n - 1, (1 + level) / 2)) * self.sd / sqrt(self.n)
+        reach = _quantile(self.n - 1) * self.sd / sqrt(self.n)
         return self.mean - reach, self.mean + reach
 
 
@@ -57,7 +58,6 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
@@ -75,7 +75,7 @@ def widen(difference: Difference, mean: float, reach: float) -> Difference:
     return replace(difference, mean=mean, low=mean - low, high=mean + high, p=None, over=f"{difference.over} and seeds")
 
 
-def pooled_reach(spreads: Sequence[Spread], level: float = 0.95) -> float:
+def pooled_reach(spreads: Sequence[Spread]) -> float:
     """How far a mean over seeds may be from the truth if all figures vary alike; 0 for one seed.
 
     >>> round(pooled_reach([Spread(0.0, 1.0, 4), Spread(0.0, 1.0, 4)]), 3)
@@ -84,10 +84,15 @@ def pooled_reach(spreads: Sequence[Spread], level: float = 0.95) -> float:
     variances = [one.sd**2 for one in spreads if one.sd is not None]
     if not variances:
         return 0.0
-    from scipy.special import stdtrit
-
     seeds = spreads[0].n
-    return float(stdtrit((seeds - 1) * len(variances), (1 + level) / 2)) * sqrt(fmean(variances) / seeds)
+    return _quantile((seeds - 1) * len(variances)) * sqrt(fmean(variances) / seeds)
+
+
+def _quantile(freedom: int) -> float:
+    """How many standard errors a 95 % interval reaches to either side, by Student's t."""
+    from scipy.special import stdtrit  # half a second to import: only when there is something to test
+
+    return float(stdtrit(freedom, 0.975))
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -99,7 +104,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float], level: float = 0.95) -> Difference | None:
+def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
     """Ours minus theirs over the seeds that both have; None if they share none."""
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
@@ -108,10 +113,10 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float], level:
     n, mean = len(each), fmean(each)
     if n < 2:
         return Difference(mean, None, None, None, n)
-    from scipy.special import stdtr, stdtrit  # half a second to import: only when there is something to test
+    from scipy.special import stdtr
 
     error = stdev(each) / sqrt(n)
-    reach = float(stdtrit(n - 1, (1 + level) / 2)) * error
+    reach = _quantile(n - 1) * error
     t = -abs(mean) / error if error else (-inf if mean else 0.0)
     p = float(2 * stdtr(n - 1, t))
     return Difference(mean, mean - reach, mean + reach, p, n)
@@ -120,37 +125,25 @@ def compare_pairs(ours: Mapping[int, float], theirs: Mapping[int, float], level:
 def over_days(
     start: npt.NDArray[np.int64], clicks: Floats, ours: Floats, theirs: Floats, block: int = DAY
 ) -> Difference | None:
-    """The difference of two interval metrics of one seed, weighted by clicks, with a bootstrap over days of the stream.
+    """The difference of two interval metrics of one seed, weighted by clicks, with a bootstrap over days of the stream,
+    or over blocks of so many seconds; None for fewer than five of these.
 
-    Intervals that leave a metric undefined (NaN) are skipped, as in the mean itself. None for fewer than five days.
+    Intervals that leave a metric undefined (NaN) are skipped, as in the mean itself.
     """
     defined = ~(np.isnan(ours) | np.isnan(theirs))
-    clicks, gap = clicks[defined], (ours - theirs)[defined]
-    return ratio_over_days(start[defined], clicks * gap, clicks, block)
-
-
-def ratio_over_days(
-    start: npt.NDArray[np.int64],
-    top: Floats,
-    bottom: Floats,
-    block: int = DAY,
-    level: float = 0.95,
-    draws: int = 2000,
-) -> Difference | None:
-    """One sum over another, with a bootstrap over days of the stream, or over blocks of so many seconds. None for fewer
-    than five."""
+    start, clicks, gap = start[defined], clicks[defined], (ours - theirs)[defined]
     days, which = np.unique((start - start.min(initial=0)) // block, return_inverse=True)
     if len(days) < ENOUGH_DAYS:
         return None
-    tops, bottoms = (np.bincount(which, weights=weights) for weights in (top, bottom))
-    drawn = generator(0, "bootstrap").integers(0, len(days), (draws, len(days)))
-    sums = bottoms[drawn].sum(1)
-    ratios = tops[drawn].sum(1)[sums != 0] / sums[sums != 0]
-    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
-    beyond = min((ratios <= 0).mean(), (ratios >= 0).mean())
-    p = float(min(1.0, 2 * max(beyond, 1 / draws)))
+    gaps, weights = (np.bincount(which, weights=one) for one in (clicks * gap, clicks))
+    drawn = generator(0, "bootstrap").integers(0, len(days), (_DRAWS, len(days)))
+    sums = weights[drawn].sum(1)
+    means = gaps[drawn].sum(1)[sums != 0] / sums[sums != 0]
+    low, high = np.quantile(means, [0.025, 0.975])
+    beyond = min((means <= 0).mean(), (means >= 0).mean())
+    p = float(min(1.0, 2 * max(beyond, 1 / _DRAWS)))
     over = "days" if block == DAY else "intervals"
-    return Difference(float(tops.sum() / bottoms.sum()), float(low), float(high), p, len(days), over)
+    return Difference(float(gaps.sum() / weights.sum()), float(low), float(high), p, len(days), over)
 
 
 def improvement(value: float, zero: float, one: float) -> float | None:
@@ -164,5 +157,4 @@ def improvement(value: float, zero: float, one: float) -> float | None:
 
 
 def better(metric: str, a: float, b: float) -> bool:
-    """Whether a is the better value of two."""
     return a < b if metric in LOWER_IS_BETTER else a > b

@@ -1,39 +1,6 @@
 """Suites: which methods are run, with which plugins and settings. TOML in, rows out; a row with a seed is a cell.
 
-```toml
-about = "one sentence"
-layout = "comparison"            # how table.md looks: comparison, changes, forecast or tune
-metrics = ["auc", "nll"]         # columns; metrics of the log over intervals
-learning = "paper"               # how the stream is learnt: ours (the default) or paper; other settings win over it
-[set]                            # settings of every row that knows them; --set wins
-[data.synthetic]                 # options of a dataset unless --data-set is given
-[[row]]
-method = "trace"                 # one, several, or "all" that are found, those in `except` left out
-label = "w/o Gate"               # by default what the field calls the method, which {method} stands for
-plugins = ["completer"]
-set = {gate = false}             # this row's own settings: they win over all others
-role = "ours"                    # method, lower, zero, upper, ours; the role of the method's class by default
-base = "TRACE"                   # label of the row it is compared with
-
-# with layout "tune": each row becomes several trials, the first of which is a method's defaults
-first = "14d"                    # how much of the stream is tuned on, at most half of it; without, all that is replayed
-score = "nll"                    # what is best, pooled over what is replayed
-[[trial]]                        # settings that are given to every method alike
-[[trial]]
-stream.learning_rate = 1e-4
-
-# over several logs, each a bench of its own (see `gauntlet`)
-[[log]]
-name = "outage"
-about = "one sentence"           # by default the log's own first note
-data = "hardships"
-file = "log.csv"                 # its raw log, in the folder of real logs; none for a generator
-options = {hardship = "outage"}  # options of the dataset
-set = {judge_from = "16d"}       # settings of every row, on this log
-[short]                          # what --short leaves
-methods = ["trace", "oracle"]
-logs = ["outage"]
-```
+docs/bench.md has every key.
 """
 
 from __future__ import annotations
@@ -112,8 +79,6 @@ class Cell:
 
 @dataclass(frozen=True)
 class Log:
-    """One of several logs that a suite is run on: its dataset with options, and settings of all rows."""
-
     name: str
     data: str
     about: str = ""
@@ -152,7 +117,6 @@ class Suite:
 
 
 def built_in() -> dict[str, Path]:
-    """The suites that come with the package, by name."""
     folder = Path(str(resources.files("tracecvr.bench") / "suites"))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
@@ -212,7 +176,7 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
     for number, row in enumerate(rows, start=1):
         _check_row(f"{path}: row {number}", row)
     _check_trials(path, layout, content)
-    defaults = Suite("", "")
+    defaults, first = Suite("", ""), content.get("first")
     return Suite(
         name=path.stem,
         about=content.get("about", ""),
@@ -223,7 +187,7 @@ def _check(path: Path, content: dict[str, Any]) -> Suite:
         rows=tuple(rows),
         trials=tuple(map(config.settings_of, content.get("trial", []))),
         score=content.get("score", defaults.score),
-        first=_duration(content["first"], f"{path}: first") if "first" in content else None,
+        first=config.parse_duration(config.text_of(first), f"{path}: first") if first is not None else None,
         learning=content.get("learning", defaults.learning),
         logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
         short={key: tuple(names) for key, names in content.get("short", {}).items()},
@@ -239,10 +203,6 @@ def _log(where: str, raw: Mapping[str, Any]) -> Log:
         raise UserError(f"{where}: name is {raw['name']!r}: it names a directory; use letters, digits, _ and -")
     options, settings = (config.settings_of(raw.get(key, {})) for key in ("options", "set"))
     return Log(raw["name"], raw["data"], raw.get("about", ""), raw.get("file", ""), options, settings)
-
-
-def _duration(given: Any, where: str) -> int:
-    return config.parse_duration(config.text_of(given), where)
 
 
 def _check_trials(path: Path, layout: str, content: Mapping[str, Any]) -> None:

@@ -29,9 +29,11 @@ def rows_of(
     methods: Sequence[str] = (),
     settings: Mapping[str, str] | None = None,
     tuned: Mapping[str, Mapping[str, str]] | None = None,
+    flag: str = "--set",
 ) -> tuple[Row, ...]:
     """The rows of a suite. `methods` picks among them; `settings` go to every row that knows them. What is
-    more special wins: a row's own settings, then `settings`, what was tuned, the suite's, and its learning settings."""
+    more special wins: a row's own settings, then `settings`, what was tuned, the suite's, and its learning settings.
+    `flag` is what errors in settings name."""
     rows = [row for raw in suite.rows for row in _expand(raw, methods)]
     rows += _add(suite, [name for name in methods if name not in {row.method for row in rows}])
     if suite.trials:
@@ -47,10 +49,10 @@ def rows_of(
         full.append(replace(row, settings=taken | row.settings))
     for key, used in known.items():
         if not used:
-            raise UserError(f"--set {key}: no row of suite {suite.name!r} has such an option")
+            raise UserError(f"{flag} {key}: no row of suite {suite.name!r} has such an option")
     _refuse_doubles(full, suite.name)
     for row in full:
-        config.distribute(owners_of(row.method, row.plugins), row.settings, "--set")
+        config.distribute(owners_of(row.method, row.plugins), row.settings, flag)
     return tuple(full)
 
 

@@ -16,7 +16,6 @@ from tracecvr.learn.stream_learning import StreamLearning
 
 
 def write(out: Path) -> None:
-    """`table.md` and `table.tex` of what a bench directory holds."""
     outcome = Outcome(out)
     made, head = make_tables(outcome), _head(outcome)
     title = f"# {outcome.suite['name']}: {outcome.suite['about']}"
@@ -156,7 +155,6 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
 
 
 def _improvements(outcome: Outcome) -> Table:
-    """RI on both scales, from means over seeds."""
     upper, zeros = outcome.of_role("upper"), {r: outcome.of_role(r) for r in ("lower", "zero")}
     scales = {"lower": "RI of {}, Pretrain = 0", "zero": "{} gap closed, Vanilla = 0"}
     table = Table("Relative improvement: Oracle = 1", ["method"])

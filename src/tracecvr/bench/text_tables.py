@@ -37,7 +37,6 @@ class Text:
 
     @property
     def whole(self) -> str:
-        """Text and detail."""
         return f"{self.text} {self.detail}" if self.detail else self.text
 
 

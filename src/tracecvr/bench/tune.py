@@ -44,7 +44,6 @@ def choose(outcome: Outcome) -> dict[str, Choice]:
 
 
 def table(outcome: Outcome) -> Table:
-    """One row per method."""
     metric = outcome.suite["score"]
     title = (
         f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {outcome.period or REPLAYED}"
@@ -72,7 +71,7 @@ def tabulate_given(outcome: Outcome) -> list[Table]:
         choice = source.methods.get(method)
         settings = "defaults: not tuned" if choice is None else _say_given(choice, rows[method])
         made.rows.append(_row(title_of(method), settings, choice or Choice({})))
-    made.notes = _notes(outcome, source.period)
+    made.notes = [_say_period(outcome, source.period)]
     return [made]
 
 
@@ -104,14 +103,13 @@ def _say_given(choice: Choice, row: dict[str, Any]) -> str:
     return _list_settings(choice.settings) + (f" (but here {_list_settings(changed)})" if changed else "")
 
 
-def _notes(outcome: Outcome, period: Period) -> list[str]:
+def _say_period(outcome: Outcome, period: Period) -> str:
     ours, seeds = (", ".join(map(str, numbers)) for numbers in (outcome.bench["seeds"], period.seeds))
     later = "" if outcome.period is None else f"; judged here: {outcome.period}, seeds {ours}"
-    return [
-        f"Chosen by pooled {NAMES[period.score]} on {log_day(period.start)} to {log_day(period.until)}, "
-        f"seeds {seeds}{later}. "
-        "Every method had the same trials; steps and time are what all trials of a method cost."
-    ]
+    return (
+        f"Chosen by pooled {NAMES[period.score]} on {log_day(period.start)} to {log_day(period.until)}, seeds "
+        f"{seeds}{later}. Every method had the same trials; steps and time are what all trials of a method cost."
+    )
 
 
 def write(out: Path) -> None:

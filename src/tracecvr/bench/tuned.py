@@ -1,24 +1,6 @@
 """`tuned.toml`: settings that were chosen for each method, on which clicks they were chosen, and what that cost.
 
-```toml
-format = 3
-[period]                          # clicks that were tuned on: they must not be judged, nor these seeds used again
-data = "criteo_search"
-fingerprint = "..."               # of the log
-start = 2678400                   # seconds since the log's origin
-until = 3888000
-seeds = [0]
-score = "nll"                     # pooled, the mean over seeds
-learning = "ours"                 # the learning settings that trials started from
-[methods.trace]
-trials = 9
-defaults = 0.2756                 # the score of trial 0, the defaults
-best = 0.2719
-steps = 3024                      # of all trials
-seconds = 512.0                   # of all trials: warm-up and stream
-[methods.trace.settings]
-"stream.learning_rate" = "0.0001"
-```
+docs/tuning.md has an example.
 """
 
 from __future__ import annotations
@@ -75,7 +57,6 @@ class Tuned:
 
     @property
     def settings(self) -> dict[str, dict[str, str]]:
-        """By method."""
         return {method: dict(choice.settings) for method, choice in self.methods.items()}
 
     @property
@@ -97,7 +78,6 @@ class Tuned:
 
 
 def load(path: Path | None) -> Tuned:
-    """The content of a `tuned.toml`."""
     if path is None:
         return Tuned()
     if not path.is_file():
@@ -136,17 +116,14 @@ def choose_times(table: ClickTable, settings: Mapping[str, str], first: int | No
     plan = _plan_of(settings)
     if first is not None and plan.until is None:
         whole = plan.resolve(table)
-        return {"until": str(whole.split + min(first, _half(whole.until - whole.split)))}
+        half = (whole.until - whole.split) / 2
+        half = round(half / DAY) * DAY if half >= DAY else max(int(half), 1)  # in whole days if there are some
+        return {"until": str(whole.split + min(first, half))}
     split = table.schema.split if plan.split is None else plan.split
     if tuned.period is not None and plan.judge_from is None and tuned.period.until > split:
         replace(plan, judge_from=tuned.period.until).resolve(table)  # says at once if nothing is left to judge
         return {"judge_from": str(tuned.period.until)}
     return {}
-
-
-def _half(seconds: int) -> int:
-    """In whole days if there are some."""
-    return round(seconds / 2 / DAY) * DAY if seconds >= 2 * DAY else max(seconds // 2, 1)
 
 
 def _plan_of(settings: Mapping[str, str]) -> Plan:

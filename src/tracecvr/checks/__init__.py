@@ -41,7 +41,6 @@ class CheckOutcome:
 
 
 def all_checks() -> dict[str, Check]:
-    """Every check by name."""
     checks: dict[str, Check] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
@@ -64,12 +63,10 @@ def run(methods: Iterable[str] | None = None) -> list[CheckOutcome]:
 
 
 def run_on(subjects: Iterable[Subject]) -> list[CheckOutcome]:
-    """Run every check on every subject."""
     return [run_one(subject, name) for subject in subjects for name in all_checks()]
 
 
 def run_one(subject: Subject, name: str) -> CheckOutcome:
-    """Run one check on one subject."""
     check, expected = all_checks()[name], subject.expected_failures().get(name)
     clock = time.monotonic()
     try:

@@ -47,7 +47,6 @@ class Subject:
         return {}
 
     def engine(self, schema: Schema, publish_lag: int = 0, **options: Any) -> Engine:
-        """A new engine with small nets."""
         # One pass in batches of the same size: what a small log would get by default takes too long for so many checks.
         small = {"hidden": (16, 8), "batch_size": 256, "warm_epochs": 1, "warm_batch_size": 256}
         method = registry.get("method", self.method)(**(small | options))
@@ -111,7 +110,6 @@ class KnownLaw:
         )
 
     def source(self, click_ts: int = 0) -> TableSource:
-        """All clicks of the cell, at one time."""
         action_ts = np.full(self.clicks, NEVER)
         delay = np.repeat([d for d, _ in self.conversions], [n for _, n in self.conversions])
         action_ts[: len(delay)] = click_ts + delay
@@ -125,7 +123,6 @@ class KnownLaw:
         return TableSource(table)
 
     def engine(self, subject: Subject, logit: float = 0.0, clip: float = 1e-5, **options: Any) -> Engine:
-        """An engine whose served net is one constant, and whose helpers are exact up to `clip`."""
         engine = subject.engine(self.schema, **options)
         method = engine.method
         exact = self.helpers(clip)
@@ -144,7 +141,7 @@ class KnownLaw:
         """Helper nets of a known law by name; each answers what the helper of that name estimates."""
         waiting = 1 - self.p + self.delayed
         return {
-            "trajectory": ExactTrajectory(self.states(), clip),
+            "trajectory": Exact(self.states().double().clamp(clip, 1 - clip)),
             "delay": Exact([self.delayed, (1 - self.p) / waiting]),  # pi_dp and rho, columns of one net
             "observed": Exact((self.p - self.delayed) / self.p),  # P(converted by w | y = 1)
             "negative": Exact((1 - self.p) / waiting),  # P(y = 0 | not converted by w)
@@ -157,7 +154,6 @@ class KnownLaw:
         return torch.tensor([[0.0] * len(self.horizons), given_conversion])[:, :, None]
 
     def events(self, engine: Engine) -> Reveals:
-        """Every event of the engine's schedule."""
         return engine.events(self.source(), 0, 10 * self.schema.d_max)
 
 
@@ -173,22 +169,11 @@ class Constant(nn.Module):
 
 
 class Exact(nn.Module):
-    """A helper that knows: logits of given probabilities, as columns (B, J) if they are several, else (B,)."""
+    """A helper that knows: logits of given probabilities, the same for all events: (B,), (B, J) or (B, ...)."""
 
-    def __init__(self, probability: float | list[float]) -> None:
+    def __init__(self, probability: float | list[float] | Tensor) -> None:
         super().__init__()
-        self.logits = torch.logit(torch.tensor(probability, dtype=torch.float64)).float()
+        self.logits = torch.logit(torch.as_tensor(probability, dtype=torch.float64)).float()
 
     def forward(self, x: Tensor, *more: Tensor) -> Tensor:
-        return self.logits.expand(len(x), *self.logits.shape)
-
-
-class ExactTrajectory(nn.Module):
-    """The trajectory estimator of a known law, its probabilities kept `clip` away from 0 and 1."""
-
-    def __init__(self, states: Tensor, clip: float) -> None:
-        super().__init__()
-        self.logits = torch.logit(states.double().clamp(clip, 1 - clip)).float()
-
-    def forward(self, x: Tensor) -> Tensor:
         return self.logits.expand(len(x), *self.logits.shape)

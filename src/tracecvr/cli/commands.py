@@ -144,9 +144,7 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Directory of the result.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads; by default one for a small log, else all cores.")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; one for a small log, else all cores.")] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints.")] = 30.0,
 ) -> None:
     """Replay a log with one method: predict each interval, then learn from it."""
@@ -185,39 +183,25 @@ def bench(
     methods: Annotated[str, typer.Option("--methods", metavar="A,B", help="Only rows of these methods.")] = "",
     seeds: Annotated[
         str | None,
-        typer.Option(
-            "--seeds",
-            metavar="0-4",
-            help="Seeds, one run of each row for each; 0 by default, with --tuned one that was not tuned with.",
-        ),
+        typer.Option(metavar="0-4", help="Seeds: a run of each row for each; 0 by default, with --tuned a fresh one."),
     ] = None,
     settings: Settings = None,
     data_set: DataSettings = None,
     tuned: Annotated[
         Path | None,
-        typer.Option(
-            "--tuned", help="tuned.toml of the suite `tune`: its settings, judged on clicks that were not tuned on."
-        ),
+        typer.Option(help="tuned.toml of the suite `tune`: its settings, judged on clicks that were not tuned on."),
     ] = None,
     learning: Annotated[
         str | None,
-        typer.Option(
-            "--learning",
-            metavar="paper|ours",
-            help="How the stream is learnt; by default as the suite says: the paper's settings for the paper's tables, "
-            "ours for others and with --tuned.",
-        ),
+        typer.Option(metavar="paper|ours", help="How the stream is learnt; as the suite or --tuned says by default."),
     ] = None,
     logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
     short: Annotated[bool, typer.Option("--short", help="The short form of the suite gauntlet.")] = False,
     by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Of the suite forecast: segments.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores by default.")] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", help="local, or ray (an extra): cells as tasks of a cluster.")
-    ] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray (an extra): cells as tasks of a cluster.")] = "local",
     address: Annotated[
-        str | None,
-        typer.Option("--address", help="Ray: auto or ray://HOST:PORT; a Ray of this machine alone by default."),
+        str | None, typer.Option(help="Ray: auto or ray://HOST:PORT; a Ray of this machine alone by default.")
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
@@ -273,9 +257,7 @@ def report(
 
 @app.command()
 def check(
-    method: Annotated[
-        str | None, typer.Argument(help="Method or plugin to be checked, or the file that defines a method.")
-    ] = None,
+    method: Annotated[str | None, typer.Argument(help="Method or plugin, or the file that defines a method.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Check every method that is found.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -309,7 +291,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
     kind: Annotated[str, typer.Option("--format", help="onnx or pt2.")] = "onnx",
     version: Annotated[
-        int | None, typer.Option("--version", help="Version of a live model; the one that serves by default.")
+        int | None, typer.Option(help="Version of a live model; the one that serves by default.")
     ] = None,
 ) -> None:
     """Write a model for other systems, checked against torch, with a scorer that needs onnxruntime alone."""

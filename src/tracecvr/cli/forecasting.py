@@ -24,7 +24,7 @@ def forecast(
     model: Annotated[Path, typer.Argument(metavar="STORE|RUN", help="A live model, or the directory of a run.")],
     by: Annotated[str | None, typer.Option("--by", help="A feature: a row for each of its values and days.")] = None,
     at: Annotated[
-        str | None, typer.Option("--at", help="A past moment: a date, or a time since the log's start (45d).")
+        str | None, typer.Option(help="A past moment: a date, or a time since the log's start (45d).")
     ] = None,
     days: Annotated[int | None, typer.Option("--days", min=1, help="The last days; all that are open without.")] = None,
     level: Annotated[float, typer.Option("--level", help="The share of intervals that are to hold.")] = 0.9,

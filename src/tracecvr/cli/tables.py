@@ -101,7 +101,6 @@ def _gauntlet_words(method: str) -> str:
 
 
 def listing(kind: str) -> None:
-    """Everything of a kind, a row each."""
     tried = ["in the gauntlet"] if kind == "method" else []
     table = Table(kind, "what it does", "options", *tried)
     for row in describe(kind):
@@ -129,7 +128,6 @@ def matrix(report: Sequence[CheckOutcome]) -> None:
 
 
 def outcomes(report: Sequence[CheckOutcome]) -> None:
-    """One row per check."""
     from tracecvr import checks
 
     table = Table("method", "check", "outcome", "why")

@@ -110,7 +110,6 @@ def contents(column: Array) -> Iterator[Any]:
 
 
 def contents_of(path: Path) -> Iterator[bytes]:
-    """The bytes of a column in a file, in blocks."""
     with path.open("rb") as file:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
@@ -118,7 +117,6 @@ def contents_of(path: Path) -> Iterator[bytes]:
 
 
 def fingerprint(head: str, columns: Iterable[Iterable[Any]]) -> str:
-    """A hash of a text and of the bytes of columns."""
     digest = xxhash.xxh3_128(head.encode())
     for blocks in columns:
         for block in blocks:

@@ -110,12 +110,12 @@ class Dataset:
         """Every file that a log is made from: a run is another one if they change."""
         return () if source is None else (source,)
 
-    def carried(self) -> dict[str, str]:
+    def read_carried(self) -> dict[str, str]:
         """Small files that are needed to read the log again, by name: tables and runs keep a copy."""
         return {}
 
     @classmethod
-    def reopened(cls, options: Mapping[str, Any], folder: Path) -> Dataset:  # noqa: ARG003
+    def reopen(cls, options: Mapping[str, Any], folder: Path) -> Dataset:  # noqa: ARG003
         """The dataset with recorded options, and with the copies that `folder` keeps."""
         return restore(cls, options)
 
@@ -170,7 +170,6 @@ class _Preparation:
         log.notes, log.truth = part.notes, part.truth
 
     def table(self, folder: Path | None) -> ClickTable:
-        """All that was added, in order of time."""
         self._check_log()
         total, done, clicks = self.sorter.rows, 0, 0
         few = folder is None and total * self.scratch.row_bytes <= self.scratch.budget

@@ -106,7 +106,7 @@ class Column:
             except (OverflowError, TypeError):  # an integer beyond 64 bits
                 pass
         if int in types:
-            values = [rounded(value) if type(value) is int and is_huge(value) else value for value in values]
+            values = [to_float(value) if type(value) is int and is_huge(value) else value for value in values]
             types |= set(map(type, values))
         layers = {str(t): _only(values, t) for t in self.takes if t in types}
         if not layers:
@@ -117,8 +117,6 @@ class Column:
 
 @dataclass(frozen=True)
 class TextColumn(Column):
-    """A column whose values are read as text."""
-
     takes = (int, float, str, bool)
     sound = (int, float, str)
 
@@ -136,7 +134,6 @@ class Hashed(TextColumn):
         return self.hash_text() % self.size
 
     def hash_text(self) -> pl.Expr:
-        """64 bits."""
         text: Any = pl.col(self.raw).cast(pl.String).fill_null("")
         hashed: pl.Expr = text.nchash.xxh3_64()
         return hashed
@@ -317,7 +314,6 @@ class Encoder:
         return [c.ids() for c in self.columns]
 
     def check(self, raw: pl.DataFrame) -> None:
-        """Refuse rows that lack a column."""
         missing = [c.raw for c in self.columns if c.raw not in raw.columns]
         if missing:
             raise UserError(f"column {missing[0]!r} is missing; expected {', '.join(c.raw for c in self.columns)}")
@@ -361,8 +357,7 @@ def is_huge(value: int) -> bool:
     return bool(abs(value) >> 63)
 
 
-def rounded(value: int) -> float:
-    """The float nearest to an integer."""
+def to_float(value: int) -> float:
     try:
         return float(value)
     except OverflowError:

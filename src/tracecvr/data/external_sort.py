@@ -111,7 +111,6 @@ class ClickSorter:
             self._write()
 
     def slices(self) -> Iterator[pl.DataFrame]:
-        """All clicks, once."""
         for part in self._parts():
             ordered = part.sort("click_ts", "click_id")
             start = 0
@@ -134,7 +133,6 @@ class ClickSorter:
         yield from _split(self.written, which, parts, self.scratch, "sort")
 
     def _write(self) -> None:
-        """Move what is pending to a file."""
         self.written = self.written or _Batches(self.scratch)
         for clicks in self.pending:
             self.written.append(clicks)
@@ -185,5 +183,4 @@ class _Batches:
             yield pl.read_ipc_stream(BytesIO(self.file.read(end - start)))
 
     def close(self) -> None:
-        """Give the space back."""
         self.file.close()

@@ -69,7 +69,6 @@ def prepare_to(path: Path, dataset: Dataset, source: Path | None, progress: Prog
 
 
 def load(path: Path) -> Prepared:
-    """Memory-map a prepared log."""
     table, encoder = ClickTable.load(path), Encoder.load(path / "encoder.json")
     return Prepared(table, encoder, read_manifest(path).get("origin"), _read_ids(path))
 

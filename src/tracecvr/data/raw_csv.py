@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import existing
+from tracecvr.base.files import check_exists
 from tracecvr.data.external_sort import Scratch
 
 _BATCH = 1 << 17
@@ -82,7 +82,6 @@ class Field:
 
 
 def read_csv(path: Path, fields: Sequence[Field], separator: str = ",", header: bool = False) -> pl.DataFrame:
-    """The fields of a text file as typed columns; with a header they are found by name and others are left out."""
     return pl.concat(read_blocks(path, fields, Scratch(), separator, header))
 
 
@@ -113,7 +112,6 @@ def read_blocks(
 
 
 def _count(path: Path, separator: str) -> tuple[int, int]:
-    """Lines and separators of a file."""
     lines, separators, block = 0, 0, b"\n"
     with path.open("rb") as stream:
         while more := stream.read(_BLOCK):
@@ -153,7 +151,7 @@ def fault(path: Path, place: str, field: Field, content: object) -> UserError:
 
 def head(path: Path) -> bytes:
     """The first four bytes of a file, which tell what it is; an error if there is no such file or it is empty."""
-    if existing(path).is_dir():
+    if check_exists(path).is_dir():
         raise UserError(f"{path}: is a directory; give the file inside it")
     try:
         with path.open("rb") as stream:

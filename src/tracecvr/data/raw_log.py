@@ -18,7 +18,7 @@ NAME = "raw_log.json"
 
 def record(dataset: Dataset, source: Path | None, folder: Path) -> None:
     """Write to a directory what its log was made of."""
-    small = dataset.carried()
+    small = dataset.read_carried()
     for name, text in small.items():
         write_text(folder / name, text)
     facts = {"dataset": dataset.name, "options": values(dataset), "files": list(small)}
@@ -32,7 +32,7 @@ def copy_record(table: Path, folder: Path) -> None:
             shutil.copyfile(table / name, folder / name)
 
 
-def reopened(folder: Path) -> tuple[Dataset, Path | None]:
+def reopen(folder: Path) -> tuple[Dataset, Path | None]:
     """The dataset of a directory, and the raw log that it reads, if it reads one."""
     if not (folder / NAME).is_file():
         raise UserError(
@@ -44,4 +44,4 @@ def reopened(folder: Path) -> tuple[Dataset, Path | None]:
     source = None if facts["source"] is None else Path(facts["source"])
     if source is not None and not source.exists():
         raise UserError(f"{source}, the raw log of {folder}, is gone: give it as --source with --data")
-    return kind.reopened(facts["options"], folder), source
+    return kind.reopen(facts["options"], folder), source

@@ -229,7 +229,6 @@ class ClickTable:
         return self.click_ts if self.late_arrival_ts is None else self.late_arrival_ts
 
     def rows_between(self, start: int, end: int) -> tuple[int, int]:
-        """First and last row (exclusive) of the clicks that became known in [start, end)."""
         first, last = np.searchsorted(self.arrival_ts, (start, end))
         return int(first), int(last)
 
@@ -239,7 +238,7 @@ class ClickTable:
         at = self.action_ts[:, 0]
         converted: npt.NDArray[np.bool_] = (at != NEVER) & (at - self.click_ts <= self.schema.d_max)
         if self.refund_ts is not None:
-            converted &= ~taken_back(self.refund_ts, self.click_ts + self.schema.d_max)
+            converted &= ~is_taken_back(self.refund_ts, self.click_ts + self.schema.d_max)
         return converted
 
     def weight(self, row: Ints, outages: Outages = ()) -> npt.NDArray[np.float64] | None:
@@ -313,11 +312,10 @@ class ClickTable:
 
     @staticmethod
     def exists(path: Path) -> bool:
-        """Whether `path` is a prepared table."""
         return (path / "table.json").is_file()
 
 
-def taken_back(refund_ts: Ints, by: Ints) -> npt.NDArray[np.bool_]:
+def is_taken_back(refund_ts: Ints, by: Ints) -> npt.NDArray[np.bool_]:
     """Whether each conversion has been taken back by a moment and none has come since: an odd number of turns."""
     return np.asarray((turns_of(refund_ts) <= by[:, None]).sum(axis=1) % 2 == 1)
 

@@ -70,13 +70,13 @@ class Logs(Dataset):
         described = self.described
         return described.path, *(file.path for _, file in Rows(described, source).open_files())
 
-    def carried(self) -> dict[str, str]:
+    def read_carried(self) -> dict[str, str]:
         described = self.described
         text = described.path.read_text(encoding="utf-8")
         return {_CARRIED: text if described.folder else f"folder = {json.dumps(str(described.beside))}\n{text}"}
 
     @classmethod
-    def reopened(cls, options: Mapping[str, Any], folder: Path) -> Dataset:
+    def reopen(cls, options: Mapping[str, Any], folder: Path) -> Dataset:
         return restore(cls, {**options, "schema": str(folder / _CARRIED)})
 
     def columns(self) -> tuple[Column, ...]:

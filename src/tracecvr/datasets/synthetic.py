@@ -8,6 +8,7 @@ follow the segment's law; cart and favourite depend on the outcome and are indep
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -40,15 +41,6 @@ class Delay:
     weight: float
     mean: float
     kind: str = "cut"
-
-    def cdf(self, t: Floats, d_max: int) -> Floats:
-        """P(delay <= t) at whole seconds t >= 0."""
-        if self.kind == "atom":
-            return (t >= min(self.mean, d_max)).astype(float)
-        by: Floats = -np.expm1(-np.minimum(t, d_max) / self.mean)
-        if self.kind == "capped":
-            return np.where(t >= d_max, 1.0, by)
-        return by / float(-np.expm1(-d_max / self.mean))
 
     def sample(self, u: Floats, d_max: int) -> Floats:
         """Delays from uniform numbers; rounding up keeps the cdf exact at whole seconds."""
@@ -84,8 +76,14 @@ class World:
     """Log-odds of an average click, and below it the lowest rate of any."""
     lowest: float = 0.02
     drift: float = 1.0
-    """Factor of the season and of the jump."""
+    """Factor of the season, of the walk and of the jump."""
+    season: float = 0.5
+    """By how much log-odds of a segment rise and fall in a season of so many days."""
     season_days: float = 9
+    walk: float = 0.0
+    """Standard deviation of how far log-odds of a segment wander off, and the time in which they forget where they were
+    (all but 37 %)."""
+    walk_days: float = 9
     jump: tuple[float, float] = (-0.6, 0.6)
     """By how much log-odds of even and odd segments change at `jump_at`."""
     jump_at: int = JUMP_DAY * DAY
@@ -120,10 +118,21 @@ class World:
         of_segment, of_device = rng.normal(0, 0.7, SEGMENTS), rng.normal(0, 0.3, DEVICES)
         of_item = rng.normal(0, 0.6, ITEMS + self.days * self.new_items_a_day + 1)
         phase = rng.uniform(0, 2 * np.pi, SEGMENTS)
-        season = 0.5 * np.sin(2 * np.pi * (click_ts / DAY) / self.season_days + phase[segment])
+        season = self.season * np.sin(2 * np.pi * (click_ts / DAY) / self.season_days + phase[segment])
         jump = np.where(click_ts >= self.jump_at, np.where(segment % 2, self.jump[1], self.jump[0]), 0.0)
-        logit = self.mean + of_segment[segment] + of_device[device] + of_item[item] + self.drift * (season + jump)
+        logit = self.mean + of_segment[segment] + of_device[device] + of_item[item]
+        logit += self.drift * (season + self._walk(click_ts, segment) + jump)
         return np.clip(1 / (1 + np.exp(-logit)), self.lowest, 0.6)
+
+    def _walk(self, click_ts: Ints, segment: Ints) -> Floats:
+        """A stationary autoregression by the day, each segment's own, and a straight line between two days."""
+        kept = np.exp(-1 / self.walk_days)
+        at = generator(self.seed, "walk").normal(0, self.walk, (self.days + 2, SEGMENTS))
+        for before, after in pairwise(at):
+            after[:] = kept * before + np.sqrt(1 - kept**2) * after
+        day, part = click_ts // DAY, click_ts % DAY / DAY
+        walked: Floats = at[day, segment] * (1 - part) + at[day + 1, segment] * part
+        return walked
 
     def _delays(self, rng: np.random.Generator, law: tuple[Delay, ...], n: int) -> Floats:
         which = rng.choice(len(law), size=n, p=[c.weight for c in law])

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.base.files import existing
+from tracecvr.base.files import check_exists
 from tracecvr.data.dataset import Dataset, RawLog, first_of_each, usual
 from tracecvr.data.encoder import Column, Modulo
 from tracecvr.data.external_sort import Scratch, partition
@@ -84,7 +84,7 @@ class Taobao(Dataset):
         assert source is not None
         rows = number_rows(read_blocks(source, FIELDS, scratch))
         # Every step of the recipe stays with one user, so that any number of users can be taken at a time.
-        for raw in partition(rows, "user", existing(source).stat().st_size, scratch):
+        for raw in partition(rows, "user", check_exists(source).stat().st_size, scratch):
             yield self._clicks(raw)
 
     def _clicks(self, raw: pl.DataFrame) -> RawLog:

@@ -37,12 +37,10 @@ class Format:
                 raise UserError(f"{package} is not installed; it is in an extra: pip install 'tracecvr[export]'")
 
     def versions(self) -> dict[str, str]:
-        """Of the packages that it needs."""
         return {package: version(package) for package in self.needs}
 
 
 def trace(module: nn.Module, example: Inputs) -> ExportedProgram:
-    """The graph of a module, for any number of rows."""
     rows = Dim("batch")
     with quiet(), torch.no_grad():
         inputs = tuple(map(torch.from_numpy, example))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tracecvr.base.config import chosen
+from tracecvr.base.config import check_choice
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
 from tracecvr.data.bin_edges import edges
@@ -48,7 +48,7 @@ elapsed is seconds since the click, an age the delay in seconds of each of the a
 
 def export(engine: Engine, encoder: Encoder, source: dict[str, Any], name: str, out: Path) -> dict[str, Any]:
     """Write a model in a format and return its manifest; `source` says what it was taken from."""
-    kind = FORMATS[chosen(name, tuple(FORMATS), "--format")]
+    kind = FORMATS[check_choice(name, tuple(FORMATS), "--format")]
     kind.check()
     with atomic_directory(out) as folder:
         models = {q.name: _write(q, engine, kind, folder / f"{q.name}.{name}") for q in model_outputs(engine)}

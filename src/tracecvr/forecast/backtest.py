@@ -74,7 +74,6 @@ def _measure(guess: Any, final: Any, ours: Any, ends: tuple[Floats, Floats] | No
 
 
 def _shortest(misses: Floats, share: float) -> float:
-    """The width of the shortest interval that holds a share of misses."""
     ordered = np.sort(misses)
     count = min(max(int(np.ceil(share * len(ordered))), 1), len(ordered))
     return float((ordered[count - 1 :] - ordered[: len(ordered) - count + 1]).min())

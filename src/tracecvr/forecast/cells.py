@@ -105,7 +105,6 @@ class Cells:
 
     @property
     def lags(self) -> int:
-        """Days until labels are final."""
         return int(self.conversions.shape[2]) - 1
 
     @property
@@ -119,7 +118,6 @@ class Cells:
         return self.conversions[:, np.arange(self.days), self.age]
 
     def start(self, day: Ints | int) -> Ints | int:
-        """When a day begins."""
         return self.at - (self.days - day) * DAY
 
     @cached_property

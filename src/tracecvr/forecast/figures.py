@@ -67,7 +67,8 @@ class ScoredCells:
 
     def scores(self, counts: Counts) -> Floats:
         """(G, scores, P) of counts (G * BINS, P): without clicks that were not scored."""
-        return counts.reshape(-1, BINS, counts.shape[1])[:, 1:].astype(np.float64)
+        groups, days = len(counts) // BINS, counts.shape[1]  # there may be no days
+        return counts.reshape(groups, BINS, days)[:, 1:].astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)

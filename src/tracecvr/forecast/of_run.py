@@ -60,7 +60,6 @@ class Forecasts:
     origin: int | None = None
 
     def cells(self, by: str | None, at: int | None = None) -> tuple[Cells, Segments]:
-        """Cells as known at a moment, by a feature."""
         table, at = self.table, self.last if at is None else at
         _, last = table.rows_between(0, at)  # a segment that comes later is not known
         if not last:
@@ -120,7 +119,7 @@ def open_run(folder: Path) -> Forecasts:
         raise UserError(f"{folder} holds no finished run: give the directory that `tracecvr run` wrote")
     source = read_json(folder / "run.json")["source"] or {}
     table = Path(source.get("path", "")).parent
-    log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*raw_log.reopened(folder))
+    log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*raw_log.reopen(folder))
     if log.table.fingerprint != read_json(folder / "result.json")["data"]["fingerprint"]:
         raise UserError(f"{folder}: its log has changed since; run it again")
     return of_run(folder, log)

@@ -48,13 +48,11 @@ class AveragedNet:
                 averaged[name].copy_(value)
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of it, by name."""
         lags = {f"{_LAG}{name}": lag for name, lag in self._lags.items()}
         beside = {f"{name}.{key}": getattr(lag, key) for name, lag in lags.items() for key in ("since", "clock")}
         return self.net.state_dict() | beside
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Become the average that `state` was taken from."""
         self.net.load_state_dict({name: value for name, value in state.items() if not name.startswith(_LAG)})
         for name, lag in self._lags.items():
             lag.since = state[f"{_LAG}{name}.since"].clone()

@@ -44,7 +44,6 @@ class Checkpoints:
         return next((manifest for manifest in manifests if manifest is not None), None)
 
     def latest(self) -> dict[str, Any] | None:
-        """The manifest of the newest checkpoint that is whole."""
         return next((manifest for manifest in reversed(self.manifests()) if self.whole(manifest)), None)
 
     def manifests(self) -> list[dict[str, Any]]:
@@ -75,7 +74,6 @@ class Checkpoints:
         return sha256(self.state(manifest)) == manifest.get("sha256")
 
     def state(self, manifest: dict[str, Any]) -> Path:
-        """The file that holds the state."""
         return self._paths(manifest["intervals"])[0]
 
     def restore(self, engine: Engine, manifest: dict[str, Any]) -> None:

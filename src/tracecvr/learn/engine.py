@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_mome
 from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
 from tracecvr.nets.backbones import freeze
 from tracecvr.nets.blend import loss_of_each
-from tracecvr.stream.reveal import Again, Reveals, repeated
+from tracecvr.stream.reveal import Again, Reveals
 from tracecvr.stream.source import History, Source
 
 _HISTORY_BLOCK = 1 << 18
@@ -96,11 +95,7 @@ class Engine:
         for plugin in self.plugins:
             plugin.attach(method)
             plugin.bind(schema, seed)
-        self.schedule = own = method.schedule()
-        repeats = [repeat for plugin in self.plugins for repeat in plugin.repeats(own)]
-        self.schedule += tuple(repeated(own[position], seconds) for position, seconds in repeats)
-        # To the method a repeated event is the one that it repeats.
-        self._first = torch.tensor([*range(len(own)), *(position for position, _ in repeats)], dtype=torch.int64)
+        self.schedule = method.schedule()
         self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
         self.growing = GrowingColumns(schema)
         self.growing.check(self._memory, schema.interval)
@@ -108,7 +103,7 @@ class Engine:
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = RecordedOutputs()
-        self._calls = NetCalls(own, self._memory)
+        self._calls = NetCalls(self.schedule, self._memory)
         for part in self._parts.values():
             part.caller = partial(self._calls, part.nets)
         self._main.eval()
@@ -160,9 +155,8 @@ class Engine:
         return not self._refreshed(start, end) and not len(self.events(source, start, end))
 
     def events(self, source: Source, start: int, end: int) -> Reveals:
-        """What an interval has to show: the method's schedule and what plugins repeat of it."""
-        events = source.reveals(self.schedule, start, end, truth=self.method.privileged)
-        return self.method.condense(replace(events, trigger=self._first[events.trigger]))
+        """What an interval has to show of the method's schedule."""
+        return self.method.condense(source.reveals(self.schedule, start, end, truth=self.method.privileged))
 
     def keep_answers_in(self, folder: Path) -> None:
         """Keep what frozen nets say of each click in files: of many open clicks it takes much memory."""

@@ -69,17 +69,14 @@ class GrowingColumns:
         return x
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of the maps, by name."""
         return {f"{table}.{name}": value for table, one in self.maps.items() for name, value in one.state().items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Become the maps that `state` was taken from."""
         for table, one in self.maps.items():
             one.load_state({name: state[f"{table}.{name}"] for name in one.state()})
 
 
 def embeddings(nets: Iterable[nn.Module]) -> list[Embedding]:
-    """Of nets, all in them."""
     return [module for net in nets for module in net.modules() if isinstance(module, Embedding)]
 
 

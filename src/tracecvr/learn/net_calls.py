@@ -108,7 +108,6 @@ class NetCalls:
         return call_directly(nets, net, inputs)
 
     def _per_click(self, key: tuple[int, str], net: nn.Module, shown: ShownEvents) -> Tensor:
-        """The outputs of a frozen net for the batch at hand, from those for all clicks of the interval's events."""
         if key not in self._of_events:
             cache = self._cache(key, net)
             self._of_events[key] = cache.of(shown.events, shown.source, shown.start, shown.end, in_blocks(net))

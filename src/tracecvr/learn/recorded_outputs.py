@@ -27,12 +27,10 @@ class RecordedOutputs:
         self._blocks: deque[_Block] = deque()
 
     def add(self, row: Ints, values: Tensor, until: int) -> None:
-        """Log an interval's clicks, which follow those logged before."""
         if len(row):
             self._blocks.append(_Block(int(row[0]), values, until))
 
     def drop(self, now: int) -> None:
-        """Forget clicks whose labels were final before now."""
         while self._blocks and self._blocks[0].until <= now:
             self._blocks.popleft()
 

@@ -46,7 +46,6 @@ class WarmUpCache:
             return self._take_over(fit, path) or self._train(fit, path, train)
 
     def _key(self, fit: Fit, facts: dict[str, Any]) -> str:
-        """A hash of all that the training depends on."""
         known = {
             "history": self.history,
             "facts": facts,

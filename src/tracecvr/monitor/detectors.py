@@ -187,5 +187,4 @@ class Detectors:
         return {name: getattr(self, name).tolist() for name in _STATE}
 
     def load(self, state: dict[str, Any]) -> None:
-        if set(state) == set(_STATE):  # with other tests than an older version had, evidence begins anew
-            vars(self).update({name: np.array(values, np.float64) for name, values in state.items()})
+        vars(self).update({name: np.array(values, np.float64) for name, values in state.items()})

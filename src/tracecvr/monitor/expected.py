@@ -75,10 +75,6 @@ class Sums:
         arrived, expected = self.hours[:, hour] + _HOUR_DOUBT
         return float(arrived / expected)
 
-    def fade(self, keep: float) -> None:
-        for sums in (self.law, self.columns, self.hours):
-            sums *= keep
-
 
 class Expectations:
     """Expected and actual arrivals of each interval. Columns are segments; the last one is for all other clicks."""
@@ -105,7 +101,7 @@ class Expectations:
         exposed = self.mass.T @ self._exposure(start, start + self.interval)
         return exposed, self.sums.share() * self.sums.factor()
 
-    def slowed(self, shares: Floats, pace: float) -> Floats:
+    def slow_down(self, shares: Floats, pace: float) -> Floats:
         """Shares by age, if all delays were so many times as long."""
         if pace not in self._slowing:
             ends = np.eye(len(self.edges))
@@ -130,7 +126,8 @@ class Expectations:
         keep = 0.5 ** (self.interval / HALF_LIFE)
         used, sums = used[:, None], self.sums
         share = sums.share()
-        sums.fade(keep)
+        for faded in (sums.law, sums.columns, sums.hours):
+            faded *= keep
         sums.law += (arrived * used).sum(0), (exposed * used).sum(0)
         sums.columns += np.stack([arrived, exposed * share]) * used + (1 - keep) / keep * sums.columns * (1 - used)
         sums.hours[:, start % DAY // HOUR] += (arrived * used).sum(), (expected * used).sum()
@@ -139,11 +136,10 @@ class Expectations:
         """What clicks that came since `onset` should have brought by `end`: (columns, bins). With a pace of 2, if all
         delays were twice as long."""
         new = self.bounds[:, 0] >= onset
-        shares = self.slowed(self.sums.share() * self.sums.factor(), pace)
+        shares = self.slow_down(self.sums.share() * self.sums.factor(), pace)
         return (self.mass[new].T @ covered(self.edges, end - self.bounds[new].mean(1))) * shares
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
         arrays = {"bounds": self.bounds, "mass": self.mass, **vars(self.sums)}
         return {name: array.tolist() for name, array in arrays.items()}
 

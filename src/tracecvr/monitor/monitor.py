@@ -76,7 +76,6 @@ class Alarm:
     expected: float
 
     def text(self, time: Callable[[int], str] = log_day) -> str:
-        """In one line."""
         where = "" if self.segment is None else f" in {self.segment}"
         until = "" if self.ended is None else f" until {time(self.ended)}"
         what = "clicks" if self.kind == "traffic" else "conversions"
@@ -234,12 +233,13 @@ class Monitor:
         trusted = np.append(used[1:], 1.0) * used[0]  # columns are series 1, 2, ... and others
         self.detectors.learn(start, count, mean, used * used[0])
         ours.learn(start, exposed, expected, arrived, trusted)
-        self._learn_clicks(start, clicks)
+        self.traffic *= 0.5 ** (self.interval / _FADE_CLICKS)
+        self.traffic[:, :, start % DAY // HOUR] += clicks, np.ones_like(clicks)
         return raised
 
     def _weigh_ages(self, arrived: Floats, exposed: Floats, shares: Floats) -> list[Floats]:
         """Evidence that delays are longer or shorter, by the ages of what has arrived."""
-        slowed = (self.expectations.slowed(shares, pace) for pace in PACES)
+        slowed = (self.expectations.slow_down(shares, pace) for pace in PACES)
         means = (exposed * one for one in (shares, *slowed))
         count, usual, *changed = (self._by_series(one.T).T for one in (arrived, *means))
         return [log_age_ratio(count, usual, one) for one in changed]
@@ -256,10 +256,6 @@ class Monitor:
         of_any = self.traffic[0].sum(1) / np.maximum(self.traffic[1].sum(1), 1e-9)
         usual: Floats = (clicks + _DOUBT * of_any) / (intervals + _DOUBT)
         return usual
-
-    def _learn_clicks(self, start: int, clicks: Floats) -> None:
-        self.traffic *= 0.5 ** (self.interval / _FADE_CLICKS)
-        self.traffic[:, :, start % DAY // HOUR] += clicks, np.ones_like(clicks)
 
     # Alarms.
 
@@ -323,7 +319,6 @@ class Monitor:
     # State.
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "values": self.values.tolist(),
             "young": self.young.tolist(),
@@ -335,7 +330,6 @@ class Monitor:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Become the monitor that `state` was taken from."""
         self._begin(np.array(state["values"], np.int64))
         self.young, self.traffic = (np.array(state[name], np.float64) for name in ("young", "traffic"))
         self.expectations.load(state["expectations"])

@@ -89,7 +89,6 @@ class Embedding(nn.Module):
         return outputs
 
     def _look_up(self, x: Tensor, layer: nn.Linear, chosen: list[int]) -> Tensor:
-        """What the chosen features and the bias contribute: of each click, one value of each feature is looked up."""
         key = tuple(chosen)
         if key not in self._groups:
             self._groups[key] = self._group(chosen)
@@ -149,12 +148,10 @@ def freeze(net: nn.Module) -> nn.Module:
 
 
 def is_frozen(net: nn.Module) -> bool:
-    """Whether nothing in a net can learn."""
     return not any(parameter.requires_grad for parameter in net.parameters())
 
 
 def thaw(net: nn.Module) -> nn.Module:
-    """Let a frozen net learn again."""
     return _remembering(net.requires_grad_(True), False)
 
 
@@ -274,9 +271,6 @@ class MLP(Backbone):
     def top(self, embedded: Tensor) -> Tensor:
         out: Tensor = self.layers(embedded)
         return out
-
-    def output_layers(self) -> list[nn.Linear]:
-        return self.layers.output_layers()
 
 
 class WideDeep(MLP):

@@ -123,7 +123,6 @@ def _sparse(groups: list[Group], of_tables: list[Tensor], table: Tensor) -> Tens
 
 
 def _of_group(g: Group, table: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, size, dim) and (n, dim, D)."""
     dim = table.shape[1]
     return table[g.rows].view(-1, g.size, dim), _by_feature(weight, dim)[:, g.features].permute(1, 2, 0)
 

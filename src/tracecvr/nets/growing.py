@@ -45,7 +45,6 @@ class GrowingMap:
         return self
 
     def rows(self, key: Tensor) -> Tensor:
-        """The row of each value; 0 where it has none."""
         if not len(self.key):
             return torch.zeros_like(key)
         place = torch.searchsorted(self.key, key).clamp_(max=len(self.key) - 1)
@@ -91,11 +90,9 @@ class GrowingMap:
         return fresh
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of it, by name."""
         return {name: getattr(self, name) for name in _COLUMNS} | {"capacity": torch.tensor(self.capacity)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Become the map that `state` was taken from."""
         for name in _COLUMNS:
             setattr(self, name, state[name].clone())
         self.capacity = int(state["capacity"])

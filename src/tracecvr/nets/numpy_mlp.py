@@ -51,7 +51,7 @@ class NumpyMLP:
             self._parts.append(_multiplied(grown, first[start : start + embedding.dim]))
         start = embedding.dim * embedding.fields
         for j, size in embedding.one_hot:
-            self._parts.append(_row_of(j, first[start : start + size]))
+            self._parts.append(lambda x, j=j, weight=first[start : start + size]: weight[x[:, j]])  # type: ignore[misc]
             start += size
 
     def __call__(self, x: Integers) -> Floats:  # (B, F) -> (B,)
@@ -125,11 +125,6 @@ def _grown(embedding: Embedding) -> list[Part]:
 
 def _multiplied(part: Part, weight: Floats) -> Part:
     return lambda x: part(x) @ weight
-
-
-def _row_of(j: int, weight: Floats) -> Part:
-    """What a one-hot feature adds."""
-    return lambda x: weight[x[:, j]]
 
 
 def _rows_of(one: GrowingMap, key: Integers) -> Integers:

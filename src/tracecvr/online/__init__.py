@@ -15,7 +15,6 @@ STORE/models/N.*        versions: state, and a manifest with log position, metri
 STORE/serving.json      which version serves
 STORE/traffic.json      which challenger serves, and which answer a share of the clicks
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
-STORE/ledger/           open clicks and what is known of them (`ledger.open_clicks`); can be made again
 STORE/answers/          what frozen nets say of open clicks; can be made again
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 ```
@@ -30,7 +29,7 @@ log needs no clock.
 An event that is dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
 
 Rooms, each above those it uses: `log` (the event log), `store` (the directory, its versions and challengers), `ledger`
-(open clicks), `learner` (ticks, live metrics, archive), `challengers` (their learners and promotion), `upkeep` (status,
-checks, replay of the log), `sources` (brokers), `service` (HTTP). `client` sends events to a service; `dataset_events`
-makes events of a dataset.
+(open clicks and what is known of them, built from the log), `learner` (ticks, live metrics, archive), `challengers`
+(their learners), `upkeep` (status, checks, replay of the log), `sources` (brokers), `service` (HTTP). `client` sends
+events to a service; `dataset_events` makes events of a dataset.
 """

@@ -27,7 +27,7 @@ def find_log(data: str, source: Path | None, settings: Sequence[str]) -> tuple[D
         raise UserError(
             f"{source} was prepared from {known!r} and knows its options: leave out --data, --schema and --data-set"
         )
-    return raw_log.reopened(source)
+    return raw_log.reopen(source)
 
 
 def find_log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
@@ -36,7 +36,7 @@ def find_log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
     log = origin.log()
     if log is None or prepared.dataset_name(log) is None:
         return origin.dataset, log, origin.start.time
-    return *raw_log.reopened(log), origin.start.time
+    return *raw_log.reopen(log), origin.start.time
 
 
 def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from tracecvr.base import metrics
 from tracecvr.base.files import locked, read_json, write_json
@@ -49,7 +48,6 @@ class Logistic:
         self.weight[0] = np.log(rate / (1 - rate))
 
     def log_odds(self, x: npt.NDArray[Any]) -> Floats:
-        """Of clicks, by their ids."""
         odds: Floats = self.weight[self._slots(x)].sum(1)
         return odds
 
@@ -97,10 +95,6 @@ class References:
     """All metrics over the judged clicks; None where they do not define one."""
     interval_nll: dict[str, list[float]]
     """NLL of each interval that has judged clicks."""
-
-    def interval_columns(self) -> list[pl.Series]:
-        """Columns of `intervals.parquet`: `constant_nll` and `logistic_nll`."""
-        return [pl.Series(f"{name}_nll", values, pl.Float64) for name, values in self.interval_nll.items()]
 
 
 def evaluate(source: TableSource, plan: FullPlan, folder: Path | None = None) -> References:

@@ -316,7 +316,8 @@ class _Run:
         if self.spec.keep_record is not None:
             self.spec.keep_record(self.out)
         references = reference_models.evaluate(self._open_source(), plan, self.shared)
-        write_parquet(self.out / "intervals.parquet", per_interval.with_columns(references.interval_columns()))
+        losses = [pl.Series(f"{name}_nll", nll, pl.Float64) for name, nll in references.interval_nll.items()]
+        write_parquet(self.out / "intervals.parquet", per_interval.with_columns(losses))
         write_parquet(self.out / "scores.parquet", scores)
         if first > begin:
             write_parquet(self.out / "not_judged.parquet", pl.DataFrame({"log_odds": served[: first - begin]}))

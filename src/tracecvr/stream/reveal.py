@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tracecvr.data.table import NEVER, Ids, Ints, taken_back, turns_of
+from tracecvr.data.table import NEVER, Ids, Ints, is_taken_back, turns_of
 
 T = TypeVar("T")
 
@@ -88,17 +88,6 @@ class Again:
 
 Trigger = After | On | Again
 Schedule = tuple[Trigger, ...]
-
-
-def repeated(trigger: Trigger, seconds: int) -> Again:
-    """A trigger's events once more, so much later.
-
-    >>> repeated(Again(After(60), 5), 10)
-    Again(trigger=After(seconds=60, seen=None), seconds=15)
-    """
-    if isinstance(trigger, Again):
-        return Again(trigger.trigger, trigger.seconds + seconds)
-    return Again(trigger, seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +199,7 @@ def reveal(
     known_after = np.where(known[:, 0] & (delay[:, 0] <= d_max), known_ts[:, 0] - click_ts, NEVER)
     refund = np.full_like(click_ts, NEVER)
     if refund_ts is not None:
-        gone = refunded(refund_ts, click_ts, clock, d_max)
+        gone = is_refunded(refund_ts, click_ts, clock, d_max)
         known[:, 0] &= ~gone
         turns = turns_of(refund_ts)
         by = np.minimum(clock, click_ts + d_max)
@@ -234,7 +223,7 @@ def reveal(
     )
 
 
-def labelled(
+def add_outcomes(
     events: Reveals,
     click_ts: Ints,
     action_ts: Ints,
@@ -247,7 +236,7 @@ def labelled(
     delay = _delays(action_ts, click_ts)
     final = delay[:, 0] <= d_max
     if refund_ts is not None:
-        final &= ~refunded(refund_ts, click_ts, click_ts + d_max, d_max)
+        final &= ~is_refunded(refund_ts, click_ts, click_ts + d_max, d_max)
     return LabelledReveals(
         **{f.name: getattr(events, f.name) for f in fields(events)},
         truth=torch.from_numpy(final.astype(np.float32)),
@@ -260,7 +249,7 @@ def _delays(action_ts: Ints, click_ts: Ints) -> Ints:
     return np.where(action_ts == NEVER, NEVER, action_ts - click_ts[:, None])
 
 
-def refunded(refund_ts: Ints, click_ts: Ints, clock: Ints, d_max: int) -> npt.NDArray[np.bool_]:
+def is_refunded(refund_ts: Ints, click_ts: Ints, clock: Ints, d_max: int) -> npt.NDArray[np.bool_]:
     """Whether each conversion has been taken back by a clock: in its own second it is. Labels are final after d_max, so
     that later than that nothing is taken back."""
-    return taken_back(refund_ts, np.minimum(clock, click_ts + d_max))
+    return is_taken_back(refund_ts, np.minimum(clock, click_ts + d_max))

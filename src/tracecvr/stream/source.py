@@ -24,8 +24,8 @@ from tracecvr.stream.reveal import (
     Reveals,
     Schedule,
     Trigger,
-    labelled,
-    refunded,
+    add_outcomes,
+    is_refunded,
     reveal,
 )
 
@@ -70,7 +70,7 @@ class Source(Protocol):
         ...
 
     def history(self, end: int, labels: str, start: int = 0) -> History:
-        """Clicks of [start, end), labelled in full (`mature`) or as known at the end (`censored`)."""
+        """Clicks of [start, end), add_outcomes in full (`mature`) or as known at the end (`censored`)."""
         ...
 
 
@@ -172,7 +172,7 @@ class TableSource:
         t, d_max = self.table, self.table.schema.d_max
         delay = t.action_ts[row, 0] - t.click_ts[row]
         known: npt.NDArray[np.bool_] = (delay <= d_max) & (t.known_ts[row, 0] <= clock)
-        return known if t.refund_ts is None else known & ~refunded(t.refund_ts[row], t.click_ts[row], clock, d_max)
+        return known if t.refund_ts is None else known & ~is_refunded(t.refund_ts[row], t.click_ts[row], clock, d_max)
 
     def _seen_between(self, action: int, start: int, end: int) -> Ints:
         if action not in self._by_seen:
@@ -184,14 +184,21 @@ class TableSource:
         first, last = np.searchsorted(seen, (start, end))
         return rows[first:last]
 
-    def _reveal(self, row: Ints, clock: Ints, trigger: Ints | None = None, truth: bool = False) -> Reveals:
+    def _reveal(
+        self,
+        row: Ints,
+        clock: Ints,
+        trigger: Ints | None = None,
+        truth: bool = False,
+        known_ts: Ints | None = None,
+    ) -> Reveals:
         t = self.table
         undone = None if t.refund_ts is None else t.refund_ts[row]
         events = reveal(
             x=t.x[row],
             click_ts=t.click_ts[row],
             action_ts=t.action_ts[row],
-            known_ts=t.known_ts[row],
+            known_ts=t.known_ts[row] if known_ts is None else known_ts,
             clock=clock,
             d_max=t.schema.d_max,
             row=row + self.first_row,
@@ -199,7 +206,7 @@ class TableSource:
             refund_ts=undone,
             arrival_ts=t.arrival_ts[row],
         )
-        return labelled(events, t.click_ts[row], t.action_ts[row], t.schema.d_max, undone) if truth else events
+        return add_outcomes(events, t.click_ts[row], t.action_ts[row], t.schema.d_max, undone) if truth else events
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,23 +250,12 @@ class TableHistory:
     def _batch(self, row: Ints, rng: np.random.Generator | None) -> LabelledReveals:
         table = self.source.table
         clock = self._clock(table.click_ts[row])
-        action_ts = known_ts = table.action_ts[row]
-        undone = None if table.refund_ts is None else table.refund_ts[row]
+        action_ts = known_ts = table.action_ts[row]  # in full, whenever it became known
+        undone = None if table.refund_ts is None else turns_of(table.refund_ts[row])
         if self.censored:
-            known = table.known_ts[row] <= clock[:, None]
-            action_ts, known_ts = np.where(known, action_ts, NEVER), np.where(known, table.known_ts[row], NEVER)
-            if undone is not None:
-                undone = np.where(turns_of(undone) <= clock[:, None], turns_of(undone), NEVER)
-        events = reveal(
-            x=table.x[row],
-            click_ts=table.click_ts[row],
-            action_ts=action_ts,
-            known_ts=known_ts,
-            clock=clock,
-            d_max=table.schema.d_max,
-            row=row + self.source.first_row,
-            refund_ts=undone,
-            arrival_ts=table.arrival_ts[row],
-        )
+            known_ts = table.known_ts[row]
+            action_ts = np.where(known_ts <= clock[:, None], action_ts, NEVER)
+            undone = None if undone is None else np.where(undone <= clock[:, None], undone, NEVER)
+        events = replace(self.source._reveal(row, clock, known_ts=known_ts), rng=rng)
         span = torch.from_numpy(self.end - table.click_ts[row])
-        return labelled(replace(events, rng=rng), table.click_ts[row], action_ts, table.schema.d_max, undone, span)
+        return add_outcomes(events, table.click_ts[row], action_ts, table.schema.d_max, undone, span)

@@ -22,8 +22,6 @@ _TELL_S = 0.2
 
 @dataclass(frozen=True)
 class Local:
-    """So many processes at once."""
-
     workers: int
 
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:

@@ -31,7 +31,6 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
 
 
 def thread_settings(count: int) -> dict[str, str]:
-    """The environment of a process of so many threads."""
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(count))
 
 

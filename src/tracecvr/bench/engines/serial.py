@@ -11,8 +11,6 @@ from tracecvr.bench.suite import Cell
 
 
 class Serial:
-    """No process but this one."""
-
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
         threads = torch.get_num_threads()  # a cell has one, as in every engine
         try:

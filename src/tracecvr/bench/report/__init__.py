@@ -11,14 +11,13 @@ A bench becomes sentences (`sentences`) and figures (`figures`, with `comparison
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
@@ -76,13 +75,10 @@ def open_bench(out: Path) -> Outcome:
 
 def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequence[Table]) -> str:
     """The page of figures and tables; `content` is what else its template names."""
-    room = resources.files(__name__)
-    css = palette.define_variables() + svg.read_style_sheet() + (room / "page.css").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((room / "page.html.j2").read_text(encoding="utf-8"))
+    css = "".join(map(palette.read_style_sheet, ("colours.css", "plot.css", "page.css")))
     texts = [text for figure in made for text in (figure.title, figure.caption, *(p.words for p in figure.panels))]
     texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
-    page = template.render(
+    page = _read_template("page").render(
         content,
         css=Markup(css),
         tables=tables,
@@ -92,8 +88,21 @@ def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequ
     return page + "\n"
 
 
+def render_table(table: Table) -> Markup:
+    """A table alone, as pages have it."""
+    show: Callable[[Table], Markup] = _read_template("table").module.show  # type: ignore[attr-defined]
+    return show(table)
+
+
+def _read_template(name: str) -> Template:
+    files = PackageLoader(__name__, "")
+    environment = Environment(
+        loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(f"{name}.html.j2")
+
+
 def _draw(figure: Figure) -> dict[str, Any]:
-    """What the template shows of a figure."""
     return {
         "figure": figure,
         "columns": min(figure.columns, len(figure.panels)),
@@ -112,7 +121,6 @@ def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def _facts(outcome: Outcome) -> dict[str, str]:
-    """What a reader needs to judge the figures by, or to repeat them."""
     bench = outcome.bench
     facts = {
         "data": bench["data"],

@@ -53,7 +53,6 @@ def _compare(scene: Scene, bound: Line | None, metric: str) -> Bars:
 
 
 def _other(outcome: Outcome, line: Line, bound: Line | None, metric: str) -> Line | None:
-    """What a row is compared with; None for a bound itself."""
     if outcome.suite["layout"] != "comparison":
         return outcome.base_of(line)
     if bound is not None:

@@ -54,7 +54,6 @@ def plain(value: object) -> str:
 
 
 def line(class_: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
-    """A straight line."""
     d = f"M{plain(float(x1))} {plain(float(y1))}L{plain(float(x2))} {plain(float(y2))}"
     return element("path", d=d, class_=class_)
 

@@ -86,8 +86,6 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over an axis."""
-
     title: str
     x: Axis
     y: Axis

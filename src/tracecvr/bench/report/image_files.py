@@ -21,7 +21,6 @@ _SCALE = 1.5
 
 
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
-    """One file per figure and kind: `pdf`, `png` or `svg`."""
     folder.mkdir(exist_ok=True)
     return [save_one(figure, folder / f"{figure.key}.{kind}", kind) for figure in figures for kind in kinds]
 
@@ -38,7 +37,6 @@ def save_one(figure: Figure, path: Path, kind: str) -> Path:
 
 
 def _convert(document: str, kind: str) -> bytes:
-    """From the text of an SVG file to the content of a file."""
     if kind == "svg":
         return document.encode()
     try:

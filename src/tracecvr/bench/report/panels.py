@@ -24,7 +24,6 @@ from tracecvr.bench.report.figure import Bar, Bars, Chart, Heat, Panel, Series
 
 
 def draw(panel: Panel, width: float) -> Drawing:
-    """A panel of that width."""
     if isinstance(panel, Chart):
         return _draw_chart(panel, width)
     return _draw_bars(panel, width) if isinstance(panel, Bars) else _draw_squares(panel, width)

@@ -76,7 +76,6 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
 
 
 def _choice(best: Line, second: Line | None, used: Line, gap: stats.Difference | None, metric: str) -> Sentence:
-    """Which method to use."""
     name, mine = NAMES[metric], best.mean(column_of(metric, pooled=False))
     if second is None:
         return Sentence("fact", f"{best.name} has {mine:.4f} in {name}. There is no other method to compare it with.")
@@ -98,7 +97,6 @@ def _how_sure(gap: stats.Difference) -> str:
 
 
 def _calibration(line: Line) -> Sentence | None:
-    """Whether the total of what is predicted is right."""
     pcoc = line.mean("pcoc")
     if pcoc is None:
         return None

@@ -5,8 +5,6 @@ In a page, colours are the page's (CSS), so that a drawing is light or dark with
 
 from __future__ import annotations
 
-from importlib import resources
-
 from markupsafe import Markup
 
 from tracecvr.bench.report import elements, palette
@@ -22,19 +20,12 @@ _FONT = '"Liberation Sans", Arial, Helvetica, sans-serif'
 
 
 def draw_panels(figure: Figure) -> list[Drawing]:
-    """All panels of a figure, as wide as fits side by side."""
     columns = min(figure.columns, len(figure.panels))
     return [draw(panel, (WIDE - GAP * (columns - 1)) / columns) for panel in figure.panels]
 
 
 def draw_swatch(style: int) -> Markup:
-    """A short piece of a line, for the legend of a page."""
     return element("svg", elements.draw_swatch(style), viewBox="0 0 24 12", width=24, height=12, aria_hidden="true")
-
-
-def read_style_sheet() -> str:
-    """How drawings look; colours are variables."""
-    return (resources.files(__package__) / "plot.css").read_text(encoding="utf-8")
 
 
 def write_document(figure: Figure) -> str:
@@ -57,8 +48,8 @@ def write_document(figure: Figure) -> str:
             "svg",
             element("title", figure.title),
             element("desc", figure.caption),
-            element("style", Markup(palette.fill_in(style + read_style_sheet()))),
-            element("rect", width=size[0], height=size[1], fill=palette.THEMES["light"]["paper"]),
+            element("style", Markup(palette.fill_in(style + palette.read_style_sheet("plot.css")))),
+            element("rect", width=size[0], height=size[1], fill=palette.fill_in("var(--paper)")),
             _move(Markup("").join(parts), _MARGIN, _MARGIN),
             xmlns="http://www.w3.org/2000/svg",
             viewBox=f"0 0 {plain(size[0])} {plain(size[1])}",

@@ -52,7 +52,7 @@ def accept(
     """Accept events that were set aside because of their date, and messages that can be read by now. What is over by
     their time is closed."""
     live_store = store_at(store)
-    log = live_store.inbox()
+    log = live_store.log()
     receipts = [
         log.accept_ahead(None if to is None else time_of(live_store, to, "--to")),
         log.read_again(live_store.reader),

@@ -30,13 +30,6 @@ def challenge(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
     ] = None,
-    warm: Annotated[
-        str,
-        typer.Option(
-            help="history: from the store's warm-up, then through the whole log. champion: from the store's newest "
-            "version; its nets have to be the same."
-        ),
-    ] = "history",
     share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the clicks that it answers; 0: it only looks on.")
     ] = 0.0,
@@ -51,14 +44,14 @@ def challenge(
     from tracecvr.online.challengers.learners import ChallengerLearner
     from tracecvr.online.learner.learner import open_learner
     from tracecvr.online.store import traffic
-    from tracecvr.online.store.challenge import WARM, choose_parts, create
+    from tracecvr.online.store.challenge import choose_parts, create
 
     opened_store = store_at(store)
     refuse_files(method or "", plugin or [])
     _check_column(opened_store, by)
     traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
     chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
-    made = create(opened_store, name, chosen, config.chosen(warm, WARM, "--warm"), seed)
+    made = create(opened_store, name, chosen, seed)
     with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
         pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
     if share:
@@ -70,7 +63,7 @@ def challenge(
 @app.command("list")
 def list_challengers(store: Store, as_json: AsJson = False) -> None:
     """The challengers, and how they compare with the store's own model."""
-    from tracecvr.online.challengers.status import challengers_of
+    from tracecvr.online.upkeep.status import challengers_of
 
     opened_store = store_at(store)
     with closing(opened_store.log()) as log:

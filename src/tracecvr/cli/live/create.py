@@ -78,7 +78,7 @@ def init(
 
     chosen = Settings(
         lateness=config.parse_duration(lateness, "--lateness"),
-        warm_labels=config.chosen(warm_labels, WARM_LABELS, "--warm-labels"),
+        warm_labels=config.check_choice(warm_labels, WARM_LABELS, "--warm-labels"),
         keep=keep,
         seed=seed,
         threads=threads,
@@ -119,7 +119,7 @@ def _times(unit: str | None, origin: str | None) -> AskedTimes:
     from tracecvr.online.log.times import UNITS, AskedTimes, unix_time
 
     return AskedTimes(
-        None if unit is None else config.chosen(unit, tuple(UNITS), "--time"),
+        None if unit is None else config.check_choice(unit, tuple(UNITS), "--time"),
         None if origin is None else unix_time(origin, "--origin"),
     )
 

@@ -46,8 +46,7 @@ def promote(
     ],
 ) -> None:
     """Let a version, or a challenger, serve until another is chosen. Training goes on as before."""
-    from tracecvr.online.challengers.promotion import promote_challenger, promote_own
-    from tracecvr.online.store.challenge import list_names
+    from tracecvr.online.store.challenge import list_names, promote_challenger, promote_own
 
     opened_store = store_at(store)
     if version == "newest" or version.isdecimal():
@@ -65,6 +64,6 @@ def promote(
 def rollback(store: Store) -> None:
     """Let what served before do so: the model before a challenger was promoted, or the version before the one that
     serves. Training goes on as before."""
-    from tracecvr.online.challengers.promotion import rollback
+    from tracecvr.online.store.challenge import rollback
 
     typer.echo(f"serving: {rollback(store_at(store))}")

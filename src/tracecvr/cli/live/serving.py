@@ -8,18 +8,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import Store, store_at
-from tracecvr.cli.live.create import make_of_run
 from tracecvr.cli.live.operate import learn
 from tracecvr.online.service.options import Options
-
-if TYPE_CHECKING:
-    from tracecvr.online.store.store import Store as LiveStore
 
 _FLAGS = {"start": ("--from", "--start"), "host_names": ("--host-name",), "learn": ("--learn/--no-learn",)}
 """Options of the service whose flags have other names than they."""
@@ -43,8 +39,9 @@ def serve(
     if options.replica is not None:
         serve_replica(options, _say)
         return
-    opened_store = _open_or_make(options.path("store"), options.path("model"))
-    answer(opened_store, options, learn if options.learn else None, _say)
+    if (folder := options.path("store")) is None:
+        raise UserError("which store? give the directory that `tracecvr init` has made")
+    answer(store_at(folder), options, learn if options.learn else None, _say)
 
 
 def _declare_flags(command: Callable[..., None]) -> None:
@@ -67,23 +64,6 @@ def _declare_flags(command: Callable[..., None]) -> None:
 
 
 _declare_flags(serve)
-
-
-def _open_or_make(store: Path | None, model: Path | None) -> LiveStore:
-    """A store: as it is, or made of a run the first time that it is asked for."""
-    if store is None:
-        raise UserError("which store? give the directory that `tracecvr init` has made")
-    if model is None:
-        return store_at(store)
-    from tracecvr.online.store.starting_run import StartingRun
-    from tracecvr.online.store.store import Settings, Store
-
-    if not store.exists():
-        return make_of_run(store, model, None, Settings())
-    opened_store = Store.open(store)
-    if opened_store.start != StartingRun.of(model).start:
-        raise UserError(f"{store} does not go on from {model}: leave --model out, or choose another store")
-    return opened_store
 
 
 def _say(text: str) -> None:
@@ -122,7 +102,7 @@ def token(
     from tracecvr.base import config
     from tracecvr.online.service.auth import SCOPES, new_token
 
-    scopes = [config.chosen(s, SCOPES, "--scope") for s in scope]
+    scopes = [config.check_choice(s, SCOPES, "--scope") for s in scope]
     made, digest = new_token()
     typer.echo(f"token: {made}", err=True)
     typer.echo(f"[[token]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\nscopes = {json.dumps(scopes)}")

@@ -14,7 +14,7 @@ app = typer.Typer(help="Brokers that events are pulled from: how far they were r
 @app.command("list")
 def list_sources(store: Store, as_json: AsJson = False) -> None:
     """How far each source was read, and what became of its messages."""
-    print_facts(store_at(store).inbox().sources(), as_json)
+    print_facts(store_at(store).log().sources(), as_json)
 
 
 @app.command()
@@ -24,5 +24,5 @@ def forget(store: Store, source: Annotated[str, typer.Argument(help="As listed b
     from tracecvr.online.sources.pump import pump_lock
 
     with pump_lock(opened_store):
-        opened_store.inbox().forget(source)
+        opened_store.log().forget(source)
     typer.echo(f"forgotten: {source}")

@@ -10,7 +10,7 @@ import polars as pl
 from tracecvr.base.config import DAY
 from tracecvr.data.encoder import WITH_COMMA, read_numbers
 from tracecvr.data.own_log import times
-from tracecvr.data.own_log.schema import DATES, Defects, Times
+from tracecvr.data.own_log.schema import DATES, Times
 
 ABSENT = (0, -1)
 """Numbers that often stand for a time that there is not."""
@@ -78,7 +78,6 @@ class Profile:
 
     @property
     def is_delay(self) -> bool:
-        """Whether it seems to hold durations."""
         return self.number and self.unit is None and bool(_DELAY_NAME.search(self.name.lower()))
 
     @property
@@ -96,7 +95,6 @@ class Profile:
 
     @property
     def named_id(self) -> bool:
-        """Whether it is named like an id."""
         return is_id_name(self.name)
 
     @property
@@ -105,12 +103,10 @@ class Profile:
 
     @property
     def filled(self) -> int:
-        """Rows with a value."""
         return self.rows - self.nulls
 
     @property
     def happened(self) -> int:
-        """Rows with a value that is a time."""
         return self.filled - int(self.values.cast(pl.String).is_in(self.absent).sum())
 
     @property
@@ -134,7 +130,6 @@ class Profile:
 
 
 def profile(values: pl.Series) -> Profile:
-    """What a column holds."""
     if values.dtype.is_nested() or values.dtype == pl.Binary:
         return Profile(values.name, values, values.null_count(), 0)
     if values.dtype == pl.String:
@@ -172,7 +167,7 @@ def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
         if _are_moments(real / scale):
             return replace(plain, unit=unit, absent=absent)
     if whole and (is_time_name or bool((real >= 10**11).all())):
-        moments = times.read(real, Times(), "yyyymmdd", Defects()).seconds
+        moments = times.read(real, Times(), "yyyymmdd").seconds
         if moments.count() >= _BULK * len(real) and _are_moments(moments.drop_nulls()):
             return replace(plain, unit="yyyymmdd", naive=True, absent=absent)
     if whole and is_time_name and plain.distinct > 20:
@@ -192,7 +187,7 @@ def _are_moments(seconds: pl.Series) -> bool:
 def _of_text(plain: Profile) -> Profile:
     if plain.values.dtype != pl.String:
         return plain
-    readings = {unit: times.read(plain.values, Times(), unit, Defects()) for unit in _WRITTEN}
+    readings = {unit: times.read(plain.values, Times(), unit) for unit in _WRITTEN}
     able = {unit: one for unit, one in readings.items() if one.seconds.count() >= 0.95 * plain.filled}
     if not able:
         return _with_commas(plain)

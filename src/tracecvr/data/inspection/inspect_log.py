@@ -83,7 +83,6 @@ def inspect_files(
 
 
 def count_defects(schema: LogSchema, progress: Progress = no_progress) -> dict[str, int]:
-    """The defects of a log, with the code that `prepare` uses."""
     cleaner = Cleaner(Rows(schema), schema.labels.d_max)
     with Scratch(progress=progress) as scratch:
         clicks = sum(map(len, cleaner.parts(scratch)))

@@ -111,7 +111,6 @@ class Measured:
 
     @property
     def _rate(self) -> float:
-        """Clicks per second."""
         return self.clicks / max(self.last_click - self.first_click, 1)
 
     def _choose_grid(self, last: int) -> tuple[int, int]:
@@ -130,7 +129,6 @@ class Measured:
         return replace(self, first_click=first, last_click=last, last_seen=seen)
 
     def to_json(self) -> dict[str, Any]:
-        """Delays as quantiles."""
         return {
             action: {
                 "count": len(delays),

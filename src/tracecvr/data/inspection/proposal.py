@@ -34,17 +34,8 @@ _MOST_IDS, _IDS_PER_VALUE = 1 << 18, 8
 _BINS = 32
 _COUNTS = {
     "duplicate_click": ("dropped_duplicate_click", "duplicate_click_differs"),
-    "conversion_without_click": ("dropped_conversion_without_click",),
     "skew": ("clock_skew",),
     "before_click": ("dropped_conversion_before_click",),
-    "null": (
-        "dropped_null_click_time",
-        "dropped_null_click_id",
-        "dropped_null_action_time",
-        "dropped_label_without_time",
-    ),
-    "ambiguous_time": ("ambiguous_time",),
-    "nonexistent_time": ("nonexistent_time",),
     "refund": ("refund", "refund_after_d_max"),
 }
 """What is counted of each kind of [defects]."""
@@ -99,7 +90,6 @@ def propose(drafted: LogSchema, reading: Reading, measured: Measured) -> tuple[L
 
 
 def _column(one: Profile, reading: Reading, measured: Measured) -> Column:
-    """How a column becomes a feature."""
     names = one.named_id or one.name in reading.id
     if one.number and (one.distinct > 50 or one.decimal == ",") and not names:
         numbers = one.values.cast(float, strict=False).drop_nulls()

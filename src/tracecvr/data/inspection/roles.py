@@ -44,7 +44,6 @@ class Reading:
     """Of actions by name: how often, or how, they are in the log."""
 
     def add(self, action: ActionColumns, seen: str, is_refund: bool) -> None:
-        """Add something that follows a click."""
         if is_refund and self.refund is not None:
             other = self.refund.event or self.refund.time
             self.doubts.append(
@@ -228,7 +227,6 @@ def _read_label(reading: Reading, columns: Mapping[str, Profile], every_row: Seq
 
 
 def _find_label(columns: Mapping[str, Profile]) -> Profile | None:
-    """The column that says of every click whether it was converted, if there is one."""
     return _first_named([one for one in columns.values() if one.is_label], LABEL)
 
 
@@ -450,7 +448,6 @@ def _restrict(columns: Mapping[str, Profile], rows: pl.Series) -> dict[str, Prof
 
 
 def _restrict_one(one: Profile, rows: pl.Series) -> Profile:
-    """A column of some rows alone."""
     values = one.values.filter(rows)
     distinct = 0 if values.dtype.is_nested() else values.drop_nulls().n_unique()
     return replace(one, values=values, nulls=values.null_count(), distinct=distinct)

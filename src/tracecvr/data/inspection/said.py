@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tracecvr.base.config import nearest
+from tracecvr.base.config import refuse_missing
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import Profile, profile
 from tracecvr.data.inspection.tables import Sampled
@@ -54,11 +54,7 @@ class Said:
             said[time] = f"{log.topic}: time"
         columns = dict(log.columns)
         for name, what in said.items():
-            if name not in columns:
-                hint = nearest(name, columns)
-                raise UserError(
-                    f"{what}: {log.name}: column {name!r} is missing{hint}; there are: {', '.join(columns)}"
-                )
+            refuse_missing([name], columns, f"{what}: {log.name}")
             columns[name] = _believe(columns[name], what)
         return replace(log, columns=columns)
 

@@ -46,7 +46,6 @@ class Sampled:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
         return self.files[0].path.name if len(self.files) == 1 else f"{len(self.files)} files of {self.topic!r}"
 
 

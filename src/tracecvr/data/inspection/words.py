@@ -15,10 +15,8 @@ LABEL = (*CONVERSION, "label", "target", "outcome", "success")
 
 
 def has_word(name: str, words: Iterable[str]) -> bool:
-    """Whether one of the words is in a name."""
     return any(word in name.lower() for word in words)
 
 
 def is_amount_name(name: str) -> bool:
-    """Whether a column is named like money or pieces."""
     return any(has_word(name, words) for words in AMOUNT)

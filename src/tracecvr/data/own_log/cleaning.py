@@ -128,27 +128,30 @@ class Cleaner:
     def _distinct(self, actions: pl.DataFrame) -> pl.DataFrame:
         """Actions without those that are there twice: of one click, one kind, one second and one amount. Counted as
         two, a copy of a conversion would outlive a refund."""
-        again = ~pl.struct("_id", "_kind", "_ts", "_amount").is_first_distinct()
-        kinds = actions.filter(again)["_kind"]
-        for kind in kinds.unique().to_list():
-            word = "conversion" if kind == 1 else "refund" if kind == self.refund_kind else "action"
-            self.counts[f"duplicate_{word}"] += int((kinds == kind).sum())
-        return actions.filter(~again) if len(kinds) else actions
+        first = pl.struct("_id", "_kind", "_ts", "_amount").is_first_distinct()
+        for word, count in self._count_kinds(actions.filter(~first)):
+            self.counts[f"duplicate_{word}"] += count
+        return actions.filter(first)
+
+    def _count_kinds(self, actions: pl.DataFrame) -> Iterator[tuple[str, int]]:
+        """How many conversions, other actions and refunds there are."""
+        for kind, count in actions["_kind"].value_counts().iter_rows():
+            yield "conversion" if kind == 1 else "refund" if kind == self.refund_kind else "action", count
 
     def _once(self, clicks: pl.DataFrame, facts: list[str]) -> pl.DataFrame:
         """One click of each id."""
-        policy = self.schema.defects.duplicate_click
-        keep = pl.col("_id").is_last_distinct() if policy == "last" else pl.col("_id").is_first_distinct()
-        kept = clicks.filter(keep)
+        last = self.schema.defects.duplicate_click == "last"
+        kept = clicks.filter(pl.col("_id").is_last_distinct() if last else pl.col("_id").is_first_distinct())
         if len(kept) < len(clicks):
             facts = ["_id", *facts, *(column.raw for column in self.schema.features)]
             self.counts["duplicate_click_differs"] += clicks.select(pl.struct(facts).n_unique()).item() - len(kept)
-            self.rows.drop("duplicate_click", clicks.filter(~keep), policy)
+            self.dropped["duplicate_click"] += len(clicks) - len(kept)
         return kept
 
     def _with_actions(self, clicks: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
         known = actions.join(clicks.select("_id", "_click"), on="_id", how="left")
-        self._count_orphans(known.filter(pl.col("_click").is_null()))
+        for word, count in self._count_kinds(known.filter(pl.col("_click").is_null())):
+            self.dropped[f"{word}_without_click"] += count
         known = known.filter(pl.col("_click").is_not_null())
         if self.bounds is not None:
             clicks, known = self._in_range(clicks, known, *self.bounds)
@@ -166,14 +169,6 @@ class Cleaner:
         if self.refund_kind:
             clicks = self._with_refunds(clicks, known.filter(pl.col("_kind") == 1), refunds)
         return self._finish(clicks)
-
-    def _count_orphans(self, orphans: pl.DataFrame) -> None:
-        policy = self.schema.defects.conversion_without_click
-        kind = pl.col("_kind")
-        refund = kind == (self.refund_kind or -1)
-        self.rows.drop("conversion_without_click", orphans.filter(kind == 1), policy)
-        self.rows.drop("action_without_click", orphans.filter((kind > 1) & ~refund), policy)
-        self.rows.drop("refund_without_click", orphans.filter(refund), policy)
 
     def _in_range(
         self, clicks: pl.DataFrame, actions: pl.DataFrame, first: int, last: int
@@ -194,8 +189,7 @@ class Cleaner:
         """Clicks and actions of which none comes before its click any more."""
         defects = self.schema.defects
         delay = pl.col("_ts") - pl.col("_click")
-        skewed = delay.is_between(-defects.skew, -1)
-        early = (delay < 0) if defects.clock_skew == "drop" else (delay < -defects.skew)
+        skewed, early = delay.is_between(-defects.skew, -1), delay < -defects.skew
         conversions = actions.filter(early & (pl.col("_kind") == 1))
         if defects.before_click == "drop":
             gone = conversions.select("_id").unique()
@@ -254,7 +248,6 @@ class Cleaner:
 
 
 def _without(gone: pl.DataFrame, clicks: pl.DataFrame, actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Clicks and actions but those of some clicks."""
     if gone.is_empty():
         return clicks, actions
     ids = gone.select("_id")

@@ -13,8 +13,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import polars as pl
+import polars.selectors as cs
 
-from tracecvr.base.config import nearest
+from tracecvr.base.config import refuse_missing
 from tracecvr.base.errors import UserError
 from tracecvr.data.raw_csv import ARCHIVES, head, refuse_archive
 
@@ -55,7 +56,6 @@ class LogFile:
 
     @property
     def is_text(self) -> bool:
-        """Whether it has columns between separators."""
         return not self.parquet and not self.json
 
     @property
@@ -84,28 +84,18 @@ class LogFile:
         return dict(column for part in self.path.parent.parts if (column := folder_column(part)) is not None)
 
     def columns(self) -> dict[str, pl.DataType]:
-        """Columns and their types."""
         try:
             return dict(self.scan.collect_schema())
         except (pl.exceptions.PolarsError, OSError) as error:
             raise self._unreadable(error) from None
 
     def refuse_missing(self, columns: Sequence[str]) -> None:
-        """Refuse the file if it lacks one of these columns."""
-        known = self.columns()
-        missing = next((name for name in columns if name not in known), None)
-        if missing is not None:
-            there = ", ".join(known)
-            raise UserError(
-                f"{self.path}: column {missing!r} is missing{nearest(missing, known)}; there are: {there}; "
-                "correct the name, or the file"
-            )
+        refuse_missing(columns, self.columns(), str(self.path))
 
     def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Some columns of all rows, in the order of the file; categories are text."""
         self.refuse_missing(columns)
-        categories = pl.col([name for name in columns if _is_category(self.columns()[name])])
-        scan = self.scan.select(columns).with_columns(categories.cast(pl.String))
+        scan = self.scan.select(columns).with_columns(cs.by_dtype(pl.Categorical, pl.Enum).cast(pl.String))
         try:
             yield scan.head(0).collect()  # so that there is one
             yield from scan.collect_batches(chunk_size=_BATCH, maintain_order=True)
@@ -176,10 +166,6 @@ def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
     while structs := [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.Struct)]:
         frame = frame.unnest(structs, separator=".")
     return frame
-
-
-def _is_category(dtype: pl.DataType) -> bool:
-    return isinstance(dtype, pl.Categorical | pl.Enum)
 
 
 def matching_files(given: str, beside: Path) -> list[Path]:

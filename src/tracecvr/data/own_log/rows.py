@@ -154,7 +154,7 @@ class Rows:
     def _seconds(self, file: LogFile, frame: pl.DataFrame, name: str, unit: str | None) -> pl.Series:
         how = self.schema.time
         unit = unit or how.unit
-        parsed = times.read(frame[name], how, unit, self.schema.defects)
+        parsed = times.read(frame[name], how, unit)
         advice = "correct the unit or the row, or list it in [time] absent"
         self._refuse(file, frame, name, parsed.unreadable, f"is no time in unit {unit!r}; {advice}")
         self.counts["naive_time"] += parsed.naive
@@ -194,8 +194,7 @@ class Rows:
         if not label:
             return clicks
         unknown = _words(frame[label]).is_in(_YES) & clicks["_0"].is_null() & clicks["_click"].is_not_null()
-        self.drop("label_without_time", clicks.filter(unknown), self.schema.defects.null)
-        return clicks.filter(~unknown)
+        return self._keep(clicks, ~unknown, "label_without_time")
 
     def _refuse(self, file: LogFile, frame: pl.DataFrame, name: str, row: int | None, reason: str) -> None:
         """Refuse a value for a reason, if there is one: `row` is its place in the frame."""
@@ -232,28 +231,17 @@ class Rows:
     def _with_times(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Clicks that have a time: a conversion without it is one without a click."""
         clicked = pl.col("_click").is_not_null()
-        orphan = frame.filter(~clicked & pl.col("_0").is_not_null())
-        self.drop("conversion_without_click", orphan, self.schema.defects.conversion_without_click)
-        return self._keep(frame.filter(clicked | pl.col("_0").is_null()), clicked, "null_click_time")
+        known = self._keep(frame, clicked | pl.col("_0").is_null(), "conversion_without_click")
+        return self._keep(known, clicked, "null_click_time")
 
-    def _keep(self, frame: pl.DataFrame, sound: pl.Expr, reason: str) -> pl.DataFrame:
+    def _keep(self, frame: pl.DataFrame, sound: pl.Expr | pl.Series, reason: str) -> pl.DataFrame:
         kept = frame.filter(sound)
-        if len(kept) < len(frame):
-            self.drop(reason, frame.filter(~sound), self.schema.defects.null)
+        self.dropped[reason] += len(frame) - len(kept)
         return kept
 
     def met(self, name: str) -> int:
         """How often something was met, in rows that were dropped or not."""
         return self.dropped[name] + self.counts[name]
-
-    def drop(self, reason: str, rows: pl.DataFrame, policy: str) -> None:
-        """Count rows that are left out, or refuse the first of them if the schema says so."""
-        self.dropped[reason] += len(rows)
-        if policy == "refuse" and len(rows):
-            row = int(rows["_row"].min()) + 1  # type: ignore[arg-type]
-            raise UserError(
-                f"{self.schema.path}: row {row} of the log: {reason.replace('_', ' ')}, which [defects] says to refuse"
-            )
 
 
 def given_id() -> pl.Expr:

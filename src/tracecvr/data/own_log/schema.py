@@ -1,49 +1,6 @@
 """The schema of a log of your own: a TOML file that says what the columns mean and what to do with each defect.
 
-```toml
-shape = "clicks"                     # one row per click, or "events": one row per event
-files = ["clicks.csv"]               # beside this file; a folder or a pattern, too; --source replaces them
-[time]
-unit = "s"                           # numbers in s, ms, us or ns; text (ISO 8601); datetime (Parquet);
-                                     # dd/mm/yyyy, mm/dd/yyyy or yyyymmdd, each with or without a time of day;
-                                     # anything else as strptime writes it, such as "%d %b %y %H:%M"
-zone = "UTC"                         # of times without an offset
-origin = "2026-03-01"                # second 0 of the table; a number if times are not counted from 1970
-absent = ["0"]                       # values that mean "did not happen"
-earliest = "2026-02-01"              # times before and after these are mistakes: their clicks are dropped
-latest = "2026-12-31"
-[click]
-id = "click_id"                      # one column, or several that tell clicks apart
-time = "clicked_at"
-type = "event"                       # events: the column that says what happened,
-event = "click"                      # and what it says of a click
-[[action]]                           # the conversion first
-name = "purchase"
-time = "bought_at"                   # clicks: the column; events: `event`, the word
-# delay = "hours_to_sale"            # or how long it took; `unit` is s, ms, us, ns, min, h or d
-# label = "sold"                     # the column that says whether it happened (1, true, yes), if the time does not
-# amount = "order_value"             # what was bought, in money or pieces; [refund] then has an amount, too
-[refund]
-time = "refunded_at"                 # or `event`
-# amount = "refunded_value"          # the conversion stands until as much has been taken back as was bought
-[labels]
-d_max = "7d"
-horizons = ["1h", "1d", "7d"]
-split = "10d"
-interval = "1h"
-observed_until = "40d"
-outages = ["14d", "16d"]             # start and end of each time in which conversions were not recorded
-[defects]                            # see `Defects`
-[features]
-device = {kind = "vocabulary"}         # an id for each value of the warm-up part, one for others, one for none
-campaign = {kind = "hashed", size = 64}
-price = {kind = "binned", size = 32, scale = "log"}    # `decimal = ","` if text is written 1.234,50
-product = {kind = "growing", after = 5, forget = "60d"}  # a row for each value, as they come
-[[file]]                             # in place of `files`, where files differ
-path = "sales.parquet"               # or several, a folder, a pattern
-event = "purchase"                   # what all of its rows are; or `type`, the column that says so
-time = "sold_at"
-```
+docs/own_log.md has an example with every key.
 """
 
 from __future__ import annotations
@@ -53,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import DAY, Seconds, filled, option, options, refuse_unknown
+from tracecvr.base.config import DAY, Seconds, fill, option, options, refuse_unknown
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import existing, read_toml
+from tracecvr.base.files import check_exists, read_toml
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
 from tracecvr.data.table import TURNS
 
@@ -126,19 +83,10 @@ class Labels:
 class Defects:
     """What to do with what is wrong. All of it is counted."""
 
-    duplicate_click: str = option("first", "of clicks of one id keep", choices=("first", "last", "refuse"))
-    conversion_without_click: str = option("drop", "an action whose click is not there", choices=("drop", "refuse"))
-    skew: Seconds = option(0, "an action so much before its click is blamed on clocks", low=0)
-    clock_skew: str = option("move", "and moved to the click, or treated as before_click", choices=("move", "drop"))
+    duplicate_click: str = option("first", "of clicks of one id keep", choices=("first", "last"))
+    skew: Seconds = option(0, "an action so much before its click is blamed on clocks: moved to the click", low=0)
     before_click: str = option(
         "drop", "a conversion even earlier: drop the click, or ignore the conversion", choices=("drop", "ignore")
-    )
-    null: str = option("drop", "a row without a time or an id", choices=("drop", "refuse"))
-    ambiguous_time: str = option(
-        "earliest", "a local time that clocks show twice in autumn", choices=("earliest", "latest", "null")
-    )
-    nonexistent_time: str = option(
-        "shift", "a local time that clocks skip in spring: moved on by the gap", choices=("shift", "null")
     )
     refund: str = option("retract", "take the conversion back from then on", choices=("retract", "ignore"))
     max_bad: float = option(0.01, "share of rows that may be dropped", low=0, high=1)
@@ -225,7 +173,7 @@ LISTS = ("action", "file")
 
 def load(path: Path) -> LogSchema:
     """The schema in a file; every mistake in it is named."""
-    if existing(path, "--schema").is_dir():
+    if check_exists(path, "--schema").is_dir():
         raise UserError(f"{path}: is a directory; give the schema's TOML file")
     return parse(path, read_toml(path, "--schema"))
 
@@ -237,13 +185,13 @@ def parse(path: Path, content: dict[str, Any]) -> LogSchema:
     for name, kind in TABLES.items():
         given = _table(path, content, name)
         if name in LISTS:
-            tables[name] = tuple(filled(kind, one, f"{path}: [[{name}]]") for one in given)
+            tables[name] = tuple(fill(kind, one, f"{path}: [[{name}]]") for one in given)
         elif given is not None:
             named = {"name": name} if name == "refund" else {}
-            tables[name] = filled(kind, named | given, f"{path}: [{name}]")
+            tables[name] = fill(kind, named | given, f"{path}: [{name}]")
     rules = _table(path, content, "features")
     tables["features"] = tuple(_column(name, rule, f"{path}: [features] {name}") for name, rule in rules.items())
-    return check(replace(filled(LogSchema, content, str(path)), **tables))
+    return check(replace(fill(LogSchema, content, str(path)), **tables))
 
 
 def _table(path: Path, content: dict[str, Any], name: str) -> Any:
@@ -273,7 +221,7 @@ def _column(name: str, rule: Any, where: str) -> Column:
             f'{{kind = "hashed", size = 64}} or {{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." '
             f'or ","}}, found {rule!r}'
         )
-    checked = filled(_Rule, rule, where)
+    checked = fill(_Rule, rule, where)
     return make(name, **{key: getattr(checked, key) for key in (*needed, *more)})
 
 
@@ -297,7 +245,6 @@ def _check_amounts(schema: LogSchema) -> None:
 
 
 def _check_unit(where: str, unit: str | None, known: tuple[str, ...]) -> None:
-    """A unit that is known, or a format of strptime where times are text."""
     if unit is not None and unit not in known and ("%" not in unit or known is DELAY_UNITS):
         raise UserError(f"{where}: unit is {unit!r}: choose one of {', '.join(known)}")
 

@@ -1,19 +1,20 @@
 """Times as people write them (numbers, text, date-times, with and without an offset) to whole seconds.
 
-A time without an offset is read in the schema's zone. Where clocks are put back, a local time comes twice and a rule
-says which is meant; where they are put forward, some local times do not exist and are moved on by the gap. Both are
+A time without an offset is read in the schema's zone. Where clocks are put back, a local time comes twice and the
+earlier is taken; where they are put forward, some local times do not exist and are moved on by the gap. Both are
 counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import polars as pl
 
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
-from tracecvr.data.own_log.schema import Defects, Times
+from tracecvr.data.own_log.schema import Times
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS = {"min": MINUTE, "h": HOUR, "d": DAY}
@@ -45,14 +46,14 @@ class Read:
     """Where the first value is that is no time at all."""
 
 
-def read(values: pl.Series, times: Times, unit: str, defects: Defects) -> Read:
+def read(values: pl.Series, times: Times, unit: str) -> Read:
     """A column of times; its type decides where it can, else the unit."""
     if values.dtype == pl.Date:
         values = values.cast(pl.Datetime("us"))
     if isinstance(values.dtype, pl.Datetime):
         if values.dtype.time_zone is not None:
             return Read(values.dt.epoch("us") // 10**6)
-        return _localise(values, times.zone, defects)
+        return _localise(values, times.zone)
     given = _without(values, times.absent)
     if unit in _PER_SECOND:
         return _from_numbers(given, unit)
@@ -61,12 +62,11 @@ def read(values: pl.Series, times: Times, unit: str, defects: Defects) -> Read:
     if given.dtype != pl.String:
         return Read(given.cast(pl.Int64, strict=False), unreadable=first_true(given.is_not_null()))
     if unit not in _TEXT:
-        return _by_format(given, unit, times.zone, defects)
-    return _from_text(given, _TEXT[unit], times.zone, defects)
+        return _by_format(given, unit, times.zone)
+    return _from_text(given, _TEXT[unit], times.zone)
 
 
 def read_delay(values: pl.Series, times: Times, unit: str) -> Read:
-    """A column of durations as whole seconds."""
     given = _without(values, times.absent)
     if unit in _PER_SECOND:
         return _from_numbers(given, unit)
@@ -99,7 +99,7 @@ def is_count(text: str) -> bool:
 def _moment(text: str, times: Times, key: str) -> int:
     if is_count(text):
         return int(text)
-    moment = read(pl.Series([text]), times, "text", Defects())
+    moment = read(pl.Series([text]), times, "text")
     if moment.unreadable is not None:
         raise UserError(f"[time] {key} = {text!r}: expected a date like 2026-03-01, or a number; correct the schema")
     return int(moment.seconds[0])
@@ -141,7 +141,7 @@ def _whole(values: pl.Series) -> pl.Series:
     return whole.fill_null(values.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False))
 
 
-def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> Read:
+def _from_text(values: pl.Series, pattern: str, zone: str) -> Read:
     parts = values.str.extract_groups(pattern).struct.unnest()
     hour = pl.col("hour").cast(pl.Int64).fill_null(0)
     half = pl.col("half").str.to_lowercase()
@@ -158,7 +158,7 @@ def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> 
         .str.to_datetime("%Y%m%d%H%M%S", time_unit="us", strict=False)
         .alias("local"),
     )
-    naive = _localise(clock["local"], zone, defects)
+    naive = _localise(clock["local"], zone)
     return replace(
         naive,
         seconds=(clock["aware"].dt.epoch("us") // 10**6).fill_null(naive.seconds),
@@ -166,7 +166,7 @@ def _from_text(values: pl.Series, pattern: str, zone: str, defects: Defects) -> 
     )
 
 
-def _by_format(values: pl.Series, form: str, zone: str, defects: Defects) -> Read:
+def _by_format(values: pl.Series, form: str, zone: str) -> Read:
     """Text as a format of strptime describes it."""
     try:
         clock = values.str.strptime(pl.Datetime("us"), form, strict=False)
@@ -176,31 +176,27 @@ def _by_format(values: pl.Series, form: str, zone: str, defects: Defects) -> Rea
     wrong = first_true(clock.is_null() & values.is_not_null())
     if getattr(clock.dtype, "time_zone", None) is not None:
         return Read(clock.dt.epoch("us") // 10**6, unreadable=wrong)
-    return replace(_localise(clock, zone, defects), unreadable=wrong)
+    return replace(_localise(clock, zone), unreadable=wrong)
 
 
-def _localise(local: pl.Series, zone: str, defects: Defects) -> Read:
+def _localise(local: pl.Series, zone: str) -> Read:
     """Local times of a zone as seconds since 1970."""
     naive = int(local.is_not_null().sum())
     if zone == "UTC" or not naive:
         return Read(local.dt.epoch("us") // 10**6, naive)
-    early, late = (
-        local.dt.replace_time_zone(zone, ambiguous=which, non_existent="null").dt.epoch("us") // 10**6
-        for which in ("earliest", "latest")
-    )
+    early, late = (_in_zone(local, zone, which) for which in ("earliest", "latest"))
     twice = (early != late).fill_null(False)
     skipped = early.is_null() & local.is_not_null()
-    seconds = late if defects.ambiguous_time == "latest" else early
-    if defects.ambiguous_time == "null":
-        seconds = seconds.set(twice, None)
-    if defects.nonexistent_time == "shift" and skipped.any():
+    if skipped.any():
         # A day earlier clocks had not been changed yet: that day's offset moves the time on by the gap.
         before = local.to_frame("t").select(pl.col("t") - _ONE_DAY).to_series()
-        shifted = before.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null").dt.epoch("us") // 10**6
-        seconds = seconds.fill_null((shifted + 86_400).set(~skipped, None))
-    return Read(seconds, naive, int(twice.sum()), int(skipped.sum()))
+        early = early.fill_null((_in_zone(before, zone, "earliest") + DAY).set(~skipped, None))
+    return Read(early, naive, int(twice.sum()), int(skipped.sum()))
+
+
+def _in_zone(local: pl.Series, zone: str, ambiguous: Literal["earliest", "latest"]) -> pl.Series:
+    return local.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null").dt.epoch("us") // 10**6
 
 
 def first_true(flags: pl.Series) -> int | None:
-    """The place of the first that is true, if one is."""
     return flags.arg_max() if flags.any() else None

@@ -1,21 +1,11 @@
 """Which of two models predicts better: an interval for their mean difference that is valid whenever one looks.
 
-The difference of a click is the NLL of one model less that of the other, on the same click. Differences of clicks of
-one hour depend on each other: users click twice, and both models change from version to version. So an hour, or an
-interval if that is longer, is one *unit*, and units are what is counted.
+The difference of a click is the NLL of one model less that of the other. Differences of clicks of one hour depend on
+each other, so an hour, or an interval if that is longer, is one *unit*, and units are what is counted.
 
-The interval is an asymptotic confidence sequence: Robbins' normal mixture with an estimated variance (Waudby-Smith,
-Arbour, Sinha, Kennedy and Ramdas, 2024: "Time-uniform central limit theory and asymptotic confidence sequences"). With
-t units, a variance of s^2 per unit and N clicks, the mean difference per click is within
-
-    s sqrt((t + h) log((t + h) / (h a^2))) / N
-
-of the mean so far, for all t at once, with a probability of 1 - a. h says at which t the interval is narrowest compared
-with others. It is chosen in advance and never by the data.
-
-Assumptions: the mean of differences does not change for good while the two are compared (else the interval is for the
-average so far), dependence between units dies out within a day, and there are enough units for a central limit theorem
-(`FEWEST_UNITS`). The variance is the long-run one, with Bartlett weights. One extreme click does not decide (`CLIP`).
+The interval is an asymptotic confidence sequence: Robbins' normal mixture with an estimated long-run variance, with
+Bartlett weights (Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, 2024: "Time-uniform central limit theory and
+asymptotic confidence sequences"). `docs/challengers.md` has the formula and its assumptions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events that no horizon needs any more, moved from the database to Parquet; and the erasure of a user's events.
 
-An archive is a long event log: a row per event, with its type, click, times and, of clicks, the raw features. The
-database lists its files with their hashes; a file that is not listed is left by somebody who was killed.
+A file has the rows of the event log as they were. The database lists files with their hashes; a file that is not listed
+is left by somebody who was killed.
 
 Whoever moves or deletes events holds the store (`hold_log`): one at a time. Learners need not wait for them: a file is
 whole before its events leave the database, in the transaction that lists it.
@@ -14,17 +14,16 @@ import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import polars as pl
 
 from tracecvr.base.errors import HeldError, UserError
 from tracecvr.base.files import locked, sha256, write_parquet
 from tracecvr.data.table import NEVER
-from tracecvr.online.ledger.database import LEDGER
 from tracecvr.online.ledger.ledger import first_held, memory_of
 from tracecvr.online.log.event_log import Accepted, EventLog
-from tracecvr.online.log.events import CLICK, body_of
+from tracecvr.online.log.events import CLICK
 from tracecvr.online.store.challenge import FOLDER, challengers, list_names, remove_dropped
 from tracecvr.online.store.store import Store
 
@@ -32,18 +31,9 @@ ANSWERS = "answers"
 """The folder of a store, or of a challenger, in which the learner keeps what frozen nets say of open clicks."""
 _BLOCK = 1 << 18
 """Events of a file, about: some hundred megabytes while it is written."""
-_FACTS = {
-    "pos": pl.Int64,
-    "event_id": pl.String,
-    "type": pl.String,
-    "click_id": pl.Int64,
-    "ts": pl.Int64,
-    "seen": pl.Int64,
-    "user": pl.String,
-    "score": pl.Float64,
-    "version": pl.Int64,
-    "model": pl.String,
-    "amount": pl.String,
+_TEXTS, _NUMBERS = {"event", "user", "body", "model"}, {"score"}
+_SCHEMA = {
+    name: pl.String if name in _TEXTS else pl.Float64 if name in _NUMBERS else pl.Int64 for name in Accepted._fields
 }
 _PATIENCE = 600.0
 """Seconds that a command waits for another one that moves or deletes events."""
@@ -63,7 +53,7 @@ class WholeLog(EventLog):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder / "events.db", store.grid)
-        self.store, self.model, self.folder = store, store.model, store.folder / "archive"
+        self.model, self.folder = store.model, store.folder / "archive"
 
     # Files.
 
@@ -99,7 +89,8 @@ class WholeLog(EventLog):
         """Move what became known before a time, with which an interval starts, to a new file; how many events."""
         rows = self.before(until)
         first = self.grid.number(min((row.seen for row in rows), default=until))
-        file = self._write(first, self.grid.number(until), self._frame(rows)) if rows else None
+        frame = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+        file = self._write(first, self.grid.number(until), frame) if rows else None
         with self._transaction():
             for table in ("events", "erased"):
                 self._db.execute(f"DELETE FROM {table} WHERE seen < ?", (until,))
@@ -113,8 +104,8 @@ class WholeLog(EventLog):
         clicks = actions = 0
         for file in self.files():
             frame = self.read(file)
-            theirs = frame.filter((pl.col("user") == user) & (pl.col("type") == "click"))["click_id"]
-            gone = (pl.col("user") == user).fill_null(False) | pl.col("click_id").is_in(theirs.implode())
+            theirs = frame.filter((pl.col("user") == user) & (pl.col("kind") == CLICK))["click"]
+            gone = (pl.col("user") == user).fill_null(False) | pl.col("click").is_in(theirs.implode())
             left = frame.filter(~gone)
             if len(left) < len(frame):
                 clicks += len(theirs)
@@ -133,30 +124,17 @@ class WholeLog(EventLog):
             if path.name not in listed:
                 path.unlink()
 
-    def _frame(self, rows: list[Accepted]) -> pl.DataFrame:
-        reader = self.store.reader
-        names = {kind: name for name, kind in reader.kinds.items()}
-        facts = [(*r[:2], names[r.kind], *r[3:7], *r[8:], r.body if r.kind else None) for r in rows]
-        features = reader.frame([row.body or reader.blank if row.kind == CLICK else reader.blank for row in rows])
-        named = features.rename(lambda name: f"feature.{name}")
-        return pl.concat([pl.DataFrame(facts, schema=_FACTS, orient="row"), named], how="horizontal")
-
     # Reading, of both.
 
     def between(self, start: int, end: int) -> list[Accepted]:
         kept, number = super().between(start, end), self.grid.number(start)
         rows = [
-            self._row(*row)
+            Accepted(*row)
             for file in self.files()
             if file.first <= number < file.last
-            for row in self.read(file, start, end).select(*_FACTS, "^feature[.].*$").rows()
+            for row in self.read(file, start, end).rows()
         ]
         return sorted(rows, key=lambda row: (row.kind > CLICK, row.seen, row.ts, row.click)) if rows else kept
-
-    def _row(self, pos: int, event: str, kind: str, *facts: Any) -> Accepted:
-        click, ts, seen, user, score, version, model, amount, *features = facts
-        body = body_of(features) if kind == "click" else amount
-        return Accepted(pos, event, self.store.reader.kinds[kind], click, ts, seen, user, body, score, version, model)
 
     def next_known(self, time: int) -> int | None:
         kept = super().next_known(time)
@@ -170,8 +148,8 @@ class WholeLog(EventLog):
         came = super().arrivals(clicks, start, end)
         for file in self.files() if len(came) < len(clicks) else ():
             if self.grid.bounds(file.last)[0] > start:
-                ours = (pl.col("type") == "click") & pl.col("click_id").is_in(list(clicks))
-                came |= dict(self.read(file, start, end).filter(ours).select("click_id", "seen").rows())
+                ours = (pl.col("kind") == CLICK) & pl.col("click").is_in(list(clicks))
+                came |= dict(self.read(file, start, end).filter(ours).select("click", "seen").rows())
         return came
 
 
@@ -206,8 +184,8 @@ def _first_needed(store: Store) -> int:
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
-    """Delete a user's events, in the log, in the archive and in ledgers; how many clicks and actions. Ledgers are
-    removed: learners build them anew from the log; one that is at work does so before its next tick.
+    """Delete a user's events, in the log and in the archive; how many clicks and actions. A learner that is at work
+    builds its ledger anew before its next tick.
 
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
@@ -218,15 +196,14 @@ def erase(store: Store, user: str) -> tuple[int, int]:
         log.close()
         remove_dropped(store)
         for home in (store.folder, *(store.folder / FOLDER / name for name in list_names(store))):
-            _remove_ledger(home)
+            _remove_answers(home)
         return in_log[0] + in_archive[0], in_log[1] + in_archive[1]
 
 
-def _remove_ledger(home: Path) -> None:
+def _remove_answers(home: Path) -> None:
     (home / "models").mkdir(exist_ok=True)
     try:
         with locked(home / "models"):
-            for name in (LEDGER, ANSWERS):
-                shutil.rmtree(home / name, ignore_errors=True)
+            shutil.rmtree(home / ANSWERS, ignore_errors=True)
     except HeldError:  # the learner does it
         return

@@ -25,11 +25,11 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import ANSWERS, WholeLog
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
-from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates, sum_up_window
+from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates
 from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
-from tracecvr.online.ledger.database import LEDGER, DamagedLedgerError
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
+from tracecvr.online.ledger.open_clicks import DamagedLedgerError
 from tracecvr.online.store.store import Store
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource
@@ -72,19 +72,17 @@ class Learner:
         store.refuse_lost_log()
         self.engine.keep_answers_in(store.home / ANSWERS)
         self.versions = store.versions
-        self.ledger = ledger_of(store, self.engine, store.home / LEDGER)
-        self.vitals, self.watch = LiveMetrics(store.schema.d_max), Watch(store)
+        self.ledger = ledger_of(store, self.engine, store.home)
+        self.vitals, self.watch = LiveMetrics(), Watch(store)
         self.forecast = LiveForecast(store, self.watch, self.log)
-        self.first = 0 if store.taken_over is None else store.taken_over.intervals
-        """The first interval that it learns."""
         self.predictions = Predictions(self.log, store.model)
         manifest = self.versions.latest()
-        self._say_lost(self.first if manifest is None else manifest["intervals"])
+        self._say_lost(0 if manifest is None else manifest["intervals"])
         if manifest is None:
             begin(self.engine, self.ledger, store, progress)
             self.watch.start()
             self.forecast.start()
-            self._save(self.first, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
+            self._save(0, Tick(-1, 0, 0, 0.0, ""), {"recent": _NOTHING_RECENT})
         else:
             self._restore(manifest)
 
@@ -105,12 +103,12 @@ class Learner:
             return self._tick()
         except DamagedLedgerError as error:
             _log.error("%s: it is built anew from the log", error)
-            self.ledger.database.clear()
             self._restore(self.versions.latest() or {})
             return self._tick()
 
     def _tick(self) -> Tick | None:
-        self._apply_erasures()
+        if self.ledger.apply_erasures():  # of what frozen nets said of it, too
+            self.engine.forget_answers(lambda _: True)
         closed, first, since = self.closed(), self.ledger.done, time.monotonic()
         if closed <= first:
             return None
@@ -145,10 +143,10 @@ class Learner:
     def _observe(self, start: int, end: int) -> None:
         """Count the clicks whose labels became final in an interval."""
         mature = self.ledger.reveals((After(self.store.schema.d_max),), start, end)
-        row, delay = mature.row.numpy(), mature.age[:, 0].numpy()
+        row, label = mature.row.numpy(), mature.converted.numpy()
         served, _ = self.ledger.answers_of(row - self.ledger.first_row)
-        self.vitals.add(self.predictions.of(row), served, mature.converted.numpy(), delay)
-        self._compare(row, mature.converted.numpy(), start)
+        self.vitals.add(self.predictions.of(row), served, label)
+        self._compare(row, label, start)
 
     def _compare(self, row: Ints, label: Labels, start: int) -> None:
         """For a challenger, which is compared with another model on the same clicks."""
@@ -175,17 +173,14 @@ class Learner:
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
         served, version = self.ledger.answers_of(rows)
         label = self.ledger.has_converted(rows, end)
-        all_versions = sum_up_window(self.predictions.of(rows + self.ledger.first_row), served, label)
-        return {"window": {"intervals": MATURE} | all_versions, "by_version": by_version(served, version, label)}
-
-    def _apply_erasures(self) -> None:
-        """Forget what was erased since: it is in the ledger, and what frozen nets said of it, too."""
-        if self.ledger.apply_erasures():
-            self.engine.forget_answers(lambda _: True)
+        all_versions = LiveMetrics().add(self.predictions.of(rows + self.ledger.first_row), served, label)
+        window = {"intervals": MATURE} | all_versions.summary()
+        return {"window": window, "by_version": by_version(served, version, label)}
 
     # State.
 
     def _save(self, number: int, tick: Tick, measured: dict[str, Any]) -> None:
+        newest = self._newest_mature()
         summary = {
             "published": not tick.undone,
             "undone": tick.undone,
@@ -193,24 +188,24 @@ class Learner:
             "rows": self.ledger.rows,
             "counts": dict(self.ledger.counts),
             "weights": self.engine.fingerprint(),
-            "tick": {
-                "clicks": tick.clicks,
-                "events": tick.events,
-                "seconds": tick.seconds,
-                "intervals": tick.intervals,
-            },
+            "tick": {name: getattr(tick, name) for name in ("clicks", "events", "seconds", "intervals")},
             "mature": self.vitals.summary(),
+            "window": newest["window"],
+            **measured,
         }
-        features = [column.raw for column in self.store.reader.encoder.columns]
-        facts: dict[str, Any] = {"store": self.store.content, "features": features, "vitals": self.vitals.state()}
-        facts |= {"monitor": self.watch.monitor.state(), "alarms": self.watch.summary()}
-        facts["forecast"] = self.forecast.state()
-        newest = self._newest_mature()
-        summary["window"], facts["by_version"] = newest["window"], newest["by_version"]
-        if number > self.first:  # first: of a version that is there, it is known what came of its tick
-            self._record(number - 1, summary | measured)
-        self.versions.save(self.engine, number, summary | measured | facts | self._more_facts())
-        self.ledger.commit()  # last: it can read from the log what it lacks, but not take back what it has too much
+        facts = {
+            "store": self.store.content,
+            "features": [column.raw for column in self.store.reader.encoder.columns],
+            "vitals": self.vitals.state(),
+            "monitor": self.watch.monitor.state(),
+            "alarms": self.watch.summary(),
+            "forecast": self.forecast.state(),
+            "by_version": newest["by_version"],
+            "erasures": self.ledger.erasures,
+        }
+        if number:  # first: of a version that is there, it is known what came of its tick
+            self._record(number - 1, summary)
+        self.versions.save(self.engine, number, summary | facts | self._more_facts())
 
     def _more_facts(self) -> dict[str, Any]:
         """What else versions keep."""
@@ -222,9 +217,10 @@ class Learner:
 
     def _restore(self, manifest: dict[str, Any]) -> None:
         self.versions.restore(self.engine, manifest)
-        self.ledger.restore(manifest["intervals"], manifest["rows"], manifest["counts"])
+        self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
+        if self.ledger.erasures != manifest["erasures"]:
+            self.engine.forget_answers(lambda _: True)
         end = self.store.grid.bounds(manifest["intervals"])[0]
-        self._apply_erasures()
         self.vitals = LiveMetrics.of(manifest["vitals"])
         self.watch.monitor.load(manifest["monitor"])
         self.watch.hide(self.ledger, end)
@@ -245,7 +241,7 @@ def open_learner(
             yield learner
         finally:
             learner.log.close()
-            learner.ledger.close()
+            learner.ledger.database.close()
 
 
 def learn(engine: Engine, ledger: Ledger, start: int, end: int) -> tuple[int, str]:
@@ -280,24 +276,20 @@ def skip(ledger: Ledger, closed: int) -> bool:
 
 
 def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
-    """The ledger that an engine of a store needs, in files if there is a folder for them. It reads the archive, too:
-    after all versions are lost, say."""
+    """The ledger that an engine of a store needs. It reads the archive, too: of actions that came before their clicks,
+    and after all versions are lost, say."""
     memory = memory_of(store.grid, engine.memory)
     return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
 
 
 def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_progress) -> None:
-    """Put an engine and its ledger where their model starts: after the warm-up, at the end of a run, or at a version of
-    another model."""
-    if store.start_sha256 is None:
+    """Put an engine and its ledger where their model starts: after the warm-up, or at the end of a run."""
+    if store.start is None or store.model is not None:
         _warm_up(engine, store, progress)
     else:
-        store.restore_start(engine)
+        store.restore_start(engine, store.start)
     engine.forget_answers(lambda _: True)  # of versions that are lost
-    if (taken := store.taken_over) is not None:
-        ledger.restore(taken.intervals, taken.rows, taken.counts)
-    else:
-        ledger.begin()
+    ledger.begin()
 
 
 def _warm_up(engine: Engine, store: Store, progress: Progress) -> None:

@@ -34,10 +34,7 @@ _NOW, _THEN = ("start", "clicks", "conversions", "expected"), ("then", "first", 
 
 def read_counts(log: EventLog, first: int, end: int) -> Records:
     """What ticks have counted, from one number to another."""
-    parts = [np.zeros(0, RECORD)]
-    for start, data in log.read_series(_COUNTS, first, end):
-        parts.append(np.frombuffer(data, RECORD)[max(0, first - start) : max(0, end - start)])
-    return np.concatenate(parts)
+    return np.concatenate([np.zeros(0, RECORD), *(part for _, part in log.read_series(_COUNTS, first, end, RECORD))])
 
 
 class LiveForecast:

@@ -25,11 +25,6 @@ _EDGES = np.linspace(-15.0, 15.0, 1201)
 _RELIABILITY = 15
 
 
-def ages(d_max: int) -> Floats:
-    """Where the delay curve is kept: 48 ages from a minute to d_max, evenly on a log scale."""
-    return np.unique(np.geomspace(min(60, d_max), d_max, 48).round())
-
-
 @dataclass
 class ScoreSums(JsonState):
     """Sums over scored clicks with final labels."""
@@ -74,41 +69,20 @@ class ScoreSums(JsonState):
 
 @dataclass
 class LiveMetrics(JsonState):
-    """All that is kept of the past: what was predicted and what became of it, and how long it took."""
+    """Figures of clicks whose labels are final, by both scores: of all of the past, or of the last intervals alone, as
+    sums over all of the past hide drift."""
 
-    d_max: int
     prequential: ScoreSums = field(default_factory=ScoreSums)
     as_served: ScoreSums = field(default_factory=ScoreSums)
-    delays: Floats = field(default_factory=lambda: np.zeros(0))
-    """Conversions of mature clicks by age: those up to each of `ages`."""
 
-    def __post_init__(self) -> None:
-        if not len(self.delays):
-            self.delays = np.zeros(len(ages(self.d_max)))
-
-    def add(self, prequential: Scores, as_served: Scores, label: Labels, delay: npt.NDArray[np.int64]) -> None:
-        """Clicks whose labels have become final; those that were not scored have NaN as their score."""
+    def add(self, prequential: Scores, as_served: Scores, label: Labels) -> LiveMetrics:
+        """Add clicks; those that were not scored have NaN as their score."""
         self.prequential.add(prequential, label)
         self.as_served.add(as_served, label)
-        self.delays += np.searchsorted(np.sort(delay[label]), ages(self.d_max), side="right")
-
-    def curve(self) -> dict[str, list[float]]:
-        """The delay curve: age in seconds, share of labels known."""
-        if not self.delays[-1]:
-            return {"age_s": [], "share": []}
-        shares = self.delays / self.delays[-1]
-        return {"age_s": [0.0, *ages(self.d_max).tolist()], "share": [0.0, *shares.tolist()]}
+        return self
 
     def summary(self) -> dict[str, Any]:
-        """Both figures of mature clicks."""
         return {"as_served": self.as_served.summary(), "prequential": self.prequential.summary()}
-
-
-def sum_up_window(prequential: Scores, as_served: Scores, label: Labels) -> dict[str, Any]:
-    """Both figures of the clicks whose labels became final in the last intervals alone: these show drift, which sums
-    over all of the past hide."""
-    scores = {"as_served": as_served, "prequential": prequential}
-    return {name: ScoreSums().add(log_odds, label).summary() for name, log_odds in scores.items()}
 
 
 def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) -> dict[str, dict[str, float | None]]:

@@ -27,8 +27,6 @@ class Predictions:
             return np.empty(0, np.float32)
         first, end = int(row.min()), int(row.max()) + 1
         values = np.full(end - first, np.nan, np.float32)
-        for start, data in self.log.read_series(self.model, first, end):
-            block = np.frombuffer(data, np.float32)[max(0, first - start) : max(0, end - start)]
-            at = max(0, start - first)
-            values[at : at + len(block)] = block
+        for start, known in self.log.read_series(self.model, first, end, np.float32):
+            values[start - first : start - first + len(known)] = known
         return values[row - first]

@@ -25,10 +25,10 @@ _SHOWN = 10
 
 
 class Watch:
-    """Follows the learner of a store. Nobody watches for a challenger: it would start in the middle of a stream."""
+    """Follows the learner of a store. Nobody watches for a challenger."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.active = store, store.taken_over is None and store.model is None
+        self.store, self.active = store, store.model is None
         self.holds = store.settings.hold_on_outage and self.active
         by = store.settings.alarms_by
         position = segment_feature(store.schema, by)

@@ -1,21 +1,19 @@
 """The ledger: the live twin of `TableSource`. Same reveals, same order, from an event log instead of a table.
 
 It is a table that grows by an interval at a time and forgets, at its other end, what no horizon needs any more. Rows
-keep their numbers. How much is open does not matter to memory or to the time of a tick: clicks are in blocks that never
-change, actions in a table (`open_clicks`), and an action finds its click by the event log, which has an index of ids.
+keep their numbers. How much is open does not matter to memory or to the time of a tick. An action finds its click by
+the event log, which has an index of ids.
 
-`commit` lets the database be whole as of an interval, and `restore` goes on from there: it reads from the log what has
-come since. If the database is missing, damaged, newer than the version that learning goes on from or another store's,
-or if something was erased, the ledger is built anew from the log, and is the same ledger.
+A learner builds it from the log when it starts, when it is found to be damaged and when something was erased: it is
+always the same ledger.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,6 @@ import torch
 
 from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, turns_of
 from tracecvr.online.ledger.base_clicks import BaseClicks
-from tracecvr.online.ledger.database import DamagedLedgerError
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
 from tracecvr.online.log.event_log import Accepted, EventLog
@@ -52,7 +49,7 @@ def first_held(grid: Grid, memory: int, done: int) -> int:
 class Ledger(TableSource):
     """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
 
-    Without a folder it is temporary, and begun; with one, call `begin` or `restore` first.
+    Without a folder for its file it is begun; with one, call `begin` or `rebuild` first.
     """
 
     def __init__(
@@ -76,7 +73,6 @@ class Ledger(TableSource):
         self.begin(first_held(self.grid, self.memory + self.grid.d_max, done))
         while self.done < done:
             self.advance()
-            self.database.flush()
         self.counts = Counter(counts)
         self.first_row = rows - len(self.table)
 
@@ -91,6 +87,7 @@ class Ledger(TableSource):
         self.counts["orphans"] += self.database.give_up(end - self.grid.d_max)  # their clicks have not come in d_max
         self.done += 1
         self._drop(end - self.memory)
+        self.database.flush()
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
@@ -114,50 +111,12 @@ class Ledger(TableSource):
         """How many clicks there have been, the base's included."""
         return self.first_row + len(self.table)
 
-    # Files.
-
-    def commit(self) -> None:
-        """Let the files be this ledger, whatever happens from now on."""
-        facts = {"first_row": self.first_row, "base_rows": self._base_rows, "identity": self._identity()}
-        self.database.commit(facts | {"done": self.done, "erasures": self.erasures})
-
-    def close(self) -> None:
-        """What was not committed is gone."""
-        self.database.close()
-
-    def restore(self, done: int, rows: int, counts: dict[str, int]) -> None:
-        """Become the ledger that had `done` intervals: from files and what came since, or else from the log."""
-        try:
-            whole = self._open(done) and self.rows == rows
-        except DamagedLedgerError:
-            whole = False
-        if not whole:
-            self.rebuild(done, rows, counts)
-            self.commit()
-        self.counts = Counter(counts)
-
     def apply_erasures(self) -> bool:
         """Forget what was erased from the log since: the ledger is built anew from it. Whether anything was."""
         if self.erasures == self.log.facts().get("erasures", 0):
             return False
         self.rebuild(self.done, self.rows, dict(self.counts))
-        self.commit()
         return True
-
-    def _open(self, done: int) -> bool:
-        """Become the ledger of so many intervals, if the database has what that takes."""
-        content = self.database.read()
-        if not content or content["identity"] != self._identity() or content["done"] > done:
-            return False
-        self.done, self.first_row, self._base_rows = content["done"], content["first_row"], content["base_rows"]
-        self.erasures = content["erasures"]
-        while self.done < done:
-            self.advance()
-        return True
-
-    def _identity(self) -> list[Any]:
-        """What a ledger depends on beside the log."""
-        return [self._base.fingerprint, asdict(self.grid), self.memory, self.log.model]
 
     # Asking.
 
@@ -176,8 +135,7 @@ class Ledger(TableSource):
         first, last = self.table.rows_between(start, end)
         actions = len(self.schema.actions)
         kinds = (0, *range(actions, actions + len(TURNS)))
-        known = [self._seen_between(kind, start, end) for kind in kinds]
-        return np.unique(np.concatenate([np.arange(first, last), *known]))
+        return np.unique(np.concatenate([np.arange(first, last), *(self._seen_between(k, start, end) for k in kinds)]))
 
     def newest_between(self, start: int, end: int, count: int) -> Ints:
         """The last of them, at most so many: however many there are, no more are looked at than that takes."""
@@ -255,18 +213,10 @@ class Ledger(TableSource):
 
     def _view(self) -> ClickTable:
         """The database as a table. Its columns tell what they hold now."""
-        names = (*self.database.layout, "action_ts", "known_ts", "refund_ts")
+        names = ("x", "click_ts", "click_id", "action_ts", "refund_ts")
         columns: dict[str, Any] = {name: self.database.column(name) for name in names}
-        return ClickTable(
-            x=columns["x"],
-            click_ts=columns["click_ts"],
-            click_id=columns["click_id"],
-            action_ts=columns["action_ts"],
-            schema=self._base.schema,
-            refund_ts=columns["refund_ts"],
-            late_known_ts=columns["known_ts"],
-            late_arrival_ts=columns["arrival_ts"],
-        )
+        columns |= {f"late_{name}": self.database.column(name) for name in ("known_ts", "arrival_ts")}
+        return ClickTable(schema=self._base.schema, **columns)
 
     def _select_fresh(self, clicks: Sequence[Accepted]) -> list[Accepted]:
         """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base
@@ -309,28 +259,27 @@ class Ledger(TableSource):
         number = self._rows_of([action.click for action in actions], self.grid.bounds(self.done)[1])
         self.database.wait(sorted(action for action, row in zip(actions, number.tolist(), strict=True) if row < 0))
         rows = np.unique(number[number >= 0])
-        known = self.database.known(rows)
-        arrival, click = (self.database.gather(name, rows) for name in ("arrival_ts", "click_ts"))
-        clicks = _Open(arrival, click, known.action_ts.copy(), known.refund_ts.copy())
-        place = np.searchsorted(rows, number).tolist()
+        known, place = self.database.known(rows), np.searchsorted(rows, number).tolist()
+        arrival, clicked = (self.database.gather(name, rows) for name in ("arrival_ts", "click_ts"))
+        first = known.action_ts.copy()
         ours = [  # one that came before its click becomes known with it
-            (action._replace(seen=max(action.seen, int(clicks.arrival[at]))), at)
+            (action._replace(seen=max(action.seen, int(arrival[at]))), at)
             for action, at, row in zip(actions, place, number.tolist(), strict=True)
             if row >= 0
         ]
         noted, paid = list[tuple[int, int, int, int]](), list[tuple[int, Payment]]()
         for action, at in sorted(ours):
             refund = action.kind > len(self.schema.actions)
-            if not refund and not self._is_in_window(action.ts - int(clicks.click[at])):
+            if not refund and not self._is_in_window(action.ts - int(clicked[at])):
                 continue
             if refund or action.kind == 1:
                 paid.append((int(rows[at]), Payment(action.seen, action.ts, refund, action.amount)))
-            if not refund and clicks.action[at, action.kind - 1] == NEVER:
-                clicks.action[at, action.kind - 1] = action.ts
+            if not refund and first[at, action.kind - 1] == NEVER:
+                first[at, action.kind - 1] = action.ts
                 noted.append((int(rows[at]), action.kind, action.ts, action.seen))
             else:
                 self.counts["refunds" if refund else "repeated_actions"] += 1
-        turns = self._find_turns(paid, dict(zip(rows.tolist(), clicks.refund, strict=True)))
+        turns = self._find_turns(paid, dict(zip(rows.tolist(), known.refund_ts, strict=True)))
         if noted or turns:
             self.database.note(*np.array([*noted, *turns]).T)
 
@@ -368,12 +317,3 @@ class Ledger(TableSource):
         first = self.database.first
         self.database.drop(before)
         self.first_row += self.database.first - first
-
-
-class _Open(NamedTuple):
-    """Clicks that actions of an interval belong to, as they are being changed."""
-
-    arrival: Ints
-    click: Ints
-    action: Ints
-    refund: Ints

@@ -1,27 +1,32 @@
-"""Open clicks and what is known of them, in the ledger's database.
+"""Open clicks and what is known of them, in a database of SQLite whose file has no name: only its learner has it.
 
-Clicks are in blocks that never change. A column of a block is an array, a row of `arrays` with a hash: SQLite's own
-checksum of a page of zeros is zero. Actions are a table by click and by when they became known; those whose click has
-not come yet wait in another.
+Clicks are in blocks that never change. A column of a block is an array, a row of `arrays` with a hash. Actions are a
+table by click and by when they became known; those whose click has not come yet wait in another. Pages have checksums
+(`page_checksums`): whatever is not as it was written is a `DamagedLedgerError`, before anybody learns from it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import apsw
 import numpy as np
 import numpy.typing as npt
 
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import not_written
 from tracecvr.data.table import NEVER, TURNS, Ints
-from tracecvr.online.ledger.database import DamagedLedgerError, LedgerDatabase
 from tracecvr.online.ledger.payments import KnownAction, Payment
+from tracecvr.online.log import page_checksums
 from tracecvr.online.log.page_checksums import digest
 
 Array = npt.NDArray[Any]
@@ -33,6 +38,26 @@ _CACHED = 16 << 20
 _DENSE = 8
 """If so many rows of a range are asked for, one in so many at least, actions of the whole range are read."""
 _MOST_COLUMNS = 16
+
+_SCHEMA = """
+CREATE TABLE arrays(id INTEGER PRIMARY KEY, hash TEXT NOT NULL, data BLOB NOT NULL);
+CREATE TABLE actions(row INTEGER, kind INTEGER, ts INTEGER NOT NULL, seen INTEGER NOT NULL, PRIMARY KEY(row, kind))
+  WITHOUT ROWID;
+CREATE INDEX actions_seen ON actions(seen);
+CREATE TABLE late(ts INTEGER, row INTEGER, PRIMARY KEY(ts, row)) WITHOUT ROWID;
+CREATE TABLE waiting(  -- actions that came without their click
+  seen INTEGER NOT NULL, ts INTEGER NOT NULL, kind INTEGER NOT NULL, click INTEGER NOT NULL, amount REAL NOT NULL
+);
+CREATE TABLE payments(  -- conversions and refunds of clicks
+  row INTEGER, seen INTEGER, ts INTEGER, refund INTEGER, amount REAL, PRIMARY KEY(row, seen, ts, refund, amount)
+) WITHOUT ROWID;
+CREATE INDEX waiting_click ON waiting(click);
+CREATE INDEX waiting_seen ON waiting(seen);
+"""
+
+
+class DamagedLedgerError(UserError):
+    """The ledger is not as it was written. It can be built anew from the log."""
 
 
 class Block(NamedTuple):
@@ -52,8 +77,9 @@ class Known(NamedTuple):
     refund_ts: Ints
 
 
-class OpenClicks(LedgerDatabase):
-    """Those of a log with so many features and kinds of actions."""
+class OpenClicks:
+    """Those of a log with so many features and kinds of actions. Their file takes room in a folder; without one, where
+    SQLite keeps temporary files, and has no checksums."""
 
     def __init__(self, folder: Path | None, features: int, actions: int) -> None:
         self.actions = actions
@@ -66,18 +92,68 @@ class OpenClicks(LedgerDatabase):
             "score": ("f4", 0),
             "erased": ("?", 0),
         }
-        super().__init__(folder)
+        self.folder = folder
+        self._db: apsw.Connection | None = None
         self._forget()
+
+    # The database.
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.close()
+        path = None if self.folder is None else self.folder / f".ledger.{os.getpid()}.tmp"
+        if path is not None:
+            path.unlink(missing_ok=True)
+        with self._errors():
+            self._db = apsw.Connection("") if path is None else page_checksums.connect(path)
+            for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = OFF", "synchronous = OFF"):
+                self._run(f"PRAGMA {pragma}")
+            self._run(_SCHEMA)
+            if path is not None:
+                path.unlink()
+            self._run("BEGIN")
+
+    def flush(self) -> None:
+        """Let memory be free of what was written."""
+        with self._errors():
+            self._run("COMMIT")
+            self._run("BEGIN")
 
     def close(self) -> None:
-        super().close()
+        if self._db is not None:
+            with suppress(apsw.Error):  # of one that is damaged
+                self._db.close(force=True)
+        self._db = None
         self._forget()
 
-    def _read(self) -> dict[str, Any] | None:
-        content = super()._read()
-        if content:
-            self._set_blocks([Block(*row) for row in self._run("SELECT * FROM blocks ORDER BY first")])
-        return content
+    @property
+    def _connection(self) -> apsw.Connection:
+        if self._db is None:
+            raise DamagedLedgerError("the ledger is not open")
+        return self._db
+
+    def _run(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        return self._connection.execute(query, values)
+
+    def _insert(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self._errors():
+            self._connection.executemany(query, rows)
+
+    def _rows(self, query: str, values: tuple[Any, ...], columns: int) -> Ints:
+        """What a query finds, an array for each column."""
+        with self._errors():
+            rows = self._run(query, values).fetchall()
+        return np.array(rows, np.int64).reshape(len(rows), columns).T
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            disk = apsw.FullError | apsw.IOError | apsw.ReadOnlyError | apsw.CantOpenError
+            if isinstance(error, disk) and not page_checksums.is_damage(error):
+                raise not_written(self.folder or Path("the ledger"), error) from error
+            raise DamagedLedgerError(f"the ledger is damaged ({page_checksums.reason(error)})") from error
 
     def _forget(self) -> None:
         self._cache: OrderedDict[int, Array] = OrderedDict()
@@ -91,19 +167,6 @@ class OpenClicks(LedgerDatabase):
         self.end = blocks[-1].first + blocks[-1].size if blocks else 0
         self._firsts = np.array([block.first for block in blocks], np.int64)
         self._untils = np.array([block.until for block in blocks], np.int64)
-
-    def wrong(self) -> list[str]:
-        """What is not as it was written. Reads everything."""
-        try:
-            with self._errors():
-                texts = [" ".join(text.split()) for (text,) in self._run("PRAGMA integrity_check(3)") if text != "ok"]
-                damages = [f"{self.path} is damaged ({text})" for text in texts]
-                for block in self.blocks if not damages else ():
-                    for name in self.layout:
-                        self._load(block, name)
-        except DamagedLedgerError as error:
-            return [str(error)]
-        return damages
 
     # Clicks.
 
@@ -122,7 +185,6 @@ class OpenClicks(LedgerDatabase):
                 part = {name: values[at : at + ROWS] for name, values in columns.items()}
                 arrival = part["arrival_ts"]
                 block = Block(end + at, len(arrival), int(arrival[0]), int(arrival[-1]))
-                self._run("INSERT INTO blocks VALUES(?, ?, ?, ?)", block)
                 for name, values in part.items():
                     number = self._number(block, name)
                     data = np.ascontiguousarray(values, self.layout[name][0]).tobytes()
@@ -150,7 +212,7 @@ class OpenClicks(LedgerDatabase):
         with self._errors():
             row = self._run("SELECT hash, data FROM arrays WHERE id = ?", (number,)).fetchone()
         if row is None or row[0] != digest(row[1], number):
-            raise DamagedLedgerError(f"{self.path} is damaged ({name} of clicks {block.first} and after)")
+            raise DamagedLedgerError(f"the ledger is damaged ({name} of clicks {block.first} and after)")
         values = np.frombuffer(row[1], kind)
         return values.reshape(block.size, width) if width else values
 
@@ -199,22 +261,16 @@ class OpenClicks(LedgerDatabase):
     def drop(self, before: int) -> None:
         """Forget clicks that became known before a time. The last block stays: numbers go on from it."""
         over = [block for block in self.blocks[:-1] if block.until < before]
+        if not over:
+            return
+        end = over[-1].first + over[-1].size
         with self._errors():
-            self._delete(over)
-            if over:
-                end = over[-1].first + over[-1].size
-                for table in ("actions", "payments", "late"):
-                    self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
-
-    def _delete(self, blocks: list[Block]) -> None:
-        for block in blocks:
-            numbers = [self._number(block, name) for name in self.layout]
-            for number in set(numbers) & self._cache.keys():
-                self._cached -= self._cache.pop(number).nbytes
-            self._run("DELETE FROM arrays WHERE id BETWEEN ? AND ?", (numbers[0], numbers[-1]))
-            self._run("DELETE FROM blocks WHERE first = ?", (block.first,))
-        if blocks:
-            self._set_blocks([block for block in self.blocks if block not in set(blocks)])
+            self._run("DELETE FROM arrays WHERE id < ?", (end * _MOST_COLUMNS,))
+            for table in ("actions", "payments", "late"):
+                self._run(f"DELETE FROM {table} WHERE row < ?", (end,))
+        for number in [number for number in self._cache if number < end * _MOST_COLUMNS]:
+            self._cached -= self._cache.pop(number).nbytes
+        self._set_blocks([block for block in self.blocks if block.first >= end])
 
     def _parts(self, number: Ints) -> Iterator[tuple[Block, Ints]]:
         """Blocks that clicks are in, and which of the clicks."""
@@ -229,18 +285,14 @@ class OpenClicks(LedgerDatabase):
     def note(self, row: Ints, kind: Ints, ts: Ints, seen: Ints) -> None:
         """Actions that became known of clicks: kinds from 1 on, then one for each of `TURNS`. The first one counts."""
         facts = zip(row.tolist(), kind.tolist(), ts.tolist(), seen.tolist(), strict=True)
-        with self._errors():
-            self._connection.executemany("INSERT OR IGNORE INTO actions VALUES(?, ?, ?, ?)", sorted(facts))
+        self._insert("INSERT OR IGNORE INTO actions VALUES(?, ?, ?, ?)", sorted(facts))
         self._asked = None
 
     def known(self, number: Ints) -> Known:
         """What is known of clicks."""
         if self._asked is not None and np.array_equal(self._asked[0], number):
             return self._asked[1]
-        place: Any = slice(None)
-        rows = number
-        if (np.diff(number) <= 0).any():
-            rows, place = np.unique(number, return_inverse=True)
+        rows, place = np.unique(number, return_inverse=True)
         never = np.full((len(rows), self.actions), NEVER)
         known = Known(never, never.copy(), np.full((len(rows), len(TURNS)), NEVER))
         row, kind, ts, seen = self._actions_of(rows)
@@ -255,7 +307,7 @@ class OpenClicks(LedgerDatabase):
         if len(rows) and _DENSE * len(rows) >= rows[-1] - rows[0]:
             query = "SELECT * FROM actions WHERE row BETWEEN ? AND ?"
             actions = self._rows(query, (int(rows[0]), int(rows[-1])), 4)
-            return actions[:, np.isin(actions[0], rows, assume_unique=False)]
+            return actions[:, np.isin(actions[0], rows)]
         query = "SELECT * FROM actions WHERE row IN (SELECT value FROM json_each(?))"
         return self._rows(query, (json.dumps(rows.tolist()),), 4)
 
@@ -268,22 +320,19 @@ class OpenClicks(LedgerDatabase):
     def pay(self, payments: Iterable[tuple[int, Payment]]) -> None:
         """Keep conversions and refunds of clicks."""
         rows = sorted((row, *payment) for row, payment in payments)
-        with self._errors():
-            self._connection.executemany("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
+        self._insert("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
 
     def payments(self, rows: Iterable[int]) -> dict[int, list[Payment]]:
         """Conversions and refunds of clicks, by click."""
         query = "SELECT * FROM payments WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
         with self._errors():
-            found = self._run(query, (json.dumps(list(rows)),)).fetchall()
-        return {row: [Payment(*p[1:]) for p in ours] for row, ours in groupby(found, itemgetter(0))}
+            known = self._run(query, (json.dumps(list(rows)),)).fetchall()
+        return {row: [Payment(*p[1:]) for p in ours] for row, ours in groupby(known, itemgetter(0))}
 
     # Clicks that came late.
 
     def note_late(self, ts: Ints, row: Ints) -> None:
-        with self._errors():
-            pairs = zip(ts.tolist(), row.tolist(), strict=True)
-            self._connection.executemany("INSERT INTO late VALUES(?, ?)", list(pairs))
+        self._insert("INSERT INTO late VALUES(?, ?)", zip(ts.tolist(), row.tolist(), strict=True))
 
     def late_between(self, start: int, end: int) -> Ints:
         """Late clicks that happened in a range of time."""
@@ -294,8 +343,7 @@ class OpenClicks(LedgerDatabase):
 
     def wait(self, actions: Iterable[KnownAction]) -> None:
         """Keep actions until their click comes."""
-        with self._errors():
-            self._connection.executemany("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", list(actions))
+        self._insert("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", actions)
 
     def take_waiting(self, clicks: Ints) -> list[KnownAction]:
         """Actions that have waited for clicks which have come."""

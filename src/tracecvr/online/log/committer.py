@@ -43,22 +43,19 @@ class Committer:
 
     def _work(self) -> None:
         with closing(self._connect()) as log:
-            while group := self._collect():
-                self._commit(log, group)
-
-    def _collect(self) -> list[_Sent]:
-        """What has been sent by now, at least one batch; none when it ends."""
-        group: list[_Sent] = []
-        while (sent := self._sent.get()) is not None:
-            if sent[1].set_running_or_notify_cancel():  # else its sender is gone
-                group.append(sent)
-            if group and (self._sent.empty() or sum(len(events) for events, _ in group) >= _AT_ONCE):
-                return group
-        self._sent.put(None)  # for the next call
-        return group
+            while (sent := self._sent.get()) is not None:
+                group, count = [sent], len(sent[0])
+                while count < _AT_ONCE and not self._sent.empty():
+                    if (sent := self._sent.get()) is None:
+                        self._sent.put(None)  # to end after this group
+                        break
+                    group.append(sent)
+                    count += len(sent[0])
+                self._commit(log, [sent for sent in group if sent[1].set_running_or_notify_cancel()])
 
     @staticmethod
     def _commit(log: EventLog, group: list[_Sent]) -> None:
+        """Accept batches whose senders are not gone."""
         try:
             receipts = log.append_all([events for events, _ in group])
         except Exception as error:  # the senders' to deal with: whatever it is, nothing of theirs was accepted

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import numpy as np
+import numpy.typing as npt
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import make_private, refuse_other_format
@@ -166,16 +168,17 @@ class EventDatabase:
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO series VALUES(?, ?, ?, ?)", row)
 
-    def read_series(self, name: str, first: int, end: int) -> list[tuple[int, bytes]]:
-        """Blocks that have values from one number to another, each with the number of its first."""
+    def read_series(
+        self, name: str, first: int, end: int, kind: npt.DTypeLike
+    ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Values from one number to another: runs of them, each with the number of its first."""
         after = "SELECT coalesce(max(first), 0) FROM series WHERE name = ?1 AND first <= ?2"
-        query = (
-            f"SELECT first, hash, data FROM series WHERE name = ?1 AND first >= ({after}) AND first < ?3 ORDER BY first"
-        )
-        rows = self._rows(query, (name, first, end))
-        if any(recorded != digest(data, row) for row, recorded, data in rows):
-            raise UserError(f"{self.path} is damaged: a series is not as it was written; {self._advice}")
-        return [(row, data) for row, _, data in rows]
+        where = f"name = ?1 AND first >= ({after}) AND first < ?3"
+        query = f"SELECT first, hash, data FROM series WHERE {where} ORDER BY first"
+        for start, recorded, data in self._rows(query, (name, first, end)):
+            if recorded != digest(data, start):
+                raise UserError(f"{self.path} is damaged: a series is not as it was written; {self._advice}")
+            yield max(first, start), np.frombuffer(data, kind)[max(0, first - start) : max(0, end - start)]
 
     def cut_series(self, name: str, first: int) -> None:
         """Forget the blocks from a number on."""
@@ -249,10 +252,7 @@ class EventDatabase:
         try:
             yield
         except apsw.Error as error:
+            advice = "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
             if page_checksums.is_damage(error):
                 advice = self._advice
-            else:
-                advice = (
-                    "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
-                )
             raise UserError(f"{self.path}: could not {what} ({page_checksums.reason(error)}); {advice}") from error

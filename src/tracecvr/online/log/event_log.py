@@ -297,10 +297,6 @@ class EventLog(EventDatabase):
         times = [self._one(f"SELECT min(seen) FROM {table} WHERE seen >= ?", (time,)) for table in ("events", "erased")]
         return min((seen for seen in times if seen is not None), default=None)
 
-    def since(self, position: int, count: int) -> list[Accepted]:
-        """Accepted events after a position, in their order."""
-        return self._select("WHERE pos > ? ORDER BY pos LIMIT ?", (position, count))
-
     def events_of_click(self, click: int) -> list[Accepted]:
         """A click, if it has come, and its actions; of very many, those that came first."""
         of_click = self._select("WHERE event = ?", (f"c{click}",))

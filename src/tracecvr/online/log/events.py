@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import polars as pl
-
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
-from tracecvr.data.encoder import Encoder, Hashed, is_huge, rounded
+from tracecvr.data.encoder import Encoder, is_huge, to_float
 from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.data.table import Ids, Schema
 from tracecvr.online.log.times import Times, quote
@@ -78,11 +76,6 @@ class Reader:
     def _numeric(self) -> frozenset[str]:
         """Raw columns of which only numbers are read."""
         return self._names - {column.raw for column in self.encoder.columns if str in column.sound}
-
-    @cached_property
-    def blank(self) -> str:
-        """The body of a click of which nothing is known any more."""
-        return json.dumps([None] * len(self.features))
 
     def read(self, content: object) -> Event:
         """A row, or an error that says what is wrong with the event."""
@@ -144,13 +137,15 @@ class Reader:
             unknown += len(features) - len(known["features"])
         return self.read(known), unknown
 
-    def encode(self, bodies: Sequence[str]) -> Ids:
-        """(N, F) ids of clicks' features, as `prepare` would make them of the same values."""
-        return self.encode_and_count(bodies)[0]
-
     def encode_and_count(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
-        """The same, and of each column how many values could not be read: they count as missing."""
-        return self.encoder.encode_values(self._columns(bodies))
+        """(N, F) ids of clicks' features, as `prepare` would make them of the same values, and of each column how many
+        values could not be read: they count as missing."""
+        try:
+            rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
+            columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
+        except ValueError:
+            raise UserError("features in the log are not as they were written: restore the store from a copy") from None
+        return self.encoder.encode_values(dict(zip(self.features, columns, strict=True)))
 
     def encode_clicks(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
         """The same of the values of clicks. Of a few, without a data frame."""
@@ -161,18 +156,6 @@ class Reader:
     @cached_property
     def _rows(self) -> RowEncoder:
         return RowEncoder(self.encoder, self.features)
-
-    def frame(self, bodies: Sequence[str]) -> pl.DataFrame:
-        """Clicks' raw features as columns, of the types that a file of such values would have; mixed ones are text."""
-        return pl.DataFrame([Hashed(name, 1).series(v).alias(name) for name, v in self._columns(bodies).items()])
-
-    def _columns(self, bodies: Sequence[str]) -> dict[str, list[Any]]:
-        try:
-            rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
-            columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
-        except ValueError:
-            raise UserError("features in the log are not as they were written: restore the store from a copy") from None
-        return dict(zip(self.features, columns, strict=True))
 
     def _kind(self, name: object) -> int:
         if not isinstance(name, str) or name not in self.kinds:
@@ -195,7 +178,7 @@ class Reader:
         if not isinstance(value, _VALUES):
             wrong, text = ("a list", "[]") if isinstance(value, list) else ("an object", "{}")
         elif isinstance(value, int) and is_huge(value):
-            wrong, text = "a whole number beyond 64 bits", str(rounded(value))
+            wrong, text = "a whole number beyond 64 bits", str(to_float(value))
         elif isinstance(value, float) and not math.isfinite(value):
             wrong, text = "not a finite number", str(value)
         else:

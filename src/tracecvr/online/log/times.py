@@ -43,9 +43,9 @@ class Times:
             return ts
         if isinstance(ts, str) and self.origin is not None:
             return self._since_origin(ts, unix_time(ts, "ts"))
-        if not isinstance(ts, int | float) or isinstance(ts, bool) or self.unit in ("log", "iso"):
+        if self.unit in ("log", "iso") or not isinstance(ts, int | float) or isinstance(ts, bool):
             raise self._wrong(ts)
-        if abs(ts) >= _LIMIT or math.isnan(ts):
+        if not abs(ts) < _LIMIT:  # or NaN
             raise self._wrong(ts)
         return self._since_origin(ts, math.floor(ts) // (1000 if self.unit == "unix-ms" else 1))
 

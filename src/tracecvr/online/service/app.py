@@ -22,13 +22,11 @@ from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.forecast import LEVEL
 from tracecvr.monitor.monitor import TEXTS
-from tracecvr.online.challengers.promotion import leave_challenger, promote_challenger, promote_own
-from tracecvr.online.challengers.status import comparisons
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import Tokens
-from tracecvr.online.service.bodies import ERRORS
+from tracecvr.online.service.bodies import ERRORS, score_of
 from tracecvr.online.service.front import LOOPBACK, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
 from tracecvr.online.service.inference_protocol import inference_routes
@@ -38,9 +36,11 @@ from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.published import list_published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
+from tracecvr.online.store import traffic
+from tracecvr.online.store.challenge import promote_challenger, promote_own
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.forecast import NewestForecasts
-from tracecvr.online.upkeep.status import ticks_of, versions_of
+from tracecvr.online.upkeep.status import comparisons, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
 
@@ -102,8 +102,9 @@ def _routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
     async def forecast(by: str | None = None, level: _Level = LEVEL, days: _Days = None) -> dict[str, Any]:
         """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
-        if by is not None and by not in service.store.reader.features:
-            raise HTTPException(422, f"by: no such feature; there are: {', '.join(service.store.reader.features)}")
+        features = service.store.reader.features
+        if by is not None and by not in features:
+            raise HTTPException(422, f"by: no such feature; there are: {', '.join(features)}")
         return await run_in_threadpool(newest.rows, by, level, days)
 
     @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
@@ -192,30 +193,31 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
     elif "version" in asked.model_fields_set:
         promote_own(store, asked.version)
     else:
-        leave_challenger(store)
+        traffic.promote(store.folder, None)
 
 
 def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:
     key, (click, *actions) = _read_logged(service, given, kind)
-    clock = max(service.log.facts().get("watermark", 0) + service.store.grid.lateness, click.ts)
-    now, known = service.scorer.posterior(click, actions, clock)
-    names = service.store.schema.actions
+    store, scorer = service.store, service.scorer.main
+    clock = max(service.log.facts().get("watermark", 0) + store.grid.lateness, click.ts)
+    now, known = scorer.posterior(click, actions, clock)
+    names = store.schema.actions
     ages = dict(zip(names, known.age[0].tolist(), strict=True))
-    state, visible = (t[0].tolist() for t in known.trajectory(service.store.schema.horizons))
+    state, visible = (t[0].tolist() for t in known.trajectory(store.schema.horizons))
     windows = [
         {"end": end, "over": bool(over), "happened": [n for n, s in zip(names, happened, strict=True) if s]}
-        for end, over, happened in zip(service.store.schema.horizons, visible, state, strict=True)
+        for end, over, happened in zip(store.schema.horizons, visible, state, strict=True)
     ]
     return bodies.Known(
         click_id=key,
-        ts=service.store.times.show(click.ts),
-        time=service.store.times.iso(click.ts),
-        at_click=None if click.score is None else bodies.Score.of(click.score),
+        ts=store.times.show(click.ts),
+        time=store.times.iso(click.ts),
+        at_click=None if click.score is None else bodies.Score(**score_of(click.score)),
         version_at_click=click.version,
         model_at_click=click.model,
-        now=bodies.Score.of(now),
-        version=service.scorer.ready().version,
-        model=service.scorer.ready().name,
+        now=bodies.Score(**score_of(now)),
+        version=scorer.ready().version,
+        model=scorer.ready().name,
         elapsed=int(known.elapsed[0]),
         converted=bool(known.converted[0]),
         final=bool(known.mature[0]),
@@ -248,7 +250,6 @@ def _status(service: Service) -> dict[str, Any]:
         challenger["history"] = comparisons(service.store, service.log, name, 200)
     return facts | {
         "interval_s": service.store.grid.interval,
-        "latency": service.gauges.latency(),
         "ticks": ticks_of(service.store, service.log, 200),
         "all_versions": versions_of(service.store, service.scorer.versions),
     }

@@ -127,31 +127,21 @@ class Score(BaseModel):
     probability: float
     log_odds: float
 
-    @classmethod
-    def of(cls, log_odds: float) -> Score:
-        return cls(**score_of(log_odds))
-
-
-_BY = "the challenger that answered; left out: the store's own model"
-
 
 class Scored(Score):
     """A score; it says by which version of which model if that is another than of the whole answer."""
 
     version: int | None = None
-    model: str | None = Field(default=None, description=_BY)
+    model: str | None = Field(default=None, description="the challenger that answered; left out: the store's own model")
 
 
-class _Told(BaseModel):
+class Scores(BaseModel):
+    version: int
+    model: str | None = Field(default=None, description="the challenger that answered; left out: the store's own model")
+    scores: list[Scored]
     bad_values: dict[str, int] | None = Field(
         default=None, description="of each column, how many values could not be read: they count as missing"
     )
-
-
-class Scores(_Told):
-    version: int
-    model: str | None = Field(default=None, description=_BY)
-    scores: list[Scored]
 
 
 class Receipt(BaseModel):
@@ -179,13 +169,9 @@ class Receipt(BaseModel):
         }
 
 
-class Answered(Score):
-    version: int
-    model: str | None = Field(default=None, description=_BY)
-
-
-class Registered(Receipt, _Told):
-    scores: list[Answered] = Field(description="of a click that was there before: what it was answered then")
+class Registered(Receipt):
+    scores: list[Scored] = Field(description="of a click that was there before: what it was answered then")
+    bad_values: dict[str, int] | None = Field(default=None, description="as of `/v1/score`")
 
 
 class Known(BaseModel):

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from tracecvr.base.glossary import TERMS
+from tracecvr.base.glossary import read_terms
 from tracecvr.online.service.limits import ALWAYS
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -66,7 +66,7 @@ def name_of(host: str) -> str:
 def page_text() -> str:
     """The page that watches a model, with the glossary that explains its words."""
     text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    words = json.dumps({term.name: term.meaning for term in TERMS})
+    words = json.dumps({term.name: term.meaning for term in read_terms()})
     return text.replace("/*glossary*/{}", words.replace("<", "\\u003c"))
 
 

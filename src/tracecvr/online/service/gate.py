@@ -6,11 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import coroutine
-from typing import Any, cast
 
 from fastapi import FastAPI, HTTPException
 
@@ -101,16 +99,17 @@ class Gate(FastAPI):
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive, answer: _Answer) -> bytes | None:
         """A body, and no more of it than is allowed: nothing of one that declares to be larger, and as for the others,
-        neither that nor the sender's speed is believed. None if it was refused."""
+        neither that nor the sender's speed is believed. None if it was refused. A connection without the first byte of
+        one is closed (`connections`)."""
         most, length = self.service.limits.body_bytes, headers.get(b"content-length", b"0")
         try:
             if length.isdigit() and int(length) > most:
                 raise _TooLargeError
-            message, waiting = _begin(receive)
-            if message is not None and not message.get("more_body", False):
-                return _join((message,), most)  # without a timer, which costs as much as to score a click
-            async with asyncio.timeout(self.service.limits.body_seconds):
-                return _join(await _read_parts(message or await waiting, receive, most), most)
+            parts = [await receive()]  # without a timer, which costs as much as to score a click
+            if parts[0].get("more_body", False):
+                async with asyncio.timeout(self.service.limits.body_seconds):
+                    await _read_on(parts, receive, most)
+            return _join(parts, most)
         except TimeoutError:
             await refuse(answer, 408, "the body took too long to send")
         except ConnectionError:
@@ -142,13 +141,12 @@ class _Answer:
         await self.send({"type": "http.response.body", "body": content})
 
 
-async def _read_parts(message: Message, receive: Receive, most: int) -> list[Message]:
-    """All messages of a body, the last of which may say that its sender is gone."""
-    parts, size = [message], len(message.get("body", b""))
+async def _read_on(parts: list[Message], receive: Receive, most: int) -> None:
+    """Read the other messages of a body, the last of which may say that its sender is gone."""
+    size = len(parts[0].get("body", b""))
     while parts[-1].get("more_body", False) and size <= most:
         parts.append(await receive())
         size += len(parts[-1].get("body", b""))
-    return parts
 
 
 def _join(parts: Sequence[Message], most: int) -> bytes:
@@ -158,25 +156,6 @@ def _join(parts: Sequence[Message], most: int) -> bytes:
     if len(body) > most:
         raise _TooLargeError
     return body
-
-
-def _begin(receive: Receive) -> tuple[Message | None, Awaitable[Message]]:
-    """The first message of a request, if it is there, else a coroutine that waits for it."""
-    reading = cast(Coroutine[Any, Any, Message], receive())
-    try:
-        return None, _resume(reading, reading.send(None))
-    except StopIteration as done:
-        return done.value, reading
-
-
-@coroutine
-def _resume(reading: Coroutine[Any, Any, Message], waits_for: Any) -> Generator[Any, Any, Message]:
-    """Go on with a coroutine that has begun to wait."""
-    try:
-        yield waits_for
-        return (yield from reading)  # type: ignore[no-any-return]
-    finally:
-        reading.close()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -24,10 +23,6 @@ from tracecvr.monitor.monitor import TEXTS
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
 BUCKETS = tuple(round(m * 10.0**e, 4) for e in (-3, -2, -1, 0) for m in (1, 1.4, 2, 3, 5, 7))
 """Seconds: fine enough to compute quantiles from."""
-ROUTES = {"score": "/v1/score", "clicks": "/v1/clicks", "events": "/v1/events"}
-"""Whose times the page shows, by what it calls them."""
-_WINDOW_S, _KEPT = 300.0, 10_000
-"""Of late: so many seconds, and at most so many answers of a route."""
 _FIGURES = ("clicks", "conversions", "cvr", "auc", "nll", "ece", "pcoc")
 _BECAME = ("messages", "repeated", "set_aside", "lost", "waiting")
 
@@ -92,7 +87,7 @@ class Gauges(Collector):
     def __init__(
         self, status: Callable[[], Mapping[str, Any]] = dict, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.clock, self.started, self._status = clock, clock(), status
+        self.clock, self._status = clock, status
         self.registry = prometheus.CollectorRegistry()
         self.registry.register(self)
         own: dict[str, Any] = {"registry": self.registry}
@@ -102,8 +97,6 @@ class Gauges(Collector):
         )
         self.events = prometheus.Counter("tracecvr_events", "Events accepted", ["kind"], **own)
         self.scored = prometheus.Counter("tracecvr_scores", "Clicks scored", **own)
-        self._recent: dict[str, deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=_KEPT))
-        """By route: when the last requests came, and the seconds that they took."""
 
     def collect(self) -> Iterable[Metric]:
         """What the status says. Unknown is NaN; if the status cannot be read, requests are still told."""
@@ -120,19 +113,8 @@ class Gauges(Collector):
 
     def note(self, route: str, status: int, since: float) -> None:
         """Count an answer to a request that came at some time of the clock."""
-        seconds = self.clock() - since
         self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
-        self._recent[route].append((since, seconds))
-
-    def latency(self) -> dict[str, Any]:
-        """How many answers of late, and the milliseconds in which half and 99 % of them came."""
-        since, summary = max(self.started, self.clock() - _WINDOW_S), dict[str, Any]()
-        for name, route in ROUTES.items():
-            times = [1e3 * seconds for came, seconds in list(self._recent[route]) if came >= since]
-            middle, slow = np.quantile(times, (0.5, 0.99)).tolist() if times else (None, None)
-            summary[name] = {"requests": len(times), "p50_ms": middle, "p99_ms": slow}
-        return {"seconds": round(self.clock() - since)} | summary
+        self._seconds.labels(route).observe(self.clock() - since)
 
     def text(self) -> bytes:
         return prometheus.generate_latest(self.registry)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import filled, option, validate
+from tracecvr.base.config import fill, option, validate
 
-_PATHS = ("store", "model", "tokens", "certificate", "key", "source_config", "replica_token")
+_PATHS = ("store", "tokens", "certificate", "key", "source_config", "replica_token")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Options(Limits):
     """Limits, and where and what to serve."""
 
     store: str | None = option(None, "directory of the live model")
-    model: str | None = option(None, "directory of a finished run that the store continues")
     host: str = option("127.0.0.1", "address to listen at")
     host_names: tuple[str, ...] = option((), "names by which it is asked, beside localhost and the address")
     port: int = option(8000, "port to listen at, 0 for any that is free", low=0, high=65535)
@@ -56,7 +55,7 @@ class Options(Limits):
         """What a file says, its paths relative to where it lies, and what flags do; None is a flag not given."""
         from tracecvr.base.files import read_toml  # heavy: it knows Parquet, too
 
-        from_file = cls() if file is None else filled(cls, read_toml(file, "--config"), str(file))
+        from_file = cls() if file is None else fill(cls, read_toml(file, "--config"), str(file))
         changes: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else str(value) if isinstance(value, Path) else value
             for name, value in flags.items()

@@ -7,12 +7,11 @@ import re
 from tracecvr.base.files import sha256
 from tracecvr.online.service.bodies import PublishedFile
 from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.store import file_hashes, traffic
-from tracecvr.online.store.store import START
+from tracecvr.online.store import traffic
 
 ALLOWED = re.compile(
     r"store\.json|base/(table|encoder)\.json|(serving|traffic)\.json"
-    r"|(challengers/[a-z][a-z0-9_-]*/)?(models/[0-9]{9}\.(json|safetensors)|challenger\.json|files\.json|start\.safetensors)"
+    r"|(challengers/[a-z][a-z0-9_-]*/)?(models/[0-9]{9}\.(json|safetensors)|challenger\.json)"
 )
 """What such files may be called: a replica writes nothing else, whoever it asked."""
 _CHOICES = (traffic.NAME, "serving.json")
@@ -27,7 +26,7 @@ def list_published(scorer: RoutedScorer) -> dict[str, PublishedFile]:
     for one in scorer.answering():
         home, model = one.store.home.relative_to(folder), one.model
         if one.store.model is not None:
-            names += [(home / name).as_posix() for name in (START, file_hashes.NAME, "challenger.json")]
+            names.append((home / "challenger.json").as_posix())
         if model is not None:
             stem = (home / "models" / f"{model.version:09d}").as_posix()
             names += [f"{stem}.safetensors", f"{stem}.json"]

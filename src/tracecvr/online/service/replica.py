@@ -230,7 +230,7 @@ def replica(
     @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
     async def status() -> dict[str, Any]:
         """What serves, how old it is, and whether the writer is heard."""
-        return service.status() | {"latency": service.gauges.latency()}
+        return service.status()
 
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
         _refuse(app, path, scope)

@@ -8,13 +8,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.service.scorer import Answer, Answers, LiveScorer, ServingModel
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import find_challenger
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.traffic import CLICK_ID, USER, Traffic
-from tracecvr.stream.reveal import Reveals
 
 _log = logging.getLogger("tracecvr.serve")
 
@@ -92,10 +90,6 @@ class RoutedScorer:
         """The same, or an error that there is nothing yet."""
         return self.main.ready()
 
-    def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
-        """Log-odds of a click given what is known of it at a clock, and what that is."""
-        return self.main.posterior(click, actions, clock)
-
     def answer(self, clicks: Sequence[Asked]) -> Coroutine[Any, Any, Answers]:
         """Answer clicks. Those that are not registered have neither an id nor a user to choose a model by."""
         if not self._traffic.shares:
@@ -107,8 +101,7 @@ class RoutedScorer:
         for index, click in enumerate(clicks):
             model = self._traffic.choose(self._find_value(click, self._traffic.column))
             parts.setdefault(self._find_scorer(model), []).append(index)
-        answers: dict[int, Answer] = {}
-        unreadable: Counter[str] = Counter()
+        answers, unreadable = dict[int, Answer](), Counter[str]()
         for scorer, indices in parts.items():
             scored = await scorer.answer([clicks[index].values for index in indices])
             unreadable.update(scored.unreadable)

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,12 +61,12 @@ Values = Sequence[Any]
 """Raw values of a click, in the order of columns."""
 
 
+@dataclass(eq=False)
 class _Batch:
     """Clicks that are scored together, and their answers once they were."""
 
-    def __init__(self) -> None:
-        self.clicks: list[Values] = []
-        self.answers: list[Answer] | None = None
+    clicks: list[Values] = field(default_factory=list)
+    answers: list[Answer] | None = None
 
 
 class MicroBatch:
@@ -104,19 +104,18 @@ class LiveScorer:
         self._batch = MicroBatch(self.score)
         self._asking = threading.Lock()  # a net remembers its last answers while it works: one question at a time
 
-    def refresh(self) -> bool:
-        """Look whether another version serves, and load it; whether that was so. Nobody waits for it meanwhile."""
+    def refresh(self) -> None:
+        """Look whether another version serves, and load it. Nobody waits for it meanwhile."""
         state = tuple(p.stat().st_mtime_ns for p in (self.store.home, self.store.home / "models"))
         if state == self._seen:
-            return False
+            return
         number = self.versions.serving()
         if number is not None and (self.model is None or number != self.model.version):
             try:
                 self.model = self._load(number)
             except (OSError, UserError):
-                return False  # removed while it was read: the next look finds its successor
+                return  # removed while it was read: the next look finds its successor
         self._seen = state
-        return True
 
     def answer(self, clicks: Sequence[Values]) -> Coroutine[Any, Any, Answers]:
         """Answers to clicks: to a few at once, to many in a thread, so that others get their turns."""
@@ -146,7 +145,7 @@ class LiveScorer:
         undone[0, : len(turns)] = turns
         assert click.body is not None
         known = reveal(
-            x=self.store.reader.encode([click.body]),
+            x=self.store.reader.encode_and_count([click.body])[0],
             click_ts=np.array([click.ts]),
             action_ts=happened,
             known_ts=happened,

@@ -179,7 +179,7 @@ class Service(Scoring):
         super().__init__(store, tokens, limits)
         self.learner = learner
         self.committer = Committer(store.log)
-        self.log = store.inbox()
+        self.log = store.log()
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:

@@ -79,7 +79,7 @@ def _score(folder: Path, options: Options) -> None:
 
 def serve_replica(options: Options, say: Callable[[str], None] = lambda _: None) -> None:
     """Score from published versions until stopped. It neither learns nor accepts events."""
-    for name in ("model", "source", "workers"):
+    for name in ("source", "workers"):
         if getattr(options, name):
             raise UserError(f"--{name} is for the writer: leave it out beside --replica")
     assert options.replica is not None

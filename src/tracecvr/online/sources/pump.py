@@ -36,8 +36,8 @@ class Pump:
     def __init__(self, store: Store, source: BrokerSource, batch: int = 500, wait: float = 1.0) -> None:
         source.check()
         self.store, self.source, self.batch, self.wait = store, source, batch, wait
-        self.inbox = store.inbox()
-        self.client = f"tracecvr-{store.folder.resolve().name}-{self.inbox.reader():08x}"
+        self.log = store.log()
+        self.client = f"tracecvr-{store.folder.resolve().name}-{self.log.reader():08x}"
         self._lag: dict[str, int] = {}
         self._counted = time.monotonic()
 
@@ -62,7 +62,7 @@ class Pump:
         finally:
             stop.set()
             thread.join()
-            self.inbox.close()
+            self.log.close()
 
     def _pull(self, stop: threading.Event) -> None:
         failures = 0
@@ -102,7 +102,7 @@ class Pump:
         contents = [parse(self.store.reader, message) for message in messages]
         lag = dict(broker.lag(ask=self._ends_something(contents)))
         if messages or lag != self._lag:
-            taken = self.inbox.take(contents, lag)
+            taken = self.log.take(contents, lag)
             self._lag = lag
             self._tell(taken)
         if messages:
@@ -113,11 +113,11 @@ class Pump:
         """Whether an interval may be closed by these: then it has to be known, not guessed, that nothing is left in
         other partitions that was sent before."""
         newest = max((event.ts for p in contents for event in p.events), default=0)
-        return self.store.grid.closed(newest - self.store.grid.lateness) > self.inbox.closed()
+        return self.store.grid.closed(newest - self.store.grid.lateness) > self.log.closed()
 
     def _go_on(self, broker: Broker) -> None:
         """Put the broker where the store is, and a source that is new where it is to start."""
-        known, bounds = self.inbox.positions(), broker.bounds()
+        known, bounds = self.log.positions(), broker.bounds()
         read_before = {source_of(partition) for partition in known}
         starts: Mapping[str, int] = {}
         if any(source_of(partition) not in read_before for partition in bounds):
@@ -135,7 +135,7 @@ class Pump:
                     f"messages, or it is another one; `tracecvr sources forget STORE {source_of(partition)}` lets it "
                     "be read from --from on"
                 )
-        self.inbox.begin(broker.identities(), following, lost)
+        self.log.begin(broker.identities(), following, lost)
         for partition, n in lost.items():
             if n:
                 _log.error("%s: %d messages were gone before they were read", partition, n)
@@ -156,7 +156,7 @@ class Pump:
         problem = " ".join(str(error).split()) or type(error).__name__
         _log.error("%s: %s", self.source, problem, exc_info=None if isinstance(error, UserError) else error)
         try:
-            self.inbox.note_problem(self.source.sources, problem)
+            self.log.note_problem(self.source.sources, problem)
         except UserError as worse:
             _log.error("%s", worse)
 

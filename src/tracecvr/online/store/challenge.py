@@ -1,9 +1,8 @@
 """Challengers: other models that learn from the same event log beside a store's own, each with versions of its own.
 
-Each has a home, `STORE/challengers/NAME`: what it learns with and where it started (`challenger.json`, `files.json`,
-`start.safetensors`), its versions, ledger and answers, and why it cannot learn at present (`problem.json`).
-To whoever learns, replays or scores, a challenger is a store with another configuration and another home: everything
-else, log, intervals and encoder, is the store's.
+Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions and answers, and why it
+cannot learn at present (`problem.json`). To whoever learns, replays or scores, a challenger is a store with another
+configuration and another home: everything else, log, intervals and encoder, is the store's.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, read_json, refuse_other_format, sha256, write_json
+from tracecvr.base.files import locked, refuse_other_format
 from tracecvr.data.table import atomic_directory
 from tracecvr.learn.engine import Engine
-from tracecvr.online.store import file_hashes, traffic
-from tracecvr.online.store.store import START, Parts, Store, TakenOver, give_options, read_parts
+from tracecvr.online.store import traffic
+from tracecvr.online.store.file_hashes import read_hashed, write_hashed
+from tracecvr.online.store.store import Parts, Store, give_options, read_parts
 from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
 
 FOLDER = "challengers"
-WARM = ("history", "champion")
 TICK_LOCK = ".tick.lock"
 """Held while it learns an interval. A removal waits for it."""
 _FORMAT = 1
@@ -56,15 +55,6 @@ class Challenger(Store):
         return int(self.content["since"])
 
     @property
-    def taken_over(self) -> TakenOver | None:
-        taken = self.content["taken_over"]
-        return None if taken is None else TakenOver(**taken)
-
-    @property
-    def start_sha256(self) -> str | None:
-        return None if self.taken_over is None else self.taken_over.sha256
-
-    @property
     def champion(self) -> Versions:
         """The versions of the store's own model."""
         return Versions(self.folder, self.settings.keep)
@@ -73,7 +63,7 @@ class Challenger(Store):
     def problem(self) -> str | None:
         """Why it cannot learn at present."""
         path = self.home / "problem.json"
-        return file_hashes.read_hashed(path, "remove it")["problem"] if path.exists() else None
+        return read_hashed(path, "remove it")["problem"] if path.exists() else None
 
     def note_problem(self, problem: str | None) -> None:
         """Note why it cannot learn; None when it can again."""
@@ -81,7 +71,7 @@ class Challenger(Store):
         if problem is None:
             path.unlink(missing_ok=True)
         elif problem != self.problem:
-            file_hashes.write_hashed(path, {"problem": problem})
+            write_hashed(path, {"problem": problem})
 
 
 def choose_parts(store: Store, method: str | None, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
@@ -110,20 +100,15 @@ def find_challenger(store: Store, name: str) -> Challenger:
     home = store.folder / FOLDER / name
     if not _NAME.fullmatch(name) or not home.is_dir():
         raise UserError(f"there is no challenger {name!r}; there are: {', '.join(list_names(store)) or 'none'}")
-    if not (home / "challenger.json").is_file():
-        raise UserError(
-            f"{home / 'challenger.json'} is missing: copy it from where the store is whole, or {_drop(home)}"
-        )
-    file_hashes.refuse_if_changed(home)
-    recorded = read_json(home / "challenger.json")
+    advice = f"copy it from where the store is whole, or remove {home} and run `tracecvr challengers drop`"
+    recorded = read_hashed(home / "challenger.json", advice)
     refuse_other_format(recorded, _FORMAT, home / "challenger.json")
     settings = store.content["settings"] | recorded["settings"]
     return Challenger(store.folder, store.content | {"code": {}} | recorded | {"settings": settings}, name)
 
 
-def create(store: Store, name: str, chosen: Parts, warm: str = "history", seed: int | None = None) -> Challenger:
-    """A new challenger. It starts from the store's warm-up and then learns the whole log (`history`), or goes on from
-    the newest version of the store's own model (`champion`)."""
+def create(store: Store, name: str, chosen: Parts, seed: int | None = None) -> Challenger:
+    """A new challenger. It starts from the store's warm-up and then learns the whole log."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise UserError(f"name {name!r}: give lower-case letters, digits, - and _, at most 40, a letter first")
     home = store.folder / FOLDER / name
@@ -131,42 +116,19 @@ def create(store: Store, name: str, chosen: Parts, warm: str = "history", seed: 
         raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr challengers drop`")
     seed = store.settings.seed if seed is None else seed
     method, plugins, stream = chosen
-    engine = Engine(method, store.schema, seed, plugins, stream=stream)
-    state, taken = _take_over(store, name, engine) if warm == "champion" else (None, None)
+    Engine(method, store.schema, seed, plugins, stream=stream)  # refuses what does not fit together
+    content = {
+        "format": _FORMAT,
+        **parts_record(*chosen),
+        "settings": {"seed": seed},
+        "since": _next_interval(store),
+        "tracecvr": version("tracecvr"),
+    }
     with atomic_directory(home) as made:
         made.chmod(0o700)
         (made / "models").mkdir()
-        if state is not None:
-            shutil.copyfile(state, made / START)
-            if taken is None or sha256(made / START) != taken.sha256:
-                raise UserError(f"{state} was removed meanwhile: try again")
-        content = {
-            "format": _FORMAT,
-            **parts_record(*chosen),
-            "settings": {"seed": seed},
-            "since": _next_interval(store),
-            "taken_over": None if taken is None else asdict(taken),
-            "tracecvr": version("tracecvr"),
-        }
-        write_json(made / "challenger.json", content)
-        file_hashes.write(made)
+        write_hashed(made / "challenger.json", content)
     return find_challenger(store, name)
-
-
-def _take_over(store: Store, name: str, engine: Engine) -> tuple[Path, TakenOver]:
-    """The state of the store's newest version, if the challenger's engine can continue it."""
-    newest = store.versions.latest()
-    if newest is None:
-        raise UserError("the store has no version yet: `tracecvr tick` makes one; or start with --warm history")
-    try:
-        store.versions.restore(engine, newest)
-    except (KeyError, RuntimeError, UserError):
-        raise UserError(
-            f"{name!r} cannot continue the store's model: its nets or its optimiser differ; start it with "
-            "--warm history"
-        ) from None
-    taken = TakenOver(newest["intervals"], newest["rows"], newest["counts"], newest["sha256"])
-    return store.versions.state(newest), taken
 
 
 def _next_interval(store: Store) -> int:
@@ -200,11 +162,38 @@ def list_lost(store: Store) -> list[str]:
     return sorted(known - set(list_names(store)))
 
 
-def _drop(home: Path) -> str:
-    return f"remove {home} and run `tracecvr challengers drop {home.parents[1]} {home.name}`"
-
-
 def remove_dropped(store: Store) -> None:
     """Remove what is left of challengers that were dropped; also of those whose removal was killed."""
     for gone in (store.folder / FOLDER).glob(".*.dropped"):
         shutil.rmtree(gone, ignore_errors=True)
+
+
+# Who serves.
+
+
+def promote_own(store: Store, version: int | None) -> None:
+    """Let a version of the store's own model serve; None for always the newest."""
+    store.versions.promote(version)
+    traffic.promote(store.folder, None)
+
+
+def promote_challenger(store: Store, name: str) -> None:
+    """Let the newest version of a challenger serve."""
+    try:
+        challenger = find_challenger(store, name)
+    except UserError as error:
+        if name not in list_names(store):
+            raise
+        # Over HTTP, an answer has no path.
+        raise UserError(f"challenger {name!r} is damaged: `tracecvr verify` says what is wrong") from error
+    if challenger.versions.serving() is None:
+        raise UserError(f"challenger {name!r} has no version yet: `tracecvr tick` or `tracecvr learn` makes one")
+    traffic.promote(store.folder, name)
+
+
+def rollback(store: Store) -> str:
+    """Let what served before the last promotion do so; its version or, of a challenger, its name."""
+    before = traffic.rollback(store.folder)
+    if before is None:
+        return str(store.versions.rollback())
+    return f"{store.versions.serving()}" if before.model is None else before.model

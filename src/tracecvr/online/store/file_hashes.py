@@ -11,7 +11,7 @@ from tracecvr.learn.checkpoint import digest
 
 NAME = "files.json"
 _ADVICE = "copy it from where the store is whole"
-_MADE_OF = ("store.json", "challenger.json", "start.safetensors", "base/**/*")
+_MADE_OF = ("store.json", "start.safetensors", "base/**/*")
 
 
 def write(folder: Path) -> None:
@@ -35,12 +35,14 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_hashed(path: Path, content: dict[str, Any]) -> None:
-    """A small file that changes, with its own hash: another value may be as valid as the one that was written."""
+    """A small file with its own hash: another value may be as valid as the one that was written."""
     write_json(path, content | {"hash": digest(content)})
 
 
 def read_hashed(path: Path, otherwise: str) -> dict[str, Any]:
     """What `write_hashed` wrote; `otherwise` is what to do if it is not."""
+    if not path.exists():
+        raise UserError(f"{path} is missing: {otherwise}")
     content = read_json(path)
     if not isinstance(content, dict) or content.pop("hash", None) != digest(content):
         raise UserError(f"{path} is damaged: {otherwise}")

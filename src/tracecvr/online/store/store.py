@@ -28,7 +28,6 @@ from tracecvr.data.outages import Outages
 from tracecvr.data.table import NEVER, ClickTable, Schema, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
-from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Reader
 from tracecvr.online.log.grid import Grid
 from tracecvr.online.log.inbox import Inbox
@@ -65,16 +64,6 @@ class Settings:
     """Times in which conversions were not recorded, or no events sent."""
     alarms_by: str | None = None
     """The feature whose values are watched for alarms and forecast; the first with few values by default."""
-
-
-@dataclass(frozen=True)
-class TakenOver:
-    """A version of another model that a model continues: its number of intervals, and its ledger at that time."""
-
-    intervals: int
-    rows: int
-    counts: dict[str, int]
-    sha256: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +110,7 @@ class Store:
         Engine(method, schema, settings.seed, plugins, stream=stream)  # refuses what does not fit together
         with atomic_directory(folder) as made:
             made.chmod(0o700)  # users' events will be in it
-            shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"), copy_function=_link)
+            shutil.copytree(base, made / "base", ignore=shutil.ignore_patterns(".*"))
             (made / "models").mkdir()
             (made / "archive").mkdir()
             if origin is not None:
@@ -196,8 +185,7 @@ class Store:
             )
         if reached < acknowledged:
             raise UserError(f"{lost} {acknowledged} were acknowledged; {advice}")
-        first = 0 if self.taken_over is None else self.taken_over.intervals
-        if max(recorded, first) < learnt:  # what came of learning is recorded before a version is written
+        if recorded < learnt:  # what came of learning is recorded before a version is written
             raise UserError(
                 f"{path} is older than version {learnt}: it ends with what came of version {recorded}; {advice} and "
                 f"the versions after {recorded} in {self.home / 'models'}"
@@ -258,29 +246,18 @@ class Store:
         """What it has learnt so far. They remember what was read of them."""
         return Versions(self.home, self.settings.keep, self.content)
 
-    @property
-    def taken_over(self) -> TakenOver | None:
-        """The version of another model that this one continues."""
-        return None
-
-    @property
-    def start_sha256(self) -> str | None:
-        """The hash of the state that it starts from; None if it starts from a warm-up."""
-        return None if self.start is None else self.start.sha256
-
-    def restore_start(self, engine: Engine) -> None:
-        """Put an engine in that state."""
-        state = self.home / START
-        if self.start_sha256 is None or not state.is_file() or sha256(state) != self.start_sha256:
-            model = "store" if self.model is None else "challenger"
+    def restore_start(self, engine: Engine, start: RunEnd) -> None:
+        """Put an engine in the state in which the run ended."""
+        state = self.folder / START
+        if not state.is_file() or sha256(state) != start.sha256:
             raise UserError(
-                f"{state}: not the state that this {model} started from; copy it from where the store is whole"
+                f"{state}: not the state that this store started from; copy it from where the store is whole"
             )
         engine.restore(state)
 
-    def log(self, clock: Callable[[], float] = time.time) -> EventLog:
+    def log(self, clock: Callable[[], float] = time.time) -> Inbox:
         """A connection to its event log."""
-        return EventLog(self.folder / "events.db", self.grid, clock)
+        return Inbox(self.folder / "events.db", self.grid, clock)
 
     def unknown_clicks(self, keys: Collection[int]) -> list[int]:
         """Which clicks are neither in its event log nor in the log that it started from."""
@@ -288,10 +265,6 @@ class Store:
             absent = np.array(sorted(set(keys) - set(log.arrivals(list(keys), 0, NEVER))), np.int64)
         unknown: list[int] = absent[~np.isin(absent, self.base.click_id)].tolist() if len(absent) else []
         return unknown
-
-    def inbox(self, clock: Callable[[], float] = time.time) -> Inbox:
-        """A connection for pulling events from a broker."""
-        return Inbox(self.folder / "events.db", self.grid, clock)
 
     def engine(self) -> Engine:
         """A blank engine of its configuration."""
@@ -333,15 +306,3 @@ def _prepare(folder: Path, dataset: Dataset, source: Path | None) -> Iterator[Pa
     with TemporaryDirectory(dir=folder.parent, prefix=".base.") as room:
         prepared.prepare_to(Path(room) / "base", dataset, source)
         yield Path(room) / "base"
-
-
-def _link(source: str, target: str) -> None:
-    """The same file once more, where the file system can: prepared logs are never written to again. Small ones are
-    copied: somebody may edit them where they came from."""
-    if source.endswith(".json"):
-        shutil.copyfile(source, target)
-        return
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -1,16 +1,15 @@
-"""The status of a store, for people and for the page."""
+"""The status of a store and of its challengers, for people and for the page."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from typing import Any
 
-from tracecvr.online.challengers.status import challengers_of
-from tracecvr.online.learner.live_metrics import LiveMetrics
+from tracecvr.base.errors import UserError
 from tracecvr.online.ledger.ledger import BAD_VALUES
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.store import traffic
-from tracecvr.online.store.challenge import find_challenger
+from tracecvr.online.store.challenge import Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 
@@ -25,7 +24,7 @@ def newest_time(store: Store, facts: dict[str, int]) -> int:
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     """Events by kind, progress and lag, versions, and live metrics as of the newest version. Give the same
     `versions` each time: they remember what they have read."""
-    with closing(store.inbox()) as log:
+    with closing(store.log()) as log:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
         challengers = challengers_of(store, log)
     versions = versions or store.versions
@@ -45,17 +44,12 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
         status["serving_model"] = traffic.current(store.folder).model
         status["challengers"] = challengers
     if newest is not None:
-        counts = newest["counts"]
-        status["joined"] = {name: n for name, n in counts.items() if not name.startswith(BAD_VALUES)}
-        status["bad_values"] = {
-            name.removeprefix(BAD_VALUES): n for name, n in counts.items() if name.startswith(BAD_VALUES)
-        }
+        counts, bad = newest["counts"], BAD_VALUES
+        status["joined"] = {name: n for name, n in counts.items() if not name.startswith(bad)}
+        status["bad_values"] = {name.removeprefix(bad): n for name, n in counts.items() if name.startswith(bad)}
         status["mature"] = _describe_mature(store, newest, versions)
-        status["recent"] = newest["recent"]
-        status["alarms"] = newest["alarms"]
+        status |= {name: newest[name] for name in ("recent", "alarms", "window")}
         status["forecast"] = newest["forecast"]["summary"]
-        status["window"] = newest["window"]
-        status["delay_curve"] = LiveMetrics.of(newest["vitals"]).curve()
     return status
 
 
@@ -84,11 +78,46 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
     return [
         {
             "version": manifest["intervals"],
-            "published": manifest["published"],
-            "undone": manifest["undone"],
             "end": store.grid.bounds(manifest["intervals"])[0],
-            "window": manifest["window"],
             "as_served": served.get(str(manifest["intervals"]), {"clicks": 0}),
+            **{name: manifest[name] for name in ("published", "undone", "window")},
         }
         for manifest in listed
+    ]
+
+
+def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
+    """Of each challenger: progress, share, and both models on the same mature and the same recent clicks."""
+    now = traffic.current(store.folder)
+    facts = {}
+    for name in list_names(store):
+        try:
+            traffic_facts = {"serves": now.model == name, "share": now.shares.get(name, 0.0)}
+            facts[name] = _describe_challenger(find_challenger(store, name), log) | traffic_facts
+        except UserError as error:
+            facts[name] = {"problem": str(error)}
+    return facts
+
+
+def _describe_challenger(challenger: Challenger, log: EventLog) -> dict[str, Any]:
+    newest = challenger.versions.newest()
+    facts: dict[str, Any] = {
+        "method": "+".join([challenger.content["method"], *challenger.content["plugins"]]),
+        "compared_since": challenger.since,
+        "learnt": newest["intervals"] if newest else 0,
+        "problem": challenger.problem,
+    }
+    if newest is not None:
+        same_moment = log.tick(newest["intervals"] - 1)
+        champion = {"clicks": 0} if same_moment is None else same_moment["recent"]["prequential"]
+        facts["comparison"] = newest["comparison"]
+        facts["recent"] = {"challenger": newest["recent"]["prequential"], "champion": champion}
+    return facts
+
+
+def comparisons(store: Store, log: EventLog, name: str, last: int) -> list[dict[str, Any]]:
+    """The difference of NLL per click after each of a challenger's last ticks, oldest first."""
+    return [
+        {"interval": number, "end": store.grid.bounds(number)[1], **tick["comparison"]["nll_difference"]}
+        for number, tick in log.ticks(last, name)
     ]

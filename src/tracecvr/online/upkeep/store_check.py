@@ -1,4 +1,4 @@
-"""Checks a store: its files, log, versions, ledger and archive."""
+"""Checks a store: its files, log, versions and archive."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracecvr.base.errors import HeldError, UserError
-from tracecvr.base.files import locked
+from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online.learner.archive import WholeLog
-from tracecvr.online.ledger.database import DATABASE, LEDGER
-from tracecvr.online.ledger.open_clicks import OpenClicks
 from tracecvr.online.store import file_hashes
 from tracecvr.online.store.challenge import FOLDER, challengers, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
@@ -37,8 +34,8 @@ def verify(store: Store) -> list[Finding]:
     files = _files(store)
     if not files.fine:
         return [files]
-    others = [finding for name in list_names(store) for finding in _challenger(store, name)]
-    return [files, _log(store), _versions(store), _ledger(store), _archive(store), *others, *_lost_challengers(store)]
+    others = [_challenger(store, name) for name in list_names(store)]
+    return [files, _log(store), _versions(store), _archive(store), *others, *_lost_challengers(store)]
 
 
 def replay(store: Store, progress: Progress = no_progress) -> list[Finding]:
@@ -51,16 +48,15 @@ def replay(store: Store, progress: Progress = no_progress) -> list[Finding]:
     return findings
 
 
-def _challenger(store: Store, name: str) -> list[Finding]:
-    """Files, versions and ledger of a challenger."""
+def _challenger(store: Store, name: str) -> Finding:
+    """Files and versions of a challenger."""
     part = f"challenger {name}"
     try:
         challenger = find_challenger(store, name)
         challenger.refuse_lost_log()
     except UserError as error:
-        return [Finding(part, False, str(error))]
-    files, versions = _files(challenger), _versions(challenger)
-    return [replace(versions if files.fine else files, part=part), replace(_ledger(challenger), part=f"{part}, ledger")]
+        return Finding(part, False, str(error))
+    return replace(_versions(challenger), part=part)
 
 
 def _lost_challengers(store: Store) -> Iterator[Finding]:
@@ -75,10 +71,10 @@ def _lost_challengers(store: Store) -> Iterator[Finding]:
 
 def _files(store: Store) -> Finding:
     try:
-        files = file_hashes.read(store.home)
+        files = file_hashes.read(store.folder)
     except UserError as error:
         return Finding("files", False, str(error))
-    wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.home, name, facts))]
+    wrong = [text for name, facts in files.items() if (text := file_hashes.problem(store.folder, name, facts))]
     return _finding("files", wrong, f"{len(files)} as they were when the store was created")
 
 
@@ -124,28 +120,6 @@ def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
                     yield f"version {number} has learnt up to event {m['position']}, its interval ends at {closed_at}"
     except UserError as error:
         yield str(error)
-
-
-def _ledger(store: Store) -> Finding:
-    """The files of the ledger. Whatever is wrong with them, they can be made again from the log."""
-    path = store.home / LEDGER / DATABASE
-    if path.parent.exists() and not path.parent.is_dir():
-        return Finding("ledger", False, f"{path.parent} is no folder: remove it, and the learner builds it anew")
-    if not path.is_file():
-        return Finding("ledger", True, "no files: it is built from the log when the learner starts")
-    try:
-        with (
-            locked(store.home / "models"),
-            closing(OpenClicks(path.parent, len(store.schema.features), len(store.schema.actions))) as database,
-        ):
-            content = database.read()
-            if content == {}:
-                return Finding("ledger", True, "not finished: it is built from the log when the learner starts")
-            wrong = [f"{path} is damaged"] if content is None else database.wrong()
-            advice = [f"remove {path.parent}: the learner builds it anew from the log"] if wrong else []
-            return _finding("ledger", wrong + advice, f"{len(database):,} clicks")
-    except HeldError:
-        return Finding("ledger", True, "not checked: the learner is at work on it")
 
 
 def _archive(store: Store) -> Finding:

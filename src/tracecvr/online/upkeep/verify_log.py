@@ -89,7 +89,6 @@ def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) ->
             watch.observe(ledger, start, clicks, engine.score(clicks.x))
             _, undone = learn(engine, ledger, start, end)
             verification.undone += [number] if undone else []
-            ledger.commit()
         progress("replay", ledger.done, last)
     verification.intervals, verification.weights = last, engine.fingerprint()
     return verification
