@@ -32,6 +32,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
+from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
 from tracecvr.online.ledger.ledger import MATURE, Ledger
 from tracecvr.online.log.grid import Grid
@@ -109,14 +110,14 @@ def measured(clicks: int, rounds: int) -> Costs:
     each = []
     with tempfile.TemporaryDirectory(prefix="tracecvr_scale_") as room:
         of_a_click = _of_a_click(Path(room), clicks)
-        stream.engine.keep_answers_in(Path(room) / "answers")
+        stream.engine.keep_answers_in(Path(room))
         for hour in range(paper.STEADY):
             stream.tick(hour)
         for hour in range(paper.STEADY, paper.STEADY + rounds):
             start = time.process_time()
             events = stream.tick(hour)
             each.append((time.process_time() - start) / events)
-        answer_bytes = _answer_bytes(Path(room) / "answers")
+        answer_bytes = _answer_bytes(stream.engine)
     return Costs(
         of_a_click.ledger,
         of_a_click.action,
@@ -137,15 +138,10 @@ class OfAClick(NamedTuple):
     accept_s: float
 
 
-def _answer_bytes(folder: Path) -> float:
-    """Of a click, by all nets: a file for each net and interval."""
-    nets = [list(net.iterdir()) for net in folder.iterdir()]
-    return sum(
-        sum(path.stat().st_size for path in blocks)
-        / sum(len(np.lib.format.open_memmap(path, mode="r")) for path in blocks)
-        for blocks in nets
-        if blocks
-    )
+def _answer_bytes(engine: Engine) -> float:
+    """Of a click, by all nets."""
+    nets = [cache._blocks.values() for cache in engine._calls._clicks.values()]
+    return sum(sum(b.answers.nbytes for b in blocks) / sum(len(b.answers) for b in blocks) for blocks in nets if blocks)
 
 
 def _of_a_click(room: Path, clicks: int) -> OfAClick:

@@ -109,15 +109,14 @@ def test_a_restored_engine_goes_on_to_the_same_bytes(method: str, form: str, lag
         assert again.fingerprint() == engine.fingerprint()
 
 
-def test_answers_about_clicks_that_are_kept_in_files_outlive_a_restart(tmp_path: Path) -> None:
-    """Rows of frozen nets are given to other values, and answers stay as they were."""
+def test_answers_about_clicks_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    """Rows of frozen nets are given to other values, and answers stay as they were. Files of theirs have no names."""
     engine, source = warmed("trace")
     engine.keep_answers_in(tmp_path)
     plan = plan_for(log()[0])
     for number in range(6):
         engine.tick(source, *plan.bounds(number))
     rows = engine.growing.maps["item"].row.clone()
-    before = {path: path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file()}
     again = Engine(registry.get("method", "trace")(**SMALL), log()[0].schema, 1, stream=FORMS["lazy"])
     again.load_state({name: value.clone() for name, value in engine.state().items()})
     again.keep_answers_in(tmp_path)
@@ -125,9 +124,7 @@ def test_answers_about_clicks_that_are_kept_in_files_outlive_a_restart(tmp_path:
         one.tick(source, *plan.bounds(6))
     assert again.growing.maps["item"].row.tolist() != rows.tolist()
     assert again.fingerprint() == engine.fingerprint()
-    kept = [path for path in before if path.exists()]
-    assert len(kept) == 4  # those of d_max
-    assert all(path.stat().st_ino == before[path] for path in kept)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_tick_that_is_undone_gives_rows_back() -> None:

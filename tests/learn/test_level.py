@@ -114,3 +114,17 @@ def test_the_stream_follows_a_level_by_steps_of_its_own() -> None:
         one.tick(SOURCE, SPLIT, SPLIT + DAY // 4)
         biases.append((layer.bias - before).abs().item())
     assert biases[1] > 3 * biases[0]
+
+
+@pytest.mark.parametrize("name", ["telescoped", "dfm"])
+def test_only_the_level_of_the_rate_has_larger_steps_not_that_of_a_law(name: str) -> None:
+    moved = []
+    for steps in (1.0, 10.0):
+        one = engine(name, level_steps=steps, batch_size=0)
+        one.warm_up(SOURCE.history(SPLIT, "censored"))
+        (layer,) = one.method.nets["main"].output_layers()  # type: ignore[operator]
+        before = layer.bias.detach().clone()
+        one.tick(SOURCE, SPLIT, SPLIT + DAY // 4)  # one step
+        moved.append((layer.bias.detach() - before).tolist())
+    assert moved[1][0] == pytest.approx(10 * moved[0][0], rel=1e-3)
+    assert moved[1][1:] == moved[0][1:]

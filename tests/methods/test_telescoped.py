@@ -335,7 +335,7 @@ def test_late_looks_are_sampled_only_if_warm_up_is_large() -> None:
     clicks = int(method.counts["warm_up_clicks"])
     assert clicks == len(CELL.source().history(CELL.schema.split, "mature"))
     assert method.share == method.resolve_options()["late_share"] == 1.0
-    method.counts["warm_up_clicks"] += 300_000 - clicks
+    method.counts["warm_up_clicks"] += 1_000_000 - clicks
     assert method.share == 0.25
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -248,3 +250,15 @@ def test_answers_are_asked_once_per_click_and_again_after_a_drop() -> None:
     events = source.reveals(method.schedule(), start, start + width)
     assert torch.equal(answers.of(events, source, start, start + width, ask), events.x.double())
     assert len(asked) > before
+
+
+def test_answers_in_files_that_are_not_as_they_were_written_are_asked_again(tmp_path: Path) -> None:
+    table = small_log()
+    source, method = TableSource(table), registry.get("method", "trace")()
+    method.bind(table.schema, 0)
+    answers, start, width = PerClickCache(tmp_path), 4 * DAY, 6 * HOUR
+    events = source.reveals(method.schedule(), start, start + width)
+    for _ in range(2):
+        assert torch.equal(answers.of(events, source, start, start + width, Tensor.double), events.x.double())
+        for at, block in answers._blocks.items():  # as a disk would damage it
+            answers._blocks[at] = block._replace(answers=block.answers + 1)

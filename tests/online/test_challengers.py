@@ -410,21 +410,23 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
         return captured.err if code else captured.out
 
     options = [w for k, v in SMALL.items() for w in ("--set", f"{k}={','.join(map(str, v)) if k == 'hidden' else v}")]
-    made_it = said("challenge", store.folder, "other", "--method", "fnw", *options, "--share", 0.2, "--by", "item")
+    made_it = said("challenge", store.folder, "other", "--method", "fnw", *options)
     assert "challenger: other; compared on clicks from interval 0 on" in made_it
     assert newest(find_challenger(store, "other"))["intervals"] == 0, "it is warmed up at once"
     for words, wrong in (
         (("Other",), "lower-case letters"),
         (("newest",), "lower-case letters"),
         (("other",), "there is a challenger 'other' already"),
-        (("more", "--share", 0.9), "is more than 1 together"),
-        (("more", "--by", "colour"), "expected one of click_id, user, "),
         (("more", "--method", "oracle"), "cannot run live"),
         (("more", "--method", "mine.py"), "cannot be made of a file"),
         (("more", "--plugin", "completer"), "--plugin needs --method"),
     ):
         assert wrong in said("challenge", store.folder, *words, code=2)
     assert [c.name for c in challengers(store)] == ["other"]
+    assert "expected one of click_id, user, " in said(
+        "challengers", "set", store.folder, "other", "--share", 0.2, "--by", "colour", code=2
+    )
+    said("challengers", "set", store.folder, "other", "--share", 0.2, "--by", "item")
     send(store, EVENTS)
     said("tick", store.folder)
     assert "other: fnw" in said("challengers", "list", store.folder)

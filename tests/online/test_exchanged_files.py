@@ -14,12 +14,9 @@ from pathlib import Path
 import pytest
 from conftest import Call
 
-from livestore import SMALL, Made, learnt, send, the_events
-from tracecvr.base import registry
+from livestore import Made, learnt, send, the_events
 from tracecvr.base.errors import UserError
-from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online.challengers.learners import ChallengerLearner, Learners
-from tracecvr.online.learner.learner import open_learner
+from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import challenge, traffic
 from tracecvr.online.store.store import Store
@@ -59,23 +56,6 @@ def wrong(store: Store, call: Call, capsys: Captured) -> str:
     return "\n".join(line for line in capsys.readouterr().out.splitlines() if "WRONG" in line)
 
 
-def scramble_end(path: Path) -> None:
-    """Other content in the same file."""
-    content = bytearray(path.read_bytes())
-    content[-100:-20] = bytes(80)
-    write_in_place(path, content)
-
-
-def halve(path: Path) -> None:
-    write_in_place(path, path.read_bytes()[: path.stat().st_size // 2])
-
-
-def write_in_place(path: Path, content: bytes | bytearray) -> None:
-    with path.open("r+b") as file:
-        file.write(content)
-        file.truncate()
-
-
 # Versions.
 
 
@@ -108,59 +88,6 @@ def test_lost_versions_are_learnt_again_and_said(store: Store, caplog: pytest.Lo
         learnt(store)
     assert f"versions {numbers[2] + 1} to {numbers[-1]} are lost or damaged" in caplog.text
     assert weights(store) == expected
-
-
-def test_what_nets_say_of_other_clicks_is_not_taken(store: Store, tmp_path: Path) -> None:
-    """Files of answers, each whole, under the names of one another."""
-    send(store, the_events()[800:1000])
-    same = Store.open(shutil.copytree(store.folder, tmp_path / "same"))
-    learn_all(same)
-    answers = sorted(path for path in (store.folder / "answers").rglob("*") if path.is_file())
-    assert len(answers) > 2
-    contents = [path.read_bytes() for path in answers]
-    for path, content in zip(answers, contents[1:] + contents[:1], strict=True):
-        path.write_bytes(content)
-    learn_all(store)
-    assert weights(store) == weights(same)
-
-
-def test_what_another_net_says_of_the_same_clicks_is_not_taken(store: Store, tmp_path: Path) -> None:
-    """A challenger's answers have the names, the rows and the shapes of the store's own."""
-    send(store, the_events()[800:1000])
-    same = Store.open(shutil.copytree(store.folder, tmp_path / "same"))
-    learn_all(same)
-    made = (registry.get("method", "trace")(**SMALL), (), StreamLearning())
-    other = challenge.create(store, "second", made, seed=6)
-    send(other, [])
-    with open_learner(other, kind=ChallengerLearner) as learner:
-        while learner.tick() is not None:
-            pass
-    exchanged = 0
-    for path in (other.home / "answers").rglob("*"):
-        for ours in (store.folder / "answers").glob(f"*/{path.name}"):
-            shutil.copy(path, ours)
-            exchanged += 1
-    assert exchanged > 2
-    learnt(store)
-    assert weights(store) == weights(same)
-
-
-@pytest.mark.parametrize("damage", [scramble_end, halve])
-def test_answers_that_are_damaged_while_a_learner_runs_are_computed_again(
-    damage: Callable[[Path], None], store: Store, tmp_path: Path
-) -> None:
-    same = Store.open(shutil.copytree(store.folder, tmp_path / "same"))
-    for one in (same, store):
-        send(one, the_events()[800:900])
-        with open_learner(one) as learner:
-            while learner.tick() is not None:
-                pass
-            for path in (store.folder / "answers").glob("*/*") if one is store else ():
-                damage(path)
-            send(one, the_events()[900:1000])
-            while learner.tick() is not None:
-                pass
-    assert weights(store) == weights(same)
 
 
 def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest.LogCaptureFixture) -> None:

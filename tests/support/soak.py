@@ -242,7 +242,7 @@ class Soak:
 
 
 def _kind(name: Path) -> str:
-    if name.parts[0] in ("models", "answers", "archive"):
+    if name.parts[0] in ("models", "archive"):
         return f"{name.parts[0]}/*{name.suffix}"
     return name.as_posix()
 

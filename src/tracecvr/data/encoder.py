@@ -4,14 +4,7 @@ Hashes are xxh3_64 of the UTF-8 text (a missing value is the empty text), modulo
 that a saved model reads the same ids for ever.
 
 Raw values are read by the kind of their column, by one rule, offline (`prepare`) and live (HTTP, files, brokers):
-
-- hashed: the text of a value. A number is the text that it is written as, so 3 and 3.0 differ; true is "true".
-- vocabulary: the same text. The empty text and NaN are missing values.
-- growing: the same text.
-- modulo: whole numbers of 64 bits. 3.0 is 3, a fraction is rounded down, and a text that is a number is that number.
-- binned: finite numbers. A text that is a number is that number; `decimal` says how it is written.
-
-Anything else is a missing value: other text, true and false, NaN, infinities, lists, objects. Encoding never fails.
+docs/online.md#values. What cannot be read is a missing value: encoding never fails.
 """
 
 from __future__ import annotations
@@ -108,7 +101,11 @@ class Column:
         if int in types:
             values = [to_float(value) if type(value) is int and is_huge(value) else value for value in values]
             types |= set(map(type, values))
-        layers = {str(t): _only(values, t) for t in self.takes if t in types}
+        layers = {  # the values of each type, null in place of others
+            str(kind): pl.Series([v if type(v) is kind else None for v in values], dtype=_TYPES[kind])
+            for kind in self.takes
+            if kind in types
+        }
         if not layers:
             return pl.Series([None] * len(values), dtype=pl.Int64)
         read = [self.clean(pl.col(name), layer.dtype) for name, layer in layers.items()]
@@ -362,11 +359,6 @@ def to_float(value: int) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def _only(values: list[Any], kind: type) -> pl.Series:
-    """The values of one type, null in place of others."""
-    return pl.Series([v if type(v) is kind else None for v in values], dtype=_TYPES[kind])
 
 
 def _smallest(size: int) -> type[pl.DataType]:

@@ -162,9 +162,9 @@ class Engine:
         """Keep what frozen nets say of each click in files: of many open clicks it takes much memory."""
         self._calls.keep_clicks_in(folder)
 
-    def forget_answers(self, gone: Callable[[int], bool]) -> None:
-        """Forget what frozen nets said of the clicks of some intervals, which their start tells."""
-        self._calls.forget_intervals(gone)
+    def forget_answers(self) -> None:
+        """Forget what frozen nets said of clicks."""
+        self._calls.forget_clicks()
 
     # Answering.
 

@@ -5,7 +5,6 @@ Authors of methods call nets as often as it suits their formulas. What is rememb
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.authoring.part import Net, call_directly
-from tracecvr.base.files import make_private
-from tracecvr.learn.growing_columns import embeddings
-from tracecvr.learn.named_tensors import digest
 from tracecvr.learn.per_click_cache import PerClickCache
 from tracecvr.nets.backbones import is_frozen
 from tracecvr.stream.reveal import After, Reveals, Schedule
@@ -78,18 +74,8 @@ class NetCalls:
 
     def keep_clicks_in(self, folder: Path) -> None:
         """Keep what frozen nets give for clicks in files: of many clicks it takes much memory."""
-        folder.mkdir(mode=0o700, exist_ok=True)
-        make_private(folder)
         self._folder = folder
         self._clicks.clear()
-
-    def forget_intervals(self, gone: Callable[[int], bool]) -> None:
-        """Drop what frozen nets gave for the clicks of some intervals, which their start tells; also of nets that were
-        not asked yet since the process started."""
-        for cache in self._clicks.values():
-            cache.forget(gone)
-        for folder in self._folder.iterdir() if self._folder else ():
-            PerClickCache(folder).forget(gone)
 
     @contextmanager
     def showing(self, events: Reveals, source: Source, start: int, end: int) -> Iterator[ShownEvents]:
@@ -109,30 +95,10 @@ class NetCalls:
 
     def _per_click(self, key: tuple[int, str], net: nn.Module, shown: ShownEvents) -> Tensor:
         if key not in self._of_events:
-            cache = self._cache(key, net)
+            cache = self._clicks.setdefault(key, PerClickCache(self._folder))
             self._of_events[key] = cache.of(shown.events, shown.source, shown.start, shown.end, in_blocks(net))
             cache.drop(shown.start - self._memory)
         return self._of_events[key][shown.index]
-
-    def _cache(self, key: tuple[int, str], net: nn.Module) -> PerClickCache:
-        """The outputs of a net; in files, those of the net with these weights."""
-        if key not in self._clicks:
-            folder = self._folder and self._folder / f"{key[1]}.{digest(_lasting_weights(net))[:16]}"
-            used = {folder, *(cache.folder for cache in self._clicks.values())}
-            for other in self._folder.glob(f"{key[1]}.*") if self._folder else ():
-                if other not in used:
-                    shutil.rmtree(other)
-            self._clicks[key] = PerClickCache(folder)
-        return self._clicks[key]
-
-
-def _lasting_weights(net: nn.Module) -> dict[str, Tensor]:
-    """The weights of a frozen net; of a table that grows, the first row alone. Other rows are given to values and taken
-    back, which changes no answer about a click that may still be asked about: a fresh row is a copy of the first."""
-    state: dict[str, Tensor] = net.state_dict()
-    growing = {id(table.weight) for part in embeddings([net]) for table in part.grown_tables}
-    names = [name for name, parameter in net.named_parameters(remove_duplicate=False) if id(parameter) in growing]
-    return state | {name: state[name][:1] for name in names}
 
 
 def in_blocks(compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -96,7 +96,7 @@ class LazyAdamRows(Optimiser):
         state = self.state[table]
         if not state:
             state |= {"step": torch.zeros((), dtype=torch.int64), "last": torch.zeros(len(table), dtype=torch.int64)}
-            state |= self._fresh(table)
+            state |= {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
         state["step"] += 1
         step = int(state["step"])
         touched, grad = touched_rows(of_table)
@@ -115,10 +115,6 @@ class LazyAdamRows(Optimiser):
         for name, value in rows.items():
             write_rows(state[name], touched, value)
         state["last"].index_fill_(0, touched, step)
-
-    def _fresh(self, table: Tensor) -> dict[str, Tensor]:
-        """The moments of a table that was never touched, row by row."""
-        return {"exp_avg": torch.zeros_like(table), "exp_avg_sq": torch.zeros_like(table)}
 
     def _change(self, rows: dict[str, Tensor], grad: Tensor, elapsed: Tensor, step: int) -> Tensor:
         """By how much rows move, in units of lr: (n, dim). Changes their moments, `rows`, in place. `elapsed` (n, 1) is

@@ -61,13 +61,9 @@ class Embedding(nn.Module):
         """The sum of the embeddings of all features but one-hot ones: (B, F) -> (B, dim)."""
         parts = self._grown(x)
         if self.tables:
-            parts.append(self.table.sums(self._ids(x, *self._everything)))
+            chosen = list(range(len(self.tables)))
+            parts.append(self.table.sums(self._ids(x, chosen, [self.starts[t] for t in self.tables])))
         return torch.stack(parts).sum(0) if parts else self.table.weight.new_zeros(x.shape[0], self.dim)
-
-    @property
-    def _everything(self) -> tuple[list[int], list[int]]:
-        """All features of the common table, and where the values of each start in it."""
-        return list(range(len(self.tables))), [self.starts[t] for t in self.tables]
 
     def linear(self, x: Tensor, layer: nn.Linear, *beside: Tensor) -> Tensor:
         """`layer(cat(self(x), *beside))`, up to the order of summation, without multiplying the same thing twice.

@@ -15,7 +15,6 @@ STORE/models/N.*        versions: state, and a manifest with log position, metri
 STORE/serving.json      which version serves
 STORE/traffic.json      which challenger serves, and which answer a share of the clicks
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
-STORE/answers/          what frozen nets say of open clicks; can be made again
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 ```
 

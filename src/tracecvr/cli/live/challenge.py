@@ -16,11 +16,6 @@ app = typer.Typer(help="Challengers of a live model: list them, give them a shar
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the challenger.")]
 
-By = Annotated[
-    str | None,
-    typer.Option(help="Column whose hash chooses the clicks of a share: click_id (the default), user, or a feature."),
-]
-
 
 def challenge(
     store: Store,
@@ -30,10 +25,6 @@ def challenge(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
     ] = None,
-    share: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the clicks that it answers; 0: it only looks on.")
-    ] = 0.0,
-    by: By = None,
     seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
 ) -> None:
     """Let another model learn from the same log, and compare it with the store's own. What serves stays as it is."""
@@ -43,19 +34,14 @@ def challenge(
     from tracecvr.base.progress_display import Display
     from tracecvr.online.challengers.learners import ChallengerLearner
     from tracecvr.online.learner.learner import open_learner
-    from tracecvr.online.store import traffic
     from tracecvr.online.store.challenge import choose_parts, create
 
     opened_store = store_at(store)
     refuse_files(method or "", plugin or [])
-    _check_column(opened_store, by)
-    traffic.current(opened_store.folder).with_share(name, share, by)  # before a warm-up for nothing
     chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
     made = create(opened_store, name, chosen, seed)
     with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
         pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
-    if share:
-        traffic.give_share(opened_store.folder, name, share, by)
     typer.echo(f"challenger: {name}; compared on clicks from interval {made.since} on")
     typer.echo(f"next: tracecvr learn {opened_store.folder}, and tracecvr challengers list {opened_store.folder}")
 
@@ -98,7 +84,10 @@ def change(
     store: Store,
     name: Name,
     share: Annotated[float, typer.Option(min=0, max=1, help="Share of the clicks that it answers.")],
-    by: By = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Column whose hash chooses the clicks: click_id (the default), user, or a feature."),
+    ] = None,
 ) -> None:
     """Let a challenger answer a share of the clicks."""
     from tracecvr.online.store import traffic
@@ -106,7 +95,9 @@ def change(
 
     opened_store = store_at(store)
     find_challenger(opened_store, name)
-    _check_column(opened_store, by)
+    columns = ("click_id", "user", *opened_store.reader.features)
+    if by is not None and by not in columns:
+        raise UserError(f"--by {by}: expected one of {', '.join(columns)}")
     now = traffic.give_share(opened_store.folder, name, share, by)
     typer.echo(f"{name}: answers {share:g} of the clicks, by {now.column}")
 
@@ -118,9 +109,3 @@ def drop(store: Store, name: Name) -> None:
 
     drop(store_at(store), name)
     typer.echo(f"dropped: {name}")
-
-
-def _check_column(store: Any, by: str | None) -> None:
-    columns = ("click_id", "user", *store.reader.features)
-    if by is not None and by not in columns:
-        raise UserError(f"--by {by}: expected one of {', '.join(columns)}")

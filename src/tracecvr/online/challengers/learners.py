@@ -131,7 +131,6 @@ class Learners:
             time.sleep(poll)
 
     def all(self) -> Iterator[Tick]:
-        """Everything that is closed, by all of them."""
         while ticks := list(self._round()):
             yield from ticks
 

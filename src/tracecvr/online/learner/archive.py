@@ -10,25 +10,21 @@ whole before its events leave the database, in the transaction that lists it.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import polars as pl
 
-from tracecvr.base.errors import HeldError, UserError
+from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, sha256, write_parquet
 from tracecvr.data.table import NEVER
 from tracecvr.online.ledger.ledger import first_held, memory_of
 from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK
-from tracecvr.online.store.challenge import FOLDER, challengers, list_names, remove_dropped
+from tracecvr.online.store.challenge import challengers, remove_dropped
 from tracecvr.online.store.store import Store
 
-ANSWERS = "answers"
-"""The folder of a store, or of a challenger, in which the learner keeps what frozen nets say of open clicks."""
 _BLOCK = 1 << 18
 """Events of a file, about: some hundred megabytes while it is written."""
 _TEXTS, _NUMBERS = {"event", "user", "body", "model"}, {"score"}
@@ -195,15 +191,4 @@ def erase(store: Store, user: str) -> tuple[int, int]:
         in_log, in_archive = log.erase(user), log.erase_archived(user)
         log.close()
         remove_dropped(store)
-        for home in (store.folder, *(store.folder / FOLDER / name for name in list_names(store))):
-            _remove_answers(home)
         return in_log[0] + in_archive[0], in_log[1] + in_archive[1]
-
-
-def _remove_answers(home: Path) -> None:
-    (home / "models").mkdir(exist_ok=True)
-    try:
-        with locked(home / "models"):
-            shutil.rmtree(home / ANSWERS, ignore_errors=True)
-    except HeldError:  # the learner does it
-        return

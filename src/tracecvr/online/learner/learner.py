@@ -22,7 +22,7 @@ from tracecvr.base.metrics import Labels
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
 from tracecvr.learn.engine import Engine
-from tracecvr.online.learner.archive import ANSWERS, WholeLog
+from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
 from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates
@@ -70,7 +70,7 @@ class Learner:
         if store.model is None:  # once for all that learn from it
             self.log.refuse_damage()
         store.refuse_lost_log()
-        self.engine.keep_answers_in(store.home / ANSWERS)
+        self.engine.keep_answers_in(store.home)
         self.versions = store.versions
         self.ledger = ledger_of(store, self.engine, store.home)
         self.vitals, self.watch = LiveMetrics(), Watch(store)
@@ -108,7 +108,7 @@ class Learner:
 
     def _tick(self) -> Tick | None:
         if self.ledger.apply_erasures():  # of what frozen nets said of it, too
-            self.engine.forget_answers(lambda _: True)
+            self.engine.forget_answers()
         closed, first, since = self.closed(), self.ledger.done, time.monotonic()
         if closed <= first:
             return None
@@ -152,7 +152,6 @@ class Learner:
         """For a challenger, which is compared with another model on the same clicks."""
 
     def _recent(self, end: int) -> dict[str, Any]:
-        """Rates of recent clicks."""
         self.forecast.update(end)
         rows = self.ledger.known_between(end - _RECENT * self.store.grid.interval, end)
         rows = rows[:: -(-len(rows) // _JUDGED) or 1]
@@ -201,7 +200,6 @@ class Learner:
             "alarms": self.watch.summary(),
             "forecast": self.forecast.state(),
             "by_version": newest["by_version"],
-            "erasures": self.ledger.erasures,
         }
         if number:  # first: of a version that is there, it is known what came of its tick
             self._record(number - 1, summary)
@@ -212,14 +210,11 @@ class Learner:
         return {}
 
     def _record(self, number: int, content: dict[str, Any]) -> None:
-        """Note what came of learning an interval."""
         self.log.record(number, content, self.store.model)
 
     def _restore(self, manifest: dict[str, Any]) -> None:
         self.versions.restore(self.engine, manifest)
         self.ledger.rebuild(manifest["intervals"], manifest["rows"], manifest["counts"])
-        if self.ledger.erasures != manifest["erasures"]:
-            self.engine.forget_answers(lambda _: True)
         end = self.store.grid.bounds(manifest["intervals"])[0]
         self.vitals = LiveMetrics.of(manifest["vitals"])
         self.watch.monitor.load(manifest["monitor"])
@@ -234,7 +229,7 @@ def open_learner(
     """A learner that holds its model: a second one is refused."""
     models = store.home / "models"
     with locked(models, "a store has one learner; stop the other first"):
-        for left in models.glob(".*.tmp"):  # of a process that was killed while it wrote
+        for left in (*models.glob(".*.tmp"), *store.home.glob(".ledger.*.tmp")):  # of a process that was killed
             left.unlink()
         learner = (kind or Learner)(store, progress)
         try:
@@ -288,7 +283,6 @@ def begin(engine: Engine, ledger: Ledger, store: Store, progress: Progress = no_
         _warm_up(engine, store, progress)
     else:
         store.restore_start(engine, store.start)
-    engine.forget_answers(lambda _: True)  # of versions that are lost
     ledger.begin()
 
 

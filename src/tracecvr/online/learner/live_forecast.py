@@ -88,7 +88,6 @@ class LiveForecast:
         return {"records": self.count, "summary": self.summary}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Become that of a version."""
         self._go_back(state["records"])
         self.tally, self.summary = self._begin(), state["summary"]
         self._add(read_counts(self.log, 0, self.count))

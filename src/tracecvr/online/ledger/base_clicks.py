@@ -29,7 +29,6 @@ class BaseClicks:
 
     @cached_property
     def _index(self) -> tuple[Ints, Ints]:
-        """Ids, sorted, and their rows."""
         ids = np.array(self.table.click_id[self.first : self.end])
         order = np.argsort(ids, kind="stable")
         return ids[order], self.first + order

@@ -71,13 +71,18 @@ class Ledger(TableSource):
         """Become, from the log alone, the ledger that had `done` intervals and, counting those dropped, `rows` rows."""
         # An action may have been waiting for d_max when the oldest click came.
         self.begin(first_held(self.grid, self.memory + self.grid.d_max, done))
-        while self.done < done:
-            self.advance()
+        self.advance_to(done)
         self.counts = Counter(counts)
         self.first_row = rows - len(self.table)
 
-    def advance(self) -> None:
-        """Take in the next interval."""
+    def advance_to(self, done: int) -> None:
+        """Take in intervals up to a number."""
+        while self.done < done:
+            if not self.advance():
+                self.pass_over(done)
+
+    def advance(self) -> bool:
+        """Take in the next interval. Whether anything became known in it."""
         start, end = self.grid.bounds(self.done)
         rows = self.log.between(start, end)
         fresh = self._add(self._select_fresh([row for row in rows if row.kind == CLICK]))
@@ -88,6 +93,7 @@ class Ledger(TableSource):
         self.done += 1
         self._drop(end - self.memory)
         self.database.flush()
+        return bool(rows)
 
     def pass_over(self, closed: int) -> None:
         """Pass over intervals up to `closed` in which nothing became known: they would leave everything as it is."""
@@ -148,11 +154,9 @@ class Ledger(TableSource):
         return newest[-count:]
 
     def has_converted(self, position: Ints, clock: int) -> npt.NDArray[np.bool_]:
-        """Whether clicks are known to have converted at a clock."""
         return self._converted(position, np.full(len(position), clock))
 
     def at(self, position: Ints, clock: int) -> Reveals:
-        """Clicks as they are known at a clock."""
         return self._reveal(position, np.full(len(position), clock))
 
     def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
@@ -190,7 +194,6 @@ class Ledger(TableSource):
             self.database.flush()
 
     def _take_over(self, part: slice) -> None:
-        """Append clicks of the base."""
         t, split = self._base, self.grid.split
         size = part.stop - part.start
         blank = {"erased": np.zeros(size, np.bool_), "score": np.full(size, np.nan), "version": np.full(size, -1)}
@@ -313,7 +316,6 @@ class Ledger(TableSource):
         return number
 
     def _drop(self, before: int) -> None:
-        """Forget clicks that became known before a time."""
         first = self.database.first
         self.database.drop(before)
         self.first_row += self.database.first - first

@@ -99,7 +99,6 @@ class OpenClicks:
     # The database.
 
     def clear(self) -> None:
-        """Begin anew."""
         self.close()
         path = None if self.folder is None else self.folder / f".ledger.{os.getpid()}.tmp"
         if path is not None:
@@ -197,7 +196,6 @@ class OpenClicks:
         return block.first * _MOST_COLUMNS + list(self.layout).index(name)
 
     def array(self, block: Block, name: str) -> Array:
-        """A column of a block."""
         number = self._number(block, name)
         if number not in self._cache:
             self._cache[number] = self._load(block, name)
@@ -289,7 +287,6 @@ class OpenClicks:
         self._asked = None
 
     def known(self, number: Ints) -> Known:
-        """What is known of clicks."""
         if self._asked is not None and np.array_equal(self._asked[0], number):
             return self._asked[1]
         rows, place = np.unique(number, return_inverse=True)
@@ -318,7 +315,6 @@ class OpenClicks:
         return rows
 
     def pay(self, payments: Iterable[tuple[int, Payment]]) -> None:
-        """Keep conversions and refunds of clicks."""
         rows = sorted((row, *payment) for row, payment in payments)
         self._insert("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
 
@@ -335,7 +331,6 @@ class OpenClicks:
         self._insert("INSERT INTO late VALUES(?, ?)", zip(ts.tolist(), row.tolist(), strict=True))
 
     def late_between(self, start: int, end: int) -> Ints:
-        """Late clicks that happened in a range of time."""
         rows: Ints = self._rows("SELECT row FROM late WHERE ts >= ? AND ts < ?", (start, end), 1)[0]
         return rows
 
@@ -360,7 +355,6 @@ class OpenClicks:
             return len(self._run("DELETE FROM waiting WHERE seen < ? RETURNING 1", (before,)).fetchall())
 
     def has_waiting(self) -> bool:
-        """Whether any action waits."""
         with self._errors():
             return bool(self._run("SELECT EXISTS(SELECT 1 FROM waiting)").get)
 

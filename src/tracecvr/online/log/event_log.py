@@ -279,7 +279,6 @@ class EventLog(EventDatabase):
             self._db.execute("INSERT INTO closings(number, pos) VALUES(?, ?)", (last - 1, self.position()))
 
     def closed(self) -> int:
-        """How many intervals are closed."""
         return int(self._one("SELECT coalesce(max(number) + 1, 0) FROM closings"))
 
     # Reading.
@@ -319,7 +318,6 @@ class EventLog(EventDatabase):
     # Forgetting.
 
     def before(self, time: int) -> list[Accepted]:
-        """Accepted events that became known before a time."""
         return self._select("WHERE seen < ? ORDER BY pos", (time,))
 
     def portion(self, time: int, count: int) -> int:

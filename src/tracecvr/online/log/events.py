@@ -189,7 +189,6 @@ class Reader:
 
 
 def amount_of(body: str | None) -> float:
-    """The amount of an action: 1 if none was given."""
     return 1.0 if body is None else float(body)
 
 

@@ -26,7 +26,6 @@ class Grid:
     next one may be dated. None if the server's clock says how far that is."""
 
     def bounds(self, number: int) -> tuple[int, int]:
-        """Start and end of an interval."""
         start = self.split + number * self.interval
         return start, start + self.interval
 
@@ -35,7 +34,6 @@ class Grid:
         return max(0, self.number(watermark))
 
     def number(self, time: int) -> int:
-        """The interval that a time is in."""
         return (time - self.split) // self.interval
 
     def limit(self, newest: int, since: int, clock: int) -> int:

@@ -44,7 +44,6 @@ class Tokens:
 
     @classmethod
     def read(cls, path: Path) -> Tokens:
-        """From a TOML file."""
         content = read_toml(path, "--tokens")
         entries = content.get("token", [])
         if not entries or not isinstance(entries, list) or set(content) - {"token"}:
@@ -66,7 +65,6 @@ class Tokens:
 
 
 def new_token() -> tuple[str, str]:
-    """A random token, and its hash."""
     token = secrets.token_urlsafe(32)
     return token, hashlib.sha256(token.encode()).hexdigest()
 

@@ -158,7 +158,6 @@ class Receipt(BaseModel):
 
     @classmethod
     def facts(cls, receipt: Committed, times: Times) -> dict[str, Any]:
-        """The fields of an answer."""
         ahead, latest = receipt.counts["future"], times.iso(receipt.limit) or f"second {receipt.limit}"
         note = f"dated later than {latest}, which is not believed; /v1/model says how ts is read" if ahead else None
         names = ("late", "out_of_window", "conflicts", "not_kept")

@@ -58,6 +58,5 @@ def _feature_struct(names: Sequence[str], value: Any) -> type[Struct]:
 
 
 def _decoder(key: str, item: type[Struct], most: int) -> json.Decoder[Any]:
-    """Of a body with one key, that has a few items."""
     items = Annotated[list[item], Meta(min_length=1, max_length=most)]  # type: ignore[valid-type]
     return json.Decoder(defstruct("Body", [(key, items)], forbid_unknown_fields=True))

@@ -90,7 +90,8 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
     async def infer(name: str, asked: Inference) -> dict[str, Any]:
         """Score clicks without registering them."""
         _refuse_other(name)
-        clicks = _clicks(asked.inputs, service.limits.batch)
+        clicks = _clicks(asked.inputs)
+        service.refuse_many("clicks", clicks)
         values, version = await run_by_size(service.read_values, clicks), service.scorer.ready().version
         answers = (await service.scorer.answer([Asked(one) for one in values])).answers
         service.gauges.scored.inc(len(answers))
@@ -112,7 +113,7 @@ def _refuse_other(name: str) -> None:
         raise HTTPException(404, f"there is one model, {NAME!r}")
 
 
-def _clicks(inputs: list[Input], most: int) -> list[dict[str, Any]]:
+def _clicks(inputs: list[Input]) -> list[dict[str, Any]]:
     """Inputs as clicks, or an error that says which is wrong."""
     columns: dict[str, list[Any]] = {}
     for number, one in enumerate(inputs):
@@ -125,6 +126,4 @@ def _clicks(inputs: list[Input], most: int) -> list[dict[str, Any]]:
     counts = {len(values) for values in columns.values()}
     if len(counts) != 1 or not min(counts):
         raise HTTPException(422, "inputs: expected one for each column, all with as many values as there are clicks")
-    if max(counts) > most:
-        raise HTTPException(413, f"{max(counts)} clicks in one request; send at most {most}")
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -68,5 +68,4 @@ async def refuse(
 
 
 def error_response(error: HTTPException) -> JSONResponse:
-    """What an error of a route is answered with."""
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)

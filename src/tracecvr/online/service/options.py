@@ -68,11 +68,9 @@ class Options(Limits):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
 
     def path(self, name: str) -> Path | None:
-        """One of those that are paths."""
         value = getattr(self, name)
         return None if value is None else Path(value)

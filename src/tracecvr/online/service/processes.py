@@ -70,7 +70,6 @@ class SupervisedProcess:
         self._thread.join()
 
     def state(self) -> LearnerState:
-        """How it is now."""
         state = self._state
         if state.running and state.since is not None and time.time() - state.since > _STEADY_S:
             return replace(state, elsewhere=False, problem=None)

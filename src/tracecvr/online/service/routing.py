@@ -109,7 +109,6 @@ class RoutedScorer:
         return Answers([answers[index] for index in range(len(clicks))], dict(unreadable))
 
     def _find_value(self, click: Asked, column: str) -> object:
-        """What a model is chosen by."""
         if column in (CLICK_ID, USER):
             return click.click if column == CLICK_ID else click.user
         return click.values[self.store.reader.features.index(column)]

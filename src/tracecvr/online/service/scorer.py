@@ -158,7 +158,6 @@ class LiveScorer:
             return float(model.engine.posterior_log_odds(known)[0]), known
 
     def ready(self) -> ServingModel:
-        """The model that serves, once there is one."""
         if self.model is None:
             raise NotReadyError
         return self.model

@@ -71,6 +71,7 @@ class Scoring:
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
+        self.refuse_many("clicks", batch.features)
         return await self.score_values([Asked(v) for v in await run_by_size(self.read_values, batch.features)])
 
     async def score_values(self, clicks: Sequence[Asked]) -> bytes:
@@ -88,6 +89,10 @@ class Scoring:
         if unreadable:
             content["bad_values"] = unreadable
         return json.encode(content)
+
+    def refuse_many(self, what: str, items: Sequence[Any]) -> None:
+        if len(items) > self.limits.batch:
+            raise HTTPException(413, f"{len(items)} {what} in one request; send at most {self.limits.batch}")
 
     def read_values(self, clicks: Sequence[dict[str, Any]]) -> list[list[Any]]:
         """The raw values of clicks, or an error that names the wrong one."""
@@ -139,7 +144,6 @@ class Scoring:
             await asyncio.sleep(_LOOK_S)
 
     def model_facts(self) -> dict[str, Any]:
-        """The version that serves, and what it expects."""
         serving, schema = self.scorer.ready(), self.store.schema
         return {
             "version": serving.version,
@@ -160,7 +164,6 @@ class Scoring:
         return self.store.grid.bounds(self.scorer.ready().version)[0]
 
     def status(self) -> dict[str, Any]:
-        """What serves."""
         serving = self.scorer.model
         return {
             "serving": serving.version if serving else None,
@@ -168,7 +171,6 @@ class Scoring:
         }
 
     def look(self) -> None:
-        """Swap in what serves now."""
         self.scorer.refresh()
 
 
@@ -192,6 +194,7 @@ class Service(Scoring):
 
     async def register(self, batch: bodies.Clicks) -> bytes:
         """The answer to clicks that are on disk when this returns."""
+        self.refuse_many("clicks", batch.clicks)
         return await self.register_values(await run_by_size(self._read_clicks, batch.clicks))
 
     def _read_clicks(self, clicks: Sequence[bodies.Click]) -> list[Registration]:
@@ -213,7 +216,6 @@ class Service(Scoring):
         return json.encode(content | {"bad_values": unreadable} if unreadable else content)
 
     def _events(self, clicks: Sequence[Registration]) -> list[Event]:
-        """Clicks as the log keeps them."""
         return read_each("click", clicks, lambda click: self.store.reader.make_click(*click))
 
     async def commit(self, events: list[Event]) -> Receipt:
@@ -225,7 +227,6 @@ class Service(Scoring):
         return receipt
 
     def status(self) -> dict[str, Any]:
-        """The store's status, its learner and what serves."""
         learner = {"learner": asdict(self.learner())}
         return status_of(self.store, self.scorer.versions) | learner | super().status()
 

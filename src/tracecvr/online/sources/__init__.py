@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from tracecvr.base.config import settings_of
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.online.log.inbox import Message
@@ -81,7 +82,6 @@ class BrokerSource:
 
     @classmethod
     def of(cls, url: str, start: str = "earliest", config: Path | None = None) -> BrokerSource:
-        """From the command line's words."""
         parts = urlsplit(url)
         if parts.scheme not in _CLIENTS:
             raise UserError(f"--source {_show(url)}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
@@ -94,7 +94,7 @@ class BrokerSource:
             )
         if parts.scheme == "nats" and len(names) > 1:
             raise UserError(f"--source {url}: give one stream; a stream may have several subjects")
-        settings = {} if config is None else _flatten(read_toml(config, "--source-config"))
+        settings = {} if config is None else settings_of(read_toml(config, "--source-config"))
         return cls(parts.scheme, parts.netloc, names, parse_start(start), settings)
 
     @property
@@ -106,7 +106,6 @@ class BrokerSource:
         return f"{self.scheme}://{self.hosts}/{','.join(self.names)}"
 
     def check(self) -> None:
-        """Whether its client is installed."""
         try:
             importlib.import_module(_CLIENTS[self.scheme])
         except ImportError:
@@ -121,11 +120,3 @@ class BrokerSource:
 
 def _show(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//...@", url)
-
-
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`security.protocol = "ssl"` of a TOML file is the setting of that name."""
-    settings: dict[str, Any] = {}
-    for name, value in content.items():
-        settings |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return settings

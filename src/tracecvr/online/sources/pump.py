@@ -88,7 +88,6 @@ class Pump:
 
     @contextmanager
     def _connect(self) -> Iterator[Broker]:
-        """A connection that goes on where the store is."""
         broker = self.source.connect(self.client)
         try:
             self._go_on(broker)

@@ -1,6 +1,6 @@
 """Challengers: other models that learn from the same event log beside a store's own, each with versions of its own.
 
-Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions and answers, and why it
+Each has a home, `STORE/challengers/NAME`: what it learns with (`challenger.json`), its versions, and why it
 cannot learn at present (`problem.json`). To whoever learns, replays or scores, a challenger is a store with another
 configuration and another home: everything else, log, intervals and encoder, is the store's.
 """
@@ -61,12 +61,10 @@ class Challenger(Store):
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot learn at present."""
         path = self.home / "problem.json"
         return read_hashed(path, "remove it")["problem"] if path.exists() else None
 
     def note_problem(self, problem: str | None) -> None:
-        """Note why it cannot learn; None when it can again."""
         path = self.home / "problem.json"
         if problem is None:
             path.unlink(missing_ok=True)
@@ -86,7 +84,6 @@ def choose_parts(store: Store, method: str | None, plugins: Sequence[str], optio
 
 
 def list_names(store: Store) -> list[str]:
-    """The names of a store's challengers."""
     return sorted(path.name for path in (store.folder / FOLDER).glob("[!.]*/"))
 
 

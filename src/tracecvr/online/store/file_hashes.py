@@ -23,7 +23,6 @@ def write(folder: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """The files that a store is made of."""
     path = folder / NAME
     if not path.is_file():
         raise UserError(f"{path} is missing: {_ADVICE}")

@@ -205,7 +205,6 @@ class Store:
 
     @property
     def times(self) -> Times:
-        """How events tell the time."""
         return Times(**self.content["times"])
 
     @cached_property
@@ -256,7 +255,6 @@ class Store:
         engine.restore(state)
 
     def log(self, clock: Callable[[], float] = time.time) -> Inbox:
-        """A connection to its event log."""
         return Inbox(self.folder / "events.db", self.grid, clock)
 
     def unknown_clicks(self, keys: Collection[int]) -> list[int]:
@@ -267,7 +265,6 @@ class Store:
         return unknown
 
     def engine(self) -> Engine:
-        """A blank engine of its configuration."""
         method, plugins, stream = parts(self.content)
         return Engine(method, self.schema, self.settings.seed, plugins, stream=stream)
 

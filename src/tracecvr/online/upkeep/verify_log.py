@@ -11,8 +11,7 @@ import torch
 from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
-from tracecvr.learn.engine import Engine
-from tracecvr.online.learner.archive import ANSWERS, WholeLog
+from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, learn, ledger_of, skip
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
@@ -40,7 +39,6 @@ class LogVerification:
         return not self.different
 
     def summary(self) -> str:
-        """In words."""
         compared = len(self.identical) + len(self.different)
         text = f"{self.intervals} intervals replayed; {len(self.identical)} of {compared} versions are identical"
         if self.different:
@@ -59,13 +57,9 @@ def verify_log(store: Store, progress: Progress = no_progress) -> LogVerificatio
     What nets say of open clicks is in temporary files, not in memory: a month of them may not fit.
     """
     torch.set_num_threads(store.settings.threads)
-    with tempfile.TemporaryDirectory(prefix="tracecvr_replay_") as folder:
-        engine = store.engine()
-        engine.keep_answers_in(Path(folder) / ANSWERS)
-        return _replay(store, engine, ledger_of(store, engine), progress)
-
-
-def _replay(store: Store, engine: Engine, ledger: Ledger, progress: Progress) -> LogVerification:
+    engine = store.engine()
+    engine.keep_answers_in(Path(tempfile.gettempdir()))
+    ledger = ledger_of(store, engine)
     log = WholeLog(store)
     versions = {m["intervals"]: m["weights"] for m in store.versions.manifests()}
     last = max(versions, default=log.closed())
@@ -116,10 +110,7 @@ def write_table(store: Store, out: Path) -> ClickTable:
     """The whole log as a prepared table, with what became known when; labels end with the last closed interval."""
     log = WholeLog(store)
     ledger = Ledger(store.base, store.grid, store.reader, log, _ALWAYS)
-    while ledger.done < log.closed():
-        ledger.pass_over(log.closed())
-        if ledger.done < log.closed():
-            ledger.advance()
+    ledger.advance_to(log.closed())
     table = table_of(ledger, ledger.known_between(0, _ALWAYS))
     table = replace(table, schema=replace(table.schema, outages=Watch(store).declared))
     with atomic_directory(out) as folder:
