@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,8 +140,9 @@ class OfAClick(NamedTuple):
 
 def _answer_bytes(engine: Engine) -> float:
     """Of a click, by all nets."""
-    nets = [cache._blocks.values() for cache in engine._calls._clicks.values()]
-    return sum(sum(b.answers.nbytes for b in blocks) / sum(len(b.answers) for b in blocks) for blocks in nets if blocks)
+    nets = [[block.answers for block in cache._blocks.values()] for cache in engine._calls._clicks.values()]
+    sizes = [(sum(prod(a.shape) * a.dtype.itemsize for a in net), sum(a.shape[0] for a in net)) for net in nets]
+    return sum(size / clicks for size, clicks in sizes if clicks)
 
 
 def _of_a_click(room: Path, clicks: int) -> OfAClick:

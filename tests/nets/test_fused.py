@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import Feature, Schema
 from tracecvr.learn.net_calls import NetCalls, ShownEvents
-from tracecvr.learn.per_click_cache import PerClickCache
+from tracecvr.learn.per_click_cache import OnDisk, PerClickCache
 from tracecvr.nets.backbones import MLP, Embedding, Perceptron, freeze, thaw
 from tracecvr.nets.fused import Group, lookup, normed_linear, project
 from tracecvr.stream.source import TableSource
@@ -258,7 +259,9 @@ def test_answers_in_files_that_are_not_as_they_were_written_are_asked_again(tmp_
     method.bind(table.schema, 0)
     answers, start, width = PerClickCache(tmp_path), 4 * DAY, 6 * HOUR
     events = source.reveals(method.schedule(), start, start + width)
-    for _ in range(2):
+    for _ in range(3):
         assert torch.equal(answers.of(events, source, start, start + width, Tensor.double), events.x.double())
-        for at, block in answers._blocks.items():  # as a disk would damage it
-            answers._blocks[at] = block._replace(answers=block.answers + 1)
+        for _, kept in answers._blocks.values():  # as a disk would damage them
+            assert isinstance(kept, OnDisk)
+            os.pwrite(kept.file.number, b"x", kept.offset + 20)
+    assert not list(tmp_path.iterdir())

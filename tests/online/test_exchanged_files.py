@@ -225,35 +225,37 @@ def test_exchanged_pages_of_the_log_are_noticed_before_anything_is_learnt(
     assert not list((store.folder / "models").glob("*.json"))
 
 
-def test_a_page_of_long_features_that_was_lost_is_noticed_before_it_is_learnt_from(
-    made: Made, call: Call, capsys: Captured
+@pytest.mark.parametrize("how", ["lost", "exchanged", "of another table"])
+def test_a_page_of_long_features_that_is_another_is_noticed_before_it_is_learnt_from(
+    how: str, made: Made, call: Call, capsys: Captured
 ) -> None:
-    """The checksum of a page of zeros is zero, and so is a link to the next page."""
+    """The checksum of a page of zeros is zero, and those of exchanged pages are right."""
     store = made("vanilla")
-    marked = [
-        e | {"features": e["features"] | {"item": "z" * 6000}} if "features" in e else e for e in the_events()[100:200]
+    events = [
+        e | {"features": e["features"] | {"item": f"{n:04}" * 1500}} if "features" in e else e
+        for n, e in enumerate(the_events()[:200])
     ]
-    send(store, [*the_events()[:100], *marked])
+    send(store, events)
     path = store.folder / "events.db"
     content = path.read_bytes()
-    pages = [
-        at
-        for at in range(0, len(content), _PAGE)
-        if content[at : at + 4] == bytes(4) and b"zzz" in content[at : at + _PAGE]
-    ]
-    assert pages
-    path.write_bytes(content[: pages[3]] + bytes(_PAGE) + content[pages[3] + _PAGE :])
+    pages = [content[at : at + _PAGE] for at in range(0, len(content), _PAGE)]
+    ours = [number for number, page in enumerate(pages) if page[:4] == bytes(4) and page[4:8].isdigit()]
+    assert len(ours) > 10
+    others = {"lost": bytes(_PAGE), "exchanged": pages[ours[7]], "of another table": pages[1]}
+    pages[ours[3]] = others[how]
+    path.write_bytes(b"".join(pages))
     assert "log: WRONG" in wrong(store, call, capsys)
     assert call("tick", store.folder) == 2
     assert f"error: {path} is damaged" in capsys.readouterr().err
     assert not list((store.folder / "models").glob("*.json"))
 
 
-def test_a_tick_that_is_something_else_is_refused_in_one_line(store: Store) -> None:
+@pytest.mark.parametrize("change", ["'c17'", "replace(content, 'clicks', 'klicks')", "CAST(x'ff' AS TEXT)"])
+def test_a_tick_that_is_something_else_is_refused_in_one_line(change: str, store: Store) -> None:
     """As rows of an exchanged page are."""
     log = store.log()
-    log._db.execute("UPDATE ticks SET content = 'c17' WHERE model = ''")
-    with pytest.raises(UserError, match="a tick is not as it was written"):
+    log._db.execute(f"UPDATE ticks SET content = {change} WHERE model = ''")
+    with pytest.raises(UserError, match="is not as it was written"):
         log.ticks(1)
     log.close()
 

@@ -148,7 +148,7 @@ class OpenClicks:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except apsw.Error as error:
+        except page_checksums.ERRORS as error:
             disk = apsw.FullError | apsw.IOError | apsw.ReadOnlyError | apsw.CantOpenError
             if isinstance(error, disk) and not page_checksums.is_damage(error):
                 raise not_written(self.folder or Path("the ledger"), error) from error

@@ -38,6 +38,8 @@ CREATE TABLE events(
 );
 CREATE INDEX events_click ON events(click);
 CREATE INDEX events_seen ON events(seen);
+-- Long features have pages of their own. If one is lost or exchanged, its checksum is right, and the index differs.
+CREATE INDEX events_long ON events(body) WHERE octet_length(body) > 3000;
 CREATE INDEX events_user ON events(user) WHERE user IS NOT NULL;
 CREATE TABLE closings(
   number INTEGER PRIMARY KEY,    -- the last of those that were closed at once: a run of empty ones is one row
@@ -84,9 +86,9 @@ CREATE TABLE positions(
 ) WITHOUT ROWID;
 """
 
-_FORMAT = 3
-_LOST_PAGES = "SELECT EXISTS(SELECT 1 FROM events WHERE instr(body, char(0)))"
-"""Features, as JSON, have no such character. A page of zeros has the right checksum, and may be the end of a row."""
+_FORMAT = 4
+_HASH = 32
+"""Characters of the hash that the content of a tick begins with."""
 _TABLES = "SELECT count(*) FROM sqlite_master"
 
 
@@ -126,8 +128,9 @@ class EventDatabase:
 
     def record(self, number: int, content: dict[str, Any], model: str | None = None) -> None:
         """What came of learning an interval; said again after a crash, it is the same."""
+        text = json.dumps(content)
         with self._transaction():
-            row = (model or "", number, json.dumps(content))
+            row = (model or "", number, digest(text.encode()) + text)
             self._db.execute("INSERT OR REPLACE INTO ticks VALUES(?, ?, ?)", row)
 
     def forget_model(self, model: str) -> None:
@@ -147,10 +150,9 @@ class EventDatabase:
         return newest[0][0] + 1 if newest and isinstance(newest[0][0], int) else 0
 
     def _content(self, text: Any) -> dict[str, Any]:
-        try:
-            content: dict[str, Any] = json.loads(text)
-        except (ValueError, TypeError):  # a row of another table: pages were exchanged
-            raise UserError(f"{self.path} is damaged: a tick is not as it was written; {self._advice}") from None
+        if not isinstance(text, str) or text[:_HASH] != digest(text[_HASH:].encode()):  # pages were exchanged
+            raise UserError(f"{self.path} is damaged: a tick is not as it was written; {self._advice}")
+        content: dict[str, Any] = json.loads(text[_HASH:])
         return content
 
     def models(self) -> list[str]:
@@ -192,9 +194,7 @@ class EventDatabase:
         try:
             with self._turn:
                 errors = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
-                if not errors and self._db.execute(_LOST_PAGES).get:
-                    errors = ["a page of features was lost"]
-        except apsw.Error as error:
+        except page_checksums.ERRORS as error:
             errors = [page_checksums.reason(error)]
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []
 
@@ -207,7 +207,7 @@ class EventDatabase:
     def _readable(self) -> int:
         """The position of the last event before the first that cannot be read."""
         last = 0
-        with suppress(apsw.Error), self._turn:
+        with suppress(*page_checksums.ERRORS), self._turn:
             for row in self._db.execute("SELECT * FROM events ORDER BY pos"):
                 last = row[0]
         return last
@@ -251,7 +251,7 @@ class EventDatabase:
     def _errors(self, what: str) -> Iterator[None]:
         try:
             yield
-        except apsw.Error as error:
+        except page_checksums.ERRORS as error:
             advice = "free some space, or make it writable; what was accepted is safe, and sending again does no harm"
             if page_checksums.is_damage(error):
                 advice = self._advice

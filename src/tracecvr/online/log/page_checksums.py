@@ -47,17 +47,23 @@ def connect(path: Path) -> apsw.Connection:
     return db
 
 
-def is_damage(error: apsw.Error) -> bool:
-    return isinstance(error, apsw.CorruptError | apsw.NotADBError) or _is_checksum(error)
+ERRORS = (apsw.Error, UnicodeDecodeError)
+"""What reading a database raises: the second of a text that is none, on an exchanged page."""
 
 
-def reason(error: apsw.Error) -> str:
+def is_damage(error: Exception) -> bool:
+    """Whether an error says that the file is not what was written."""
+    return isinstance(error, apsw.CorruptError | apsw.NotADBError) or _is_other_page(error)
+
+
+def reason(error: Exception) -> str:
     """What went wrong, in words: SQLite has none of its own for a wrong checksum."""
-    return "a page is not as it was written" if _is_checksum(error) else str(error)
+    return "a page is not as it was written" if _is_other_page(error) else str(error)
 
 
-def _is_checksum(error: apsw.Error) -> bool:
-    return getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_DATA
+def _is_other_page(error: Exception) -> bool:
+    checksum = getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_DATA
+    return checksum or isinstance(error, UnicodeDecodeError)
 
 
 def _read_reserved(path: Path) -> int | None:
