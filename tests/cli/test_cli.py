@@ -281,7 +281,7 @@ def test_commands_name_the_extra_that_they_need(tmp_path: Path) -> None:
     commands = ["ingest s e", "tick s", "learn s", "status s", "compact s", "erase s u", "verify s"]
     commands += ["init s --data synthetic", "init s --model r", "table s t", "challenge s a --method vanilla"]
     commands += ["models list s", "models promote s 1", "models rollback s", "challengers list s", "aside list s"]
-    commands += ["sources list s", "pull s --source nats://localhost/a", "serve s", "serve s --model r"]
+    commands += ["sources list s", "pull s --source nats://localhost/a", "serve s"]
     words = json.dumps([command.split() for command in commands])
     made = subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRAS, words], capture_output=True, text=True, cwd=tmp_path, check=True
