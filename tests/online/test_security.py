@@ -203,7 +203,11 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_damage_is_noticed_before_it_is_learnt_from",
             "test_an_array_of_other_content_is_noticed",
         ),
-        "test_archive_order": ("test_damage_of_the_archive_is_not_hashed_anew",),
+        "test_archive_order": (
+            "test_damage_of_the_archive_is_not_hashed_anew",
+            "test_an_archive_that_is_damaged_while_somebody_reads_it_is_refused",
+        ),
+        "test_table": ("test_a_flipped_bit_in_the_header_of_a_column_is_refused_or_changes_nothing",),
         "test_faults": (
             "test_the_stores_own_model_answers_if_a_choice_is_damaged",
             "test_a_damaged_pin_is_refused_in_one_line",
@@ -216,6 +220,10 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_lost_challenger_is_noticed_and_can_be_dropped",
             "test_exchanged_pages_of_the_log_are_noticed_before_anything_is_learnt",
             "test_a_log_that_is_older_than_what_was_learnt_is_refused",
+            "test_a_log_that_is_older_than_what_a_challenger_has_learnt_is_noticed",
+            "test_an_older_version_does_not_serve_in_silence",
+            "test_a_page_of_long_features_that_is_another_is_noticed_before_it_is_learnt_from",
+            "test_a_tick_that_is_something_else_is_refused_in_one_line",
         ),
         "test_soak": ("test_bad_luck_changes_nothing_silently",),
     },
