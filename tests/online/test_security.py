@@ -223,6 +223,7 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_log_that_is_older_than_what_a_challenger_has_learnt_is_noticed",
             "test_an_older_version_does_not_serve_in_silence",
             "test_a_page_of_long_features_that_is_another_is_noticed_before_it_is_learnt_from",
+            "test_a_page_of_a_small_table_of_another_time_is_noticed",
             "test_a_tick_that_is_something_else_is_refused_in_one_line",
         ),
         "test_soak": ("test_bad_luck_changes_nothing_silently",),
