@@ -15,11 +15,13 @@ import pytest
 from conftest import Call
 
 from livestore import Made, learnt, send, the_events
+from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.challengers.learners import Learners
+from tracecvr.online.learner.archive import compact, erase
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import challenge, traffic
-from tracecvr.online.store.store import Store
+from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.status import status_of
 
 Captured = pytest.CaptureFixture[str]
@@ -223,6 +225,35 @@ def test_exchanged_pages_of_the_log_are_noticed_before_anything_is_learnt(
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"error: {path} is damaged (")
     assert not list((store.folder / "models").glob("*.json"))
+
+
+def test_a_page_of_a_small_table_of_another_time_is_noticed(made: Made, hourly: Path) -> None:
+    """No index tells that a page lacks its last content: counts, intervals closed, files of the archive, places of
+    erased clicks."""
+    store = made("vanilla", Settings(lateness=HOUR, keep=2), hourly)
+    path, events = store.folder / "events.db", [e | {"user": f"u{int(e['click_id']) % 5}"} for e in the_events()]
+    send(store, events[:1400])
+    learnt(store)
+    compact(store)
+    erase(store, "u2")
+    old = path.read_bytes()
+    send(store, events[1400:1500])
+    learnt(store)
+    compact(store)
+    erase(store, "u3")
+    new = path.read_bytes()
+    log = store.log()
+    query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+    roots = {name: log._one(query, (name,)) for name in ("facts", "closings", "archives", "erased", "sums")}
+    log.close()
+    for name, number in roots.items():
+        at = (number - 1) * _PAGE
+        assert old[at : at + _PAGE] != new[at : at + _PAGE], name
+        path.write_bytes(new[:at] + old[at : at + _PAGE] + new[at + _PAGE :])
+        with pytest.raises(UserError, match=r"events\.db (is damaged|has lost events|is older)"):
+            learnt(Store.open(store.folder))
+    path.write_bytes(new)
+    learnt(Store.open(store.folder))
 
 
 @pytest.mark.parametrize("how", ["lost", "exchanged", "of another table"])

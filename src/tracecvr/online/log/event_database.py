@@ -46,6 +46,9 @@ CREATE TABLE closings(
   pos INTEGER NOT NULL
 );
 CREATE TABLE facts(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE sums(               -- hashes of small tables without an index: one whose last page was not written differs
+  name TEXT PRIMARY KEY, hash TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE aside(
   number INTEGER PRIMARY KEY,    -- order in which they came
   reason TEXT NOT NULL,          -- one of `Reason`
@@ -87,6 +90,8 @@ CREATE TABLE positions(
 """
 
 _FORMAT = 4
+_SMALL = ("facts", "closings", "archives", "erased")
+"""Tables that have a hash in `sums`."""
 _HASH = 32
 """Characters of the hash that the content of a tick begins with."""
 _TABLES = "SELECT count(*) FROM sqlite_master"
@@ -99,6 +104,8 @@ class EventDatabase:
         self.path = path
         self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
         self._noted = page_checksums.read_position(path)
+        self._changed = {"facts"}
+        """Small tables that this transaction changes."""
         with self._errors("be opened"):
             self._db = page_checksums.connect(path)
             for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
@@ -114,6 +121,7 @@ class EventDatabase:
         with self._transaction():
             if not self._one(_TABLES):  # another process may have been first
                 self._db.execute(f"{_SCHEMA} PRAGMA user_version = {_FORMAT};")
+                self._changed |= set(_SMALL)
 
     def close(self) -> None:
         self._db.close()
@@ -194,6 +202,11 @@ class EventDatabase:
         try:
             with self._turn:
                 errors = [str(text) for (text,) in self._db.execute("PRAGMA integrity_check(10)") if text != "ok"]
+            if not errors:
+                with self._turn, self._db:  # as of one moment
+                    sums = dict(self._db.execute("SELECT * FROM sums"))
+                    old = [name for name in _SMALL if sums.get(name) != self._sum(name)]
+                    errors = [f"table {name} is of another time" for name in old]
         except page_checksums.ERRORS as error:
             errors = [page_checksums.reason(error)]
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []
@@ -233,10 +246,16 @@ class EventDatabase:
                     self._db.execute("ROLLBACK")
                 raise
             position = self.position()
+            sums = [(name, self._sum(name)) for name in sorted(self._changed)]
+            self._db.executemany("INSERT OR REPLACE INTO sums VALUES(?, ?)", sums)
             self._db.execute("COMMIT")
+            self._changed = {"facts"}
         if position > self._noted:
             page_checksums.write_position(self.path, position)
             self._noted = position
+
+    def _sum(self, table: str) -> str:
+        return digest(json.dumps(self._db.execute(f"SELECT * FROM {table}").fetchall()).encode())
 
     def _truncate(self) -> None:
         """What was deleted is overwritten in the database; empty its write-ahead log, too."""

@@ -276,6 +276,7 @@ class EventLog(EventDatabase):
         self._db.execute(_RAISE, ("watermark", watermark))
         last = self.grid.closed(watermark)
         if last > self.closed():
+            self._changed.add("closings")
             self._db.execute("INSERT INTO closings(number, pos) VALUES(?, ?)", (last - 1, self.position()))
 
     def closed(self) -> int:
@@ -348,6 +349,7 @@ class EventLog(EventDatabase):
             for ascii_only in (True, False):  # whoever wrote a message may have escaped the name or not
                 name = json.dumps(user, ensure_ascii=ascii_only).encode()
                 self._db.execute("DELETE FROM aside WHERE reason = ? AND instr(content, ?)", (UNREAD, name))
+            self._changed.add("erased")
             self._count({"erased_clicks": len(clicks), "erased_actions": actions, "erasures": 1})
         self._truncate()
         return len(clicks), actions
