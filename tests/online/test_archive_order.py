@@ -15,7 +15,7 @@ from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER
 from tracecvr.online.learner import archive
-from tracecvr.online.learner.archive import WholeLog, compact, erase
+from tracecvr.online.learner.archive import ArchiveFile, WholeLog, compact, erase
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
@@ -114,8 +114,27 @@ def test_who_reads_a_file_that_an_erasure_has_written_anew_gets_the_new_one(made
     assert "u3" not in log.read(file)["user"].to_list()
 
 
+def test_a_start_reads_each_file_of_the_archive_once(made: Made, hourly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ready(made, hourly)
+    compact(store)
+    log, checked = WholeLog(store), list[str]()
+    check = log.check
+
+    def count(file: ArchiveFile) -> bytes:
+        checked.append(file.name)
+        return check(file)
+
+    monkeypatch.setattr(log, "check", count)
+    (file, *_) = log.files()
+    for number in range(file.first, file.last):
+        log.between(*store.grid.bounds(number))
+    assert file.last - file.first > 1
+    assert checked == [file.name]
+
+
 @pytest.mark.parametrize("how", ["flipped", "cut", "another"])
 def test_an_archive_that_is_damaged_while_somebody_reads_it_is_refused(how: str, made: Made, hourly: Path) -> None:
+    """By who reads it from then on. Who has read it before has the right events."""
     store = ready(made, hourly)
     compact(store)
     log = WholeLog(store)
@@ -128,8 +147,9 @@ def test_an_archive_that_is_damaged_while_somebody_reads_it_is_refused(how: str,
     path.write_bytes(content[: len(content) // 2] if how == "cut" else content)
     if how == "another":
         whole[1:].write_parquet(path)
+    assert log.read(file).equals(whole)
     with pytest.raises(UserError, match="is damaged: copy it from where the store is whole"):
-        log.read(file)
+        WholeLog(store).read(file)
 
 
 def test_damage_of_the_archive_is_not_hashed_anew(made: Made, hourly: Path) -> None:

@@ -50,6 +50,7 @@ class WholeLog(EventLog):
     def __init__(self, store: Store) -> None:
         super().__init__(store.folder / "events.db", store.grid)
         self.model, self.folder = store.model, store.folder / "archive"
+        self._newest_read: tuple[ArchiveFile, pl.DataFrame] | None = None
 
     # Files.
 
@@ -61,7 +62,10 @@ class WholeLog(EventLog):
         """Archived events that became known in a range of time."""
         path = self.folder / file.name
         try:
-            return pl.read_parquet(self.check(file)).filter((pl.col("seen") >= start) & (pl.col("seen") < end))
+            # A learner's start asks for one interval after the other: each file is read and checked once.
+            if self._newest_read is None or self._newest_read[0] != file:
+                self._newest_read = file, pl.read_parquet(self.check(file))
+            return self._newest_read[1].filter((pl.col("seen") >= start) & (pl.col("seen") < end))
         except FileNotFoundError:
             for newer in self.files():  # an erasure has written it anew meanwhile
                 if newer.first == file.first and newer != file:
@@ -126,12 +130,10 @@ class WholeLog(EventLog):
 
     def between(self, start: int, end: int) -> list[Accepted]:
         kept, number = super().between(start, end), self.grid.number(start)
-        rows = [
-            Accepted(*row)
-            for file in self.files()
-            if file.first <= number < file.last
-            for row in self.read(file, start, end).rows()
-        ]
+        files = [file for file in self.files() if file.first <= number < file.last]
+        rows = [Accepted(*row) for file in files for row in self.read(file, start, end).rows()]
+        if not files:
+            self._newest_read = None  # the learner has come to the database: let memory be free
         return sorted(rows, key=lambda row: (row.kind > CLICK, row.seen, row.ts, row.click)) if rows else kept
 
     def next_known(self, time: int) -> int | None:
