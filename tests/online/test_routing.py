@@ -124,7 +124,7 @@ def test_promotion_moves_the_traffic_and_is_taken_back(store: Store) -> None:
             assert (status, why in str(said)) == (422, True), said
             assert str(store.folder) not in str(said)
         definition = find_challenger(store, "other").home / "challenger.json"
-        definition.write_text(definition.read_text() + " ")
+        definition.write_text(definition.read_text().replace("fnw", "fnc"))
         status, said = asked(url, "POST", "/v1/promote", b'{"model": "other"}')
         assert (status, said) == (422, {"error": "challenger 'other' is damaged: `tracecvr verify` says what is wrong"})
 
@@ -134,7 +134,7 @@ def test_a_challenger_that_is_gone_or_damaged_is_passed_over(store: Store) -> No
         client.promote_model("other")
         definition = find_challenger(store, "other").home / "challenger.json"
         content = definition.read_text()
-        definition.write_text(content + " ")
+        definition.write_text(content.replace("fnw", "fnc"))
         until(lambda: "model" not in client.score([CLICKS[0]["features"]]))
         definition.write_text(content)
         until(lambda: client.score([CLICKS[0]["features"]]).get("model") == "other")

@@ -435,6 +435,12 @@ def test_a_body_that_declares_to_be_too_large_is_not_waited_for(ready: Store) ->
             assert b" 413 " in declared.recv(1000)
 
 
+def test_a_batch_of_too_many_events_is_refused_as_a_whole(fuzzed: str) -> None:
+    event = {"type": "cart", "click_id": 1, "ts": 1}
+    status, answer = asked(fuzzed, "POST", "/v1/events", json.dumps({"events": [event] * 501}).encode())
+    assert (status, answer["error"]) == (413, "501 events in one request; send at most 500")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "told"),
     [
@@ -442,7 +448,7 @@ def test_a_body_that_declares_to_be_too_large_is_not_waited_for(ready: Store) ->
         ("score", {"features": [{str(n): [] for n in range(15_000)}]}, 422, "neither text nor a number nor null"),
         ("clicks", {str(n): 0 for n in range(15_000)}, 422, "unknown key '0'; expected clicks"),
         ("clicks", {"clicks": [{str(n): 0 for n in range(15_000)}]}, 422, "unknown key '0'; expected click_id"),
-        ("events", {"events": [{}] * 501}, 413, "501 events in one request; send at most 500"),
+        ("events", {"events": [{}] * 501}, 422, "events.0.type: Field required"),
     ],
 )
 def test_of_many_mistakes_the_first_is_found(path: str, body: Any, status: int, told: str, fuzzed: str) -> None:
