@@ -65,7 +65,7 @@ def test_it_shows_what_happens_without_reloading(made: Made, browser: Any, width
         _, intervals = learnt(store)
         serves(page, intervals)
         assert page.text_content("#what") != before
-        assert len(page.query_selector_all("#charts svg")) == 7
+        assert len(page.query_selector_all("#charts svg")) == 6
         assert len(page.query_selector_all("#work svg")) == 2
         for drawn in page.query_selector_all(".charts svg"):
             assert drawn.get_attribute("aria-label")
