@@ -12,7 +12,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.checks.subject import small_log
 from tracecvr.learn.engine import Engine
-from tracecvr.learn.level import best_shift, fit_level, larger_steps
+from tracecvr.learn.level import StartingRates, best_shift, fit_level, larger_steps
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.nets.backbones import Perceptron, shift_outputs
 from tracecvr.stream.source import TableSource
@@ -128,3 +128,19 @@ def test_only_the_level_of_the_rate_has_larger_steps_not_that_of_a_law(name: str
         moved.append((layer.bias.detach() - before).tolist())
     assert moved[1][0] == pytest.approx(10 * moved[0][0], rel=1e-3)
     assert moved[1][1:] == moved[0][1:]
+
+
+def test_an_output_starts_at_the_rate_of_all_clicks_where_mature_ones_have_one_outcome() -> None:
+    """Forty mature clicks that all converted say nothing of how many do."""
+    one = engine("vanilla")
+    (history,) = SOURCE.history(SPLIT, "censored").batches(10_000, None)
+    mature = (history.mature & (history.truth > 0)).nonzero()[:40, 0]
+    others = (~history.mature).nonzero()[:, 0]
+    assert len(mature) == 40
+    sample = history.take(torch.cat([mature, others]))
+    rates = StartingRates()
+    rates.add("method", one.method, sample)
+    rates.start(1.0)
+    (layer,) = one.method.nets["main"].output_layers()  # type: ignore[operator]
+    rate = torch.sigmoid(layer.bias.detach()[0]).item()
+    assert rate == pytest.approx(sample.truth.mean().item(), abs=0.01)
