@@ -470,7 +470,7 @@ def test_nats_credentials_come_from_the_file(tmp_path: Path, store: Store) -> No
     config = tmp_path / "nats.toml"
     try:
         for content, message in (
-            ("", "Authorization Violation"),
+            ("# no credentials\n", "Authorization Violation"),
             ('user = "me"\npassword = "secret"\n', "stream not found"),
             ('pasword = "secret"\n', "unknown 'pasword'"),
         ):
