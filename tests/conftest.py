@@ -7,8 +7,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import pytest
@@ -25,23 +25,24 @@ pytest_plugins = ("browsing", "livestore")
 MEMORY_DISK = Path("/dev/shm")
 
 
-def memory_for_files() -> TemporaryDirectory[str] | None:
-    """Temporary files are kept in memory, where a sync costs nothing: runs and live models sync often.
+def memory_for_files() -> None:
+    """Keep temporary files in memory, where a sync costs nothing: runs and live models sync often.
 
     Tests of crashes are as good there: they kill processes, and files in memory outlive a process. Files stay on disk
     if there is no such place or little room in it, as in many containers, or if TMPDIR says where they go. The
-    directory, for files that are outside a test's `tmp_path`, is removed when pytest ends.
+    directory, for files that are outside a test's `tmp_path`, is removed when pytest ends: after multiprocessing has
+    removed what it keeps there, which it does with a priority of -100.
     """
     if "TMPDIR" in os.environ or not MEMORY_DISK.is_dir() or shutil.disk_usage(MEMORY_DISK).free < 2 * 2**30:
-        return None
-    room = TemporaryDirectory(prefix="tracecvr_tests_", dir=MEMORY_DISK)
-    Path(room.name).chmod(0o755)  # as /tmp: tests of a read-only disk enter it as another user
-    tempfile.tempdir = room.name
+        return
+    room = Path(tempfile.mkdtemp(prefix="tracecvr_tests_", dir=MEMORY_DISK))
+    room.chmod(0o755)  # as /tmp: tests of a read-only disk enter it as another user
+    tempfile.tempdir = str(room)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY_DISK)
-    return room
+    Finalize(None, shutil.rmtree, (room,), {"ignore_errors": True}, exitpriority=-200)
 
 
-_ROOM = memory_for_files()
+memory_for_files()
 
 SHARED = Path(os.environ.get("TRACECVR_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
