@@ -32,8 +32,8 @@ CAMPAIGN = 4
 
 USUAL = World(season=0.0, walk=0.16, jump=(0.0, 0.0))
 """How far rates wander: labels that come a week late cost 0.9 to 1.4 % of NLL (`wait` and `oracle`, three draws); on
-`criteo_search` 1.4 %. They do not swing: labels as old as a season are right again, so that waiting for them would beat
-knowing them at once."""
+`criteo_search` 1.4 %. They have no period: labels that are one period old are right again, and waiting for them would
+beat knowing them at once."""
 
 Change = Callable[[pl.DataFrame, int], pl.DataFrame]
 

@@ -81,8 +81,8 @@ class World:
     """By how much log-odds of a segment rise and fall in a season of so many days."""
     season_days: float = 9
     walk: float = 0.0
-    """Standard deviation of how far log-odds of a segment wander off, and the time in which they forget where they were
-    (all but 37 %)."""
+    """Standard deviation of a random walk of a segment's log-odds around their mean. After `walk_days`, its correlation
+    with its earlier value is 0.37."""
     walk_days: float = 9
     jump: tuple[float, float] = (-0.6, 0.6)
     """By how much log-odds of even and odd segments change at `jump_at`."""
