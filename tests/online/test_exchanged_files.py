@@ -117,10 +117,10 @@ def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest
 @pytest.mark.parametrize("name", ["serving.json", traffic.NAME])
 def test_another_valid_choice_is_damage(name: str, store: Store, call: Call, capsys: Captured) -> None:
     store.versions.promote(store.versions.published()[-1])
-    traffic.give_share(store.folder, "other", 0.3)
+    traffic.promote(store.folder, "other")
     path = store.folder / name
     content = json.loads(path.read_text())
-    changed = {"version": store.versions.published()[0]} if name == "serving.json" else {"shares": {"other": 0.8}}
+    changed = {"version": store.versions.published()[0]} if name == "serving.json" else {"before": "other"}
     path.write_text(json.dumps(content | changed))
     assert f"{path} is damaged: remove it" in wrong(store, call, capsys)
     if name == "serving.json":
@@ -158,7 +158,7 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     lose: Callable[[Path], None], store: Store, call: Call, capsys: Captured, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = challenge.find_challenger(store, "other").home
-    traffic.give_share(store.folder, "other", 0.3)
+    traffic.promote(store.folder, "other")
     lose(home)
     assert f"challenger other: WRONG: {home}" in wrong(store, call, capsys)
     with caplog.at_level(logging.ERROR):
@@ -168,9 +168,9 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     assert ("challenger other cannot learn" in caplog.text) == (lose is lose_description)
     assert "challenger other cannot answer, and the store's own model does" in caplog.text
     shutil.rmtree(home, ignore_errors=True)
+    assert call("models", "rollback", store.folder) == 0
     assert call("challengers", "drop", store.folder, "other") == 0
     assert call("verify", store.folder) == 0
-    assert not traffic.current(store.folder).shares
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"problem": 3}'])

@@ -23,7 +23,7 @@ from tracecvr.online.service.front import LOOPBACK, Names
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.published import list_published
 from tracecvr.online.service.replica import Mirror, Replica
-from tracecvr.online.service.routing import Asked, RoutedScorer
+from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import traffic
 from tracecvr.online.store.store import Store
 
@@ -48,9 +48,8 @@ def store(made: Made) -> Store:
         "[]",
         "null",
         "{",
-        json.dumps({"model": 3, "shares": {}, "column": "user", "before": None}),
-        json.dumps({"model": None, "shares": {"a": 2}, "column": "user", "before": None}),
-        json.dumps({"model": None, "shares": {"a": 0.5}, "column": "no", "before": None}),
+        json.dumps({"model": 3, "before": None}),
+        json.dumps({"model": "other", "before": None}),
     ],
 )
 def test_the_stores_own_model_answers_if_a_choice_is_damaged(
@@ -61,8 +60,8 @@ def test_the_stores_own_model_answers_if_a_choice_is_damaged(
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             scorer.refresh()
-    asked = Asked(store.reader.values(the_events()[0]["features"]))
-    assert [answer.model for answer in asyncio.run(scorer.answer([asked])).answers] == [None]
+    click = store.reader.values(the_events()[0]["features"])
+    assert asyncio.run(scorer.answer([click])).model is None
     assert len(caplog.records) == 1, "told once"
     assert str(store.folder / traffic.NAME) in caplog.text
 

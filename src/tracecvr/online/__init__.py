@@ -13,7 +13,7 @@ STORE/events.db         the event log (SQLite): an event is accepted once it is 
 STORE/events.position   the last acknowledged position of the log
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
 STORE/serving.json      which version serves
-STORE/traffic.json      which challenger serves, and which answer a share of the clicks
+STORE/traffic.json      which challenger serves, if one does
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 ```
