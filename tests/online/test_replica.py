@@ -15,12 +15,12 @@ from conftest import Call
 
 from crashing import free_port, process, serving
 from livestore import SMALL, Made, send, the_events
+from service_client import Client
 from test_service import asked, running, served, until, without_type
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import Learners
-from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.replica import Mirror, open_published, replica
 from tracecvr.online.store.challenge import create

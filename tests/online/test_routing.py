@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from livestore import SMALL, Made, send, the_events
+from service_client import Client
 from test_service import asked, served, until, without_type
 from tracecvr.base import registry
 from tracecvr.base.config import DAY
@@ -15,7 +16,6 @@ from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import Learners
-from tracecvr.online.client import Client
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.log.event_log import OF_ANOTHER_MODEL
 from tracecvr.online.service.scorer import LiveScorer

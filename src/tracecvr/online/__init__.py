@@ -29,6 +29,6 @@ An event that is dated further ahead than is believed (`Grid.limit`) is set asid
 
 Rooms, each above those it uses: `log` (the event log), `store` (the directory, its versions and challengers), `ledger`
 (open clicks and what is known of them, built from the log), `learner` (ticks, live metrics, archive), `challengers`
-(their learners), `upkeep` (status, checks, replay of the log), `sources` (brokers), `service` (HTTP). `client` sends
-events to a service; `dataset_events` makes events of a dataset.
+(their learners), `upkeep` (status, checks, replay of the log), `sources` (brokers), `service` (HTTP). `dataset_events`
+makes events of a dataset.
 """
