@@ -46,7 +46,7 @@ def main() -> int:
 def measured(out: Path, calls: int = 2000) -> list[Figure]:
     """Of one click at a time: its score and its posterior, from ids and from raw features."""
     engine = paper.Stream("trace", paper.dense(1, 2000)).engine
-    Model(engine, _encoder(), {"kind": "benchmark"}).export(out, "onnx")
+    Model(engine, _encoder(), {"kind": "benchmark"}).export(out)
     scorer = Scorer(out)
     ids, elapsed, age = (column[1:] for column in probes(engine.schema, engine.method.ends, 2))
     row, events = torch.from_numpy(ids), known(engine.schema.d_max, ids, elapsed, age)

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tracecvr.base.config import check_choice
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
 from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Vocabulary
 from tracecvr.data.table import NEVER, atomic_directory
-from tracecvr.export import scorer
-from tracecvr.export.formats import FORMATS, Format, quiet, trace
+from tracecvr.export import onnx_files, scorer
 from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs
 from tracecvr.learn.engine import Engine
 
@@ -29,7 +27,7 @@ _HASHING = "xxh3_64 of the value as UTF-8 text, a missing one as the empty text,
 
 _README = """{method} of {dataset}, exported by tracecvr {version}.
 
-scorer.py needs Python and {needs}:
+scorer.py needs Python and onnxruntime{hashing}:
 
     python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
 
@@ -46,30 +44,28 @@ elapsed is seconds since the click, an age the delay in seconds of each of the a
 """
 
 
-def export(engine: Engine, encoder: Encoder, source: dict[str, Any], name: str, out: Path) -> dict[str, Any]:
-    """Write a model in a format and return its manifest; `source` says what it was taken from."""
-    kind = FORMATS[check_choice(name, tuple(FORMATS), "--format")]
-    kind.check()
+def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Write a model and return its manifest; `source` says what it was taken from."""
+    onnx_files.refuse_missing_packages()
     with atomic_directory(out) as folder:
-        models = {q.name: _write(q, engine, kind, folder / f"{q.name}.{name}") for q in model_outputs(engine)}
+        models = {q.name: _write(q, engine, folder / f"{q.name}.onnx") for q in model_outputs(engine)}
         features = [describe_column(column) | _rows(engine, encoder, column, folder) for column in encoder.columns]
-        write_text(folder / "scorer.py", _scorer(kind))
-        write_text(folder / "README.txt", _readme(engine, encoder, name, "posterior" in models))
+        write_text(folder / "scorer.py", getsource(scorer))
+        write_text(folder / "README.txt", _readme(engine, encoder, "posterior" in models))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        manifest = _manifest(engine, source, kind, name, features) | {"models": models, "files": files}
+        manifest = _manifest(engine, source, features) | {"models": models, "files": files}
         write_json(folder / "manifest.json", manifest)
         return manifest
 
 
-def _write(question: ModelOutput, engine: Engine, kind: Format, path: Path) -> dict[str, Any]:
+def _write(question: ModelOutput, engine: Engine, path: Path) -> dict[str, Any]:
     """Write what answers a question, and hold its answers against the engine's."""
     given = [as_exported(engine, batch) for batch in question.batches]
     expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
     try:
         with engine.exporting():
-            kind.write(trace(question.module, given[-1]), path)
-        with quiet():
-            answer = kind.load(path)
+            onnx_files.write(onnx_files.trace(question.module, given[-1]), path)
+        answer = scorer.load(path)
         answers = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in given]
     except (OSError, MemoryError):
         raise
@@ -81,7 +77,7 @@ def _write(question: ModelOutput, engine: Engine, kind: Format, path: Path) -> d
     if not difference <= TOLERANCE:
         raise UserError(
             f"{engine.method.name}: the exported {question.name} is {difference:.3g} from torch's log-odds, more than "
-            f"{TOLERANCE:g}; nothing was written. Try the other --format, and tell us"
+            f"{TOLERANCE:g}; nothing was written. Tell us"
         )
     return {"file": path.name, "inputs": list(question.inputs), "output": "log_odds", "max_difference": difference}
 
@@ -107,11 +103,6 @@ def describe_column(column: Column) -> dict[str, Any]:
     return facts
 
 
-def _scorer(kind: Format) -> str:
-    """The scorer's source, with the function that loads files of a format."""
-    return getsource(scorer).replace(getsource(scorer.load), getsource(kind.load))
-
-
 def _rows(engine: Engine, encoder: Encoder, column: Column, folder: Path) -> dict[str, Any]:
     """Write which values of a growing column have which rows: what a value is known by, and its row."""
     if not isinstance(column, Growing) or column.high:
@@ -123,13 +114,10 @@ def _rows(engine: Engine, encoder: Encoder, column: Column, folder: Path) -> dic
     return {"rows": file}
 
 
-def _manifest(
-    engine: Engine, source: dict[str, Any], kind: Format, name: str, features: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, Any]]) -> dict[str, Any]:
     schema = engine.schema
     return {
         "format": 1,
-        "kind": name,
         "model": source | {"state_sha256": engine.fingerprint()},
         "method": engine.method.name,
         "options": engine.resolve_options(),
@@ -142,17 +130,17 @@ def _manifest(
         "never": NEVER,
         "negatives_kept": schema.negatives_kept,
         "checked": {"batches": list(BATCHES), "tolerance": TOLERANCE},
-        "versions": {"tracecvr": version("tracecvr"), "torch": torch.__version__} | kind.versions(),
+        "versions": {"tracecvr": version("tracecvr"), "torch": torch.__version__} | onnx_files.versions(),
     }
 
 
-def _readme(engine: Engine, encoder: Encoder, name: str, posterior: bool) -> str:
+def _readme(engine: Engine, encoder: Encoder, posterior: bool) -> str:
     hashing = " and xxhash" if any(isinstance(column, Hashed) for column in encoder.columns) else ""
     return _README.format(
         method=engine.method.name,
         dataset=engine.schema.dataset,
         version=version("tracecvr"),
-        needs=("torch" if name == "pt2" else "onnxruntime") + hashing,
+        hashing=hashing,
         features=", ".join(dict.fromkeys(column.raw for column in encoder.columns)),
         posterior=_POSTERIOR.format(actions=", ".join(engine.schema.actions)) if posterior else "",
     )

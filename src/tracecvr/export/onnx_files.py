@@ -1,48 +1,42 @@
-"""From modules to files: the graph of a module, and the formats that it is written in."""
+"""From modules to ONNX files: the graph of a module, and how it is written."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from tracecvr.base.errors import UserError
-from tracecvr.export import scorer
 from tracecvr.export.outputs import Inputs
 from tracecvr.export.stable_functions import FORMS
 
+_NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
-@dataclass(frozen=True)
-class Format:
-    """A kind of file: the packages that it needs, how a graph is written to it, and how a scorer reads it."""
 
-    needs: tuple[str, ...]
-    write: Callable[[ExportedProgram, Path], None]
-    load: Callable[[Path], Any]
+def refuse_missing_packages() -> None:
+    """Refuse to begin where a package is missing."""
+    for package in _NEEDED:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"{package} is not installed; it is in an extra: pip install 'tracecvr[export]'")
 
-    def check(self) -> None:
-        """Refuse to begin where a package is missing."""
-        for package in self.needs:
-            if importlib.util.find_spec(package) is None:
-                raise UserError(f"{package} is not installed; it is in an extra: pip install 'tracecvr[export]'")
 
-    def versions(self) -> dict[str, str]:
-        return {package: version(package) for package in self.needs}
+def versions() -> dict[str, str]:
+    """Of the packages that an export is written with."""
+    return {package: version(package) for package in _NEEDED}
 
 
 def trace(module: nn.Module, example: Inputs) -> ExportedProgram:
+    """The graph of a module, for any number of rows."""
     rows = Dim("batch")
-    with quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad():
         inputs = tuple(map(torch.from_numpy, example))
         program = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: rows} for _ in inputs))
     for node in program.graph.nodes:  # paths of source files differ between machines
@@ -50,8 +44,9 @@ def trace(module: nn.Module, example: Inputs) -> ExportedProgram:
     return program
 
 
-def _write_onnx(program: ExportedProgram, path: Path) -> None:
-    with quiet(), torch.no_grad():
+def write(program: ExportedProgram, path: Path) -> None:
+    """Write a graph to a file. The same graph gives the same bytes."""
+    with _quiet(), torch.no_grad():
         stable = program.run_decompositions(FORMS)
         made = torch.onnx.export(stable, dynamo=True, output_names=["log_odds"], verbose=False)
     assert made is not None
@@ -65,26 +60,8 @@ def _write_onnx(program: ExportedProgram, path: Path) -> None:
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
-def _write_pt2(program: ExportedProgram, path: Path) -> None:
-    with quiet():
-        torch.export.save(program, path)
-
-
-def load(file: Path) -> Any:
-    import torch
-
-    net: Any = torch.export.load(file).module()
-    return lambda **inputs: net(*map(torch.from_numpy, inputs.values())).detach().numpy()
-
-
-FORMATS = {
-    "onnx": Format(("onnx", "onnxscript", "onnxruntime"), _write_onnx, scorer.load),
-    "pt2": Format((), _write_pt2, load),
-}
-
-
 @contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Suppress messages of torch's exporters."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
