@@ -289,31 +289,17 @@ def check(
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of a run, or of a live model.")],
     out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
-    kind: Annotated[str, typer.Option("--format", help="onnx or pt2.")] = "onnx",
     version: Annotated[
         int | None, typer.Option(help="Version of a live model; the one that serves by default.")
     ] = None,
 ) -> None:
-    """Write a model for other systems, checked against torch, with a scorer that needs onnxruntime alone."""
+    """Write a model as ONNX, checked against torch, with a scorer that needs onnxruntime alone."""
     from tracecvr.api.models import load
 
-    manifest = load(model, version).export(out, kind)
+    manifest = load(model, version).export(out)
     for facts in manifest["models"].values():
         typer.echo(f"{facts['file']}: within {facts['max_difference']:.1e} of torch's log-odds")
     typer.echo(f"export: {out}")
-
-
-@app.command()
-def new_method(
-    name: Annotated[str, typer.Argument(help="Name of the method: lower case, digits and underscores.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory of the new file.")] = Path(),
-) -> None:
-    """Write a skeleton of a method, to be filled in and then checked."""
-    from tracecvr.cli.new_method import write
-
-    path = write(name, out)
-    typer.echo(f"written: {path}")
-    typer.echo(f"fill in schedule() and loss(), then: tracecvr check {path}")
 
 
 app.command()(forecasting.forecast)
