@@ -34,11 +34,10 @@ from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
 from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.table import NEVER, Schema
+from tracecvr.data.table import Schema
 from tracecvr.export import onnx_files, scorer, write
-from tracecvr.export.onnx_files import trace
-from tracecvr.export.outputs import known, model_outputs, probes
-from tracecvr.export.stable_functions import FORMS
+from tracecvr.export.onnx_files import FORMS, trace
+from tracecvr.export.score import Score, probes
 from tracecvr.export.write import describe_column
 from tracecvr.learn.engine import Engine
 from tracecvr.methods.mhol import MHOL
@@ -121,39 +120,38 @@ def exported(out: Path) -> Any:
 def unlike_others(method: str) -> bool:
     """Whether it serves more than the first output of a backbone."""
     cls = registry.get("method", method)
-    return any(getattr(cls, name) is not getattr(Method, name) for name in ("log_odds", "posterior", "build", "logit"))
+    return any(getattr(cls, name) is not getattr(Method, name) for name in ("log_odds", "build", "logit"))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_plain_forms_answer_as_the_engine(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for question in model_outputs(trained(method)):
-        expected = [question.ask(batch) for batch in question.batches]
-        with monkeypatch.context() as plain, torch.no_grad():
-            plain.setattr("tracecvr.nets.fused.exporting", lambda: True)
-            plain.setattr("tracecvr.nets.backbones.exporting", lambda: True)
-            outputs = [question.module(*map(torch.from_numpy, batch)) for batch in question.batches]
-        for ours, answers in zip(outputs, expected, strict=True):
-            np.testing.assert_allclose(ours, answers, atol=2e-5, rtol=1e-5)
-        assert np.ptp(expected[-1]) > 0.3  # or agreement would mean little
+    engine = trained(method)
+    ids = torch.from_numpy(probes(engine, 1000))
+    expected = engine.score(ids)
+    with monkeypatch.context() as plain, torch.no_grad():
+        plain.setattr("tracecvr.nets.fused.exporting", lambda: True)
+        plain.setattr("tracecvr.nets.backbones.exporting", lambda: True)
+        np.testing.assert_allclose(Score(engine)(ids), expected, atol=2e-5, rtol=1e-5)
+    assert np.ptp(expected) > 0.3  # or agreement would mean little
 
 
 @pytest.mark.parametrize("method", some_slow(METHODS, [m for m in METHODS if m == "vanilla" or unlike_others(m)]))
 def test_graphs_answer_as_the_engine(method: str) -> None:
-    for question in model_outputs(trained(method)):
-        expected = [question.ask(batch) for batch in question.batches]
-        net: Any = trace(question.module, question.batches[-1]).module()
-        for batch, answers in zip(question.batches, expected, strict=True):
-            np.testing.assert_allclose(net(*map(torch.from_numpy, batch)).detach(), answers, atol=2e-5, rtol=1e-5)
+    engine = trained(method)
+    batches = [probes(engine, size) for size in (1, 2, 1000)]
+    expected = [engine.score(torch.from_numpy(ids)) for ids in batches]
+    with engine.exporting():
+        net: Any = trace(Score(engine), batches[-1]).module()
+    for ids, answers in zip(batches, expected, strict=True):
+        np.testing.assert_allclose(net(torch.from_numpy(ids)).detach(), answers, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", some_slow(METHODS, ["miss", "nodef"]))
 def test_onnx_answers_as_the_engine(method: str, tmp_path: Path) -> None:
-    """Quickly, of a mixture and of a law of delays; and below of a posterior."""
+    """Quickly, of a mixture and of a law of delays; and below of a trajectory."""
     engine = trained(method)
-    manifest = Model(engine, _stand_in(engine.schema), {}).export(tmp_path / "out")
-    has_posterior = type(engine.method).posterior is not Method.posterior
-    assert list(manifest["models"]) == ["score", "posterior"][: 1 + has_posterior]
-    ids = probes(engine.schema, engine.method.ends, 300)[0]
+    Model(engine, _stand_in(engine.schema), {}).export(tmp_path / "out")
+    ids = probes(engine, 300)
     scores = scorer.load(tmp_path / "out" / "score.onnx")(ids=ids)
     np.testing.assert_allclose(scores, engine.score(torch.from_numpy(ids)), atol=1e-4)
 
@@ -172,18 +170,12 @@ def test_every_backbone_is_exported(backbone: str, tmp_path: Path) -> None:
 
 
 def test_the_probes_hold_every_extreme() -> None:
-    schema = schema_of()
-    for size in (1, 2, 1000):
-        ids, elapsed, age = probes(schema, schema.horizons, size)
-        assert ((ids >= 0) & (ids < [f.size for f in schema.features])).all()
-        assert elapsed[0] == 0
-        assert (age[0] == NEVER).all()
-        assert ((age == NEVER) | (age <= elapsed[:, None])).all()
+    engine = trained("vanilla", schema_of())
+    ids = probes(engine, 1000)
+    last = [f.size - 1 for f in engine.schema.features]
+    assert ((ids >= 0) & (ids <= last)).all()
     assert (ids == 0).any(0).all()
-    assert (ids == [f.size - 1 for f in schema.features]).any(0).all()
-    happened = (age != NEVER).sum(1)
-    for moment in (0, 599, 600, 601, HOUR, DAY, 2 * DAY):
-        assert set(happened[elapsed == moment]) == {0, 1, 2}
+    assert (ids == last).any(0).all()
 
 
 def test_odds_are_corrected_for_negatives_that_were_left_out(tmp_path: Path) -> None:
@@ -235,7 +227,7 @@ class Extremes(nn.Module):
 
 def test_onnx_keeps_the_digits_of_numbers_near_and_far(tmp_path: Path) -> None:
     ids = np.arange(-60, 7)  # to -403: the exponential of that is none
-    onnx_files.write(trace(Extremes(), (ids,)), tmp_path / "extremes.onnx")
+    onnx_files.write(trace(Extremes(), ids), tmp_path / "extremes.onnx")
     values = scorer.load(tmp_path / "extremes.onnx")(ids=ids)
     np.testing.assert_allclose(values, Extremes()(torch.from_numpy(ids)), rtol=2e-6)
 
@@ -256,55 +248,31 @@ import json
 from scorer import Scorer
 given = json.load(sys.stdin)
 found = Scorer()
-clicks = given["clicks"]
-answers = found.log_odds(clicks), found.posterior_log_odds(**given), found.predict(clicks), found.posterior(**given)
+answers = found.log_odds(given), found.predict(given)
 print(json.dumps([answer.tolist() for answer in answers]))
 """
 
 
 def test_the_scorer_needs_neither_torch_nor_this_package(tmp_path: Path) -> None:
-    model = mixed_trace()
+    model = mixed("trace")
     engine, out = model.engine, tmp_path / "out"
     manifest = model.export(out)
-    elapsed = [0, 700, HOUR, 3 * DAY]
-    ages: list[list[int | None]] = [[None, None], [None, 30], [40, 50], [None, None]]
-    given = json.dumps({"clicks": RAW, "elapsed": elapsed, "ages": ages})
     command = [sys.executable, "-c", _BARE, str(out)]
-    output = subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, input=json.dumps(RAW), capture_output=True, text=True, check=True).stdout
+    score, probabilities = json.loads(output)
     ids = ENCODER.encode(frame(RAW)).astype(np.int64)
-    age = np.array([[NEVER if one is None else one for one in row] for row in ages])
-    posterior = engine.posterior_log_odds(known(engine.schema.d_max, ids, np.array(elapsed), age))
-    score, given_trajectory, *probabilities = json.loads(output)
     np.testing.assert_allclose(score, engine.score(torch.from_numpy(ids)), atol=1e-5)
-    np.testing.assert_allclose(given_trajectory, posterior, atol=1e-5)
-    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-np.array([score, given_trajectory]))), atol=1e-6)
+    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-np.array(score))), atol=1e-6)
 
     lines = "\n".join(map(json.dumps, RAW))
     command = [sys.executable, str(out / "scorer.py")]
     rates = subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout.split()
     np.testing.assert_allclose([float(rate) for rate in rates], 1 / (1 + np.exp(-np.array(score))), atol=1e-6)
 
-    _fresh_clicks_have_their_score(model, out)
-    assert set(manifest["files"]) == {"score.onnx", "posterior.onnx", "scorer.py", "README.txt"}
+    assert set(manifest["files"]) == {"score.onnx", "scorer.py", "README.txt"}
     assert manifest["model"]["state_sha256"] == engine.fingerprint()
     _one_click_takes_little(out)
     _damage_is_noticed(out)
-
-
-def mixed_trace() -> Model:
-    model = mixed("trace")
-    model.engine.method.counts["cells"] = torch.rand(3, 2, 2, generator=torch.Generator().manual_seed(1)).double()
-    return model
-
-
-def _fresh_clicks_have_their_score(model: Model, out: Path) -> None:
-    """No window of them is visible: an exporter that drops small numbers divides by zero."""
-    ids, elapsed, age = probes(model.engine.schema, model.engine.method.ends, 300)
-    ask = scorer.load(out / "posterior.onnx")
-    nothing = ask(ids=ids, elapsed=np.zeros_like(elapsed), age=np.full_like(age, NEVER))
-    np.testing.assert_allclose(nothing, model.engine.score(torch.from_numpy(ids)), atol=1e-4)
-    everything = ask(ids=ids, elapsed=elapsed, age=age)
-    assert np.abs(everything - nothing).max() > 0.01
 
 
 def _one_click_takes_little(out: Path) -> None:
@@ -443,7 +411,7 @@ def test_a_click_without_a_feature_is_refused_and_one_of_unseen_values_is_not(tm
 @pytest.mark.slow
 def test_the_benchmark_measures_every_question(tmp_path: Path) -> None:
     figures = benchmark.measured(tmp_path / "out", calls=100)
-    assert [figure.name.split(" by ")[0].split()[-1] for figure in figures] == 3 * ["score"] + 2 * ["posterior"]
+    assert [figure.name.split(" by ")[0].split()[-1] for figure in figures] == 3 * ["score"]
     assert all(figure.value is not None and 1 < figure.value < 1e5 for figure in figures)
 
 

@@ -103,7 +103,7 @@ def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest
         with caplog.at_level(logging.WARNING):
             scorer = RoutedScorer(store)
             scorer.refresh()
-        assert scorer.ready().version == before
+        assert scorer.main.ready().version == before
         assert f"version {newest} is lost or damaged: version {before} serves" in caplog.text
         path.write_bytes(content)
     caplog.clear()

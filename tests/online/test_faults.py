@@ -61,7 +61,7 @@ def test_the_stores_own_model_answers_if_a_choice_is_damaged(
         for _ in range(3):
             scorer.refresh()
     click = store.reader.values(the_events()[0]["features"])
-    assert asyncio.run(scorer.answer([click])).model is None
+    assert asyncio.run(scorer.main.answer([click])).model is None
     assert len(caplog.records) == 1, "told once"
     assert str(store.folder / traffic.NAME) in caplog.text
 

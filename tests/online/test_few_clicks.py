@@ -144,7 +144,7 @@ def test_a_click_reaches_its_score_in_six_frames(site: Site, monkeypatch: pytest
         return plain(self, clicks)
 
     features = {"segment": 1, "device": 2, "item": 3}
-    scorer = site.app.service.scorer.own
+    scorer = site.app.service.models.own
     monkeypatch.setattr(scorer, "_batch", MicroBatch(partial(score, scorer)))
     bodies = {
         "score": {"features": [features]},

@@ -191,7 +191,7 @@ class Soak:
         scorer = RoutedScorer(store)
         scorer.refresh()
         clicks = [store.reader.values(e["features"]) for e in events()[:40] if e["type"] == "click"]
-        answers = asyncio.run(scorer.answer(clicks))
+        answers = asyncio.run(scorer.main.answer(clicks))
         return [(m["intervals"], m["weights"], m["counts"], m["rows"]) for m in versions][-1:], answers
 
     def _killed(self, dice: random.Random) -> str:

@@ -297,8 +297,7 @@ def export(
     from tracecvr.api.models import load
 
     manifest = load(model, version).export(out)
-    for facts in manifest["models"].values():
-        typer.echo(f"{facts['file']}: within {facts['max_difference']:.1e} of torch's log-odds")
+    typer.echo(f"score.onnx: within {manifest['max_difference']:.1e} of torch's log-odds")
     typer.echo(f"export: {out}")
 
 

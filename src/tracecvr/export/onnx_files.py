@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib.util
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from tracecvr.base.errors import UserError
-from tracecvr.export.outputs import Inputs
-from tracecvr.export.stable_functions import FORMS
+from tracecvr.data.table import Ints
 
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
@@ -33,12 +33,10 @@ def versions() -> dict[str, str]:
     return {package: version(package) for package in _NEEDED}
 
 
-def trace(module: nn.Module, example: Inputs) -> ExportedProgram:
+def trace(module: nn.Module, ids: Ints) -> ExportedProgram:
     """The graph of a module, for any number of rows."""
-    rows = Dim("batch")
     with _quiet(), torch.no_grad():
-        inputs = tuple(map(torch.from_numpy, example))
-        program = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: rows} for _ in inputs))
+        program = torch.export.export(module.eval(), (torch.from_numpy(ids),), dynamic_shapes=({0: Dim("batch")},))
     for node in program.graph.nodes:  # paths of source files differ between machines
         node.meta.pop("stack_trace", None)
     return program
@@ -72,3 +70,38 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+# Logarithms and exponentials that keep their digits.
+
+
+def log1p(x: Tensor) -> Tensor:
+    return torch.where(x.abs() < 0.5, _log1p_near_zero(x), torch.log(1 + x))
+
+
+def expm1(x: Tensor) -> Tensor:
+    return torch.tanh(x / 2) * (torch.exp(x) + 1)
+
+
+def log_sigmoid(x: Tensor) -> Tensor:
+    return x.clamp_max(0.0) - _log1p_near_zero(torch.exp(-x.abs()))
+
+
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    return torch.maximum(a, b) + _log1p_near_zero(torch.exp(-(a - b).abs()))
+
+
+def _log1p_near_zero(x: Tensor) -> Tensor:
+    """For x from -0.5 to 1: far from there the quotient is too near 1."""
+    return 2 * torch.atanh(x / (2 + x))
+
+
+FORMS: dict[Any, Callable[..., Tensor]] = {
+    torch.ops.aten.log1p.default: log1p,
+    torch.ops.aten.expm1.default: expm1,
+    torch.ops.aten.log_sigmoid.default: log_sigmoid,
+    torch.ops.aten.logaddexp.default: logaddexp,
+}
+"""By the operator that each is written in place of. ONNX has none of these four: the exporter writes log(1 + x),
+exp(x) - 1, log(sigmoid(x)) and log(exp(a) + exp(b)), which lose all digits near 0 and are infinite far from it. Rates
+are near 0, and the difference of two infinities is no number at all."""

@@ -15,9 +15,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
 from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Vocabulary
-from tracecvr.data.table import NEVER, atomic_directory
+from tracecvr.data.table import atomic_directory
 from tracecvr.export import onnx_files, scorer
-from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs
+from tracecvr.export.score import BATCHES, Score, as_exported, probes
 from tracecvr.learn.engine import Engine
 
 TOLERANCE = 1e-4
@@ -33,14 +33,8 @@ scorer.py needs Python and onnxruntime{hashing}:
 
     from scorer import Scorer
     Scorer().predict([click, ...])         # P(conversion) of each; log_odds gives log-odds
-{posterior}
+
 manifest.json tells how features become ids, in which order, and the hashes of all files.
-"""
-
-_POSTERIOR = """    Scorer().posterior([click, ...], [elapsed, ...], [[age, ...], ...])
-
-elapsed is seconds since the click, an age the delay in seconds of each of the actions known so far, else None:
-{actions}.
 """
 
 
@@ -48,45 +42,46 @@ def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) 
     """Write a model and return its manifest; `source` says what it was taken from."""
     onnx_files.refuse_missing_packages()
     with atomic_directory(out) as folder:
-        models = {q.name: _write(q, engine, folder / f"{q.name}.onnx") for q in model_outputs(engine)}
+        difference = _write_score(engine, folder / "score.onnx")
         features = [describe_column(column) | _rows(engine, encoder, column, folder) for column in encoder.columns]
         write_text(folder / "scorer.py", getsource(scorer))
-        write_text(folder / "README.txt", _readme(engine, encoder, "posterior" in models))
+        write_text(folder / "README.txt", _readme(engine, encoder))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        manifest = _manifest(engine, source, features) | {"models": models, "files": files}
+        manifest = _manifest(engine, source, features) | {"max_difference": difference, "files": files}
         write_json(folder / "manifest.json", manifest)
         return manifest
 
 
-def _write(question: ModelOutput, engine: Engine, path: Path) -> dict[str, Any]:
-    """Write what answers a question, and hold its answers against the engine's."""
-    given = [as_exported(engine, batch) for batch in question.batches]
-    expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
+def _write_score(engine: Engine, path: Path) -> float:
+    """Write what scores clicks; returns how far its answers are from the engine's."""
+    batches = [probes(engine, size) for size in BATCHES]
+    expected = [engine.score(torch.from_numpy(ids)) for ids in batches]  # first: tracing leaves no usable tensors
+    given = [as_exported(engine, ids) for ids in batches]
     try:
         with engine.exporting():
-            onnx_files.write(onnx_files.trace(question.module, given[-1]), path)
-        answer = scorer.load(path)
-        answers = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in given]
+            onnx_files.write(onnx_files.trace(Score(engine), given[-1]), path)
+        score = scorer.load(path)
+        answers = [score(ids=ids) for ids in given]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
-        raise _untraceable(engine, question.name, error) from error
+        raise _untraceable(engine, error) from error
     finally:
         engine.forget()
     difference = max(float(np.abs(f - e).max()) for f, e in zip(answers, expected, strict=True))
     if not difference <= TOLERANCE:
         raise UserError(
-            f"{engine.method.name}: the exported {question.name} is {difference:.3g} from torch's log-odds, more than "
+            f"{engine.method.name}: the exported score is {difference:.3g} from torch's log-odds, more than "
             f"{TOLERANCE:g}; nothing was written. Tell us"
         )
-    return {"file": path.name, "inputs": list(question.inputs), "output": "log_odds", "max_difference": difference}
+    return difference
 
 
-def _untraceable(engine: Engine, what: str, error: Exception) -> UserError:
+def _untraceable(engine: Engine, error: Exception) -> UserError:
     method = engine.method
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return UserError(
-        f"the {what} of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
+        f"the score of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
         "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says "
         "len(x), no `if` on values, no numpy"
     )
@@ -127,14 +122,13 @@ def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, A
         "actions": list(schema.actions),
         "horizons": list(engine.method.ends),
         "d_max": schema.d_max,
-        "never": NEVER,
         "negatives_kept": schema.negatives_kept,
         "checked": {"batches": list(BATCHES), "tolerance": TOLERANCE},
         "versions": {"tracecvr": version("tracecvr"), "torch": torch.__version__} | onnx_files.versions(),
     }
 
 
-def _readme(engine: Engine, encoder: Encoder, posterior: bool) -> str:
+def _readme(engine: Engine, encoder: Encoder) -> str:
     hashing = " and xxhash" if any(isinstance(column, Hashed) for column in encoder.columns) else ""
     return _README.format(
         method=engine.method.name,
@@ -142,5 +136,4 @@ def _readme(engine: Engine, encoder: Encoder, posterior: bool) -> str:
         version=version("tracecvr"),
         hashing=hashing,
         features=", ".join(dict.fromkeys(column.raw for column in encoder.columns)),
-        posterior=_POSTERIOR.format(actions=", ".join(engine.schema.actions)) if posterior else "",
     )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any
 
 from tracecvr.base.errors import UserError
-from tracecvr.online.service.scorer import Answers, LiveScorer, ServingModel, Values
+from tracecvr.online.service.scorer import LiveScorer
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import find_challenger
 from tracecvr.online.store.store import Store
@@ -20,7 +18,6 @@ class RoutedScorer:
 
     def __init__(self, store: Store) -> None:
         self.store, self.own = store, LiveScorer(store)
-        self.versions = self.own.versions
         self._chosen: str | None = None
         self._promoted: LiveScorer | None = None
         self._problem = ""
@@ -59,16 +56,3 @@ class RoutedScorer:
         """The scorer that answers; the store's own, if a challenger cannot."""
         promoted = self._promoted
         return self.own if promoted is None or promoted.model is None else promoted
-
-    @property
-    def model(self) -> ServingModel | None:
-        """What serves, once there is something."""
-        return self.main.model
-
-    def ready(self) -> ServingModel:
-        """The same, or an error that there is nothing yet."""
-        return self.main.ready()
-
-    def answer(self, clicks: Sequence[Values]) -> Coroutine[Any, Any, Answers]:
-        """Answers to clicks, of which raw values are given."""
-        return self.main.answer(clicks)

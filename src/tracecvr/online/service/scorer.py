@@ -153,6 +153,7 @@ class LiveScorer:
             return float(model.engine.posterior_log_odds(known)[0]), known
 
     def ready(self) -> ServingModel:
+        """The version that serves, or an error that there is nothing yet."""
         if self.model is None:
             raise NotReadyError
         return self.model

@@ -25,7 +25,7 @@ from tracecvr.online.service.limits import RateLimiter
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.service.scorer import FEW, Values
+from tracecvr.online.service.scorer import FEW, LiveScorer, Values
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import newest_time, status_of
 
@@ -67,7 +67,12 @@ class Scoring:
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits) -> None:
         self.store, self.tokens, self.limits = store, tokens, limits
-        self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(self.status), RateLimiter(limits.rate)
+        self.models, self.gauges, self.pace = RoutedScorer(store), Gauges(self.status), RateLimiter(limits.rate)
+
+    @property
+    def scorer(self) -> LiveScorer:
+        """That of the model that serves."""
+        return self.models.main
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
@@ -162,7 +167,7 @@ class Scoring:
         }
 
     def look(self) -> None:
-        self.scorer.refresh()
+        self.models.refresh()
 
 
 class Service(Scoring):
@@ -218,7 +223,7 @@ class Service(Scoring):
 
     def status(self) -> dict[str, Any]:
         learner = {"learner": asdict(self.learner())}
-        return status_of(self.store, self.scorer.versions) | learner | super().status()
+        return status_of(self.store, self.models.own.versions) | learner | super().status()
 
 
 def _by(version: int, model: str | None) -> dict[str, Any]:
