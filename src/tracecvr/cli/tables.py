@@ -95,7 +95,7 @@ def describe(kind: str) -> list[dict[str, Any]]:
 
 
 def _gauntlet_words(method: str) -> str:
-    from tracecvr.bench.gauntlet_results import load_findings
+    from tracecvr.bench.regret import load_findings
 
     return load_findings().words(method)
 
