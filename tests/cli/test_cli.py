@@ -219,7 +219,7 @@ def test_a_method_in_a_file_is_checked_and_run(tmp_path: Path, call: Call, capsy
         (["run", "--method", "trace", *SMALL, "--sed", "1"], "--sed"),
         (["run", "--data", "synthetic"], "--method"),
         (["check", "tracee"], "did you mean 'trace'"),
-        (["check"], "or --all"),
+        (["check"], "Missing argument"),
         (["check", "missing.py"], "missing.py: no such file"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

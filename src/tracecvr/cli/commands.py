@@ -257,28 +257,22 @@ def report(
 
 @app.command()
 def check(
-    method: Annotated[str | None, typer.Argument(help="Method or plugin, or the file that defines a method.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Check every method that is found.")] = False,
+    method: Annotated[str, typer.Argument(help="Method or plugin, or the file that defines a method.")],
     as_json: AsJson = False,
 ) -> None:
-    """Run methods, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
+    """Run a method, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
     from tracecvr import checks
     from tracecvr.base import registry
     from tracecvr.cli import tables
 
-    if (method is None) == (not everything):
-        raise UserError("give one method to be checked, or --all")
     if method in registry.available("plugin"):
         report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
     else:
-        named = None if method is None else [registry.Given(method)]
-        for name in named or ():
-            registry.get("method", name)
-        report = checks.run(named)
+        name = registry.Given(method)
+        registry.get("method", name)
+        report = checks.run([name])
     if as_json:
         typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
-    elif everything:
-        tables.matrix(report)
     else:
         tables.outcomes(report)
     if any(outcome.unexpected for outcome in report):
