@@ -24,7 +24,7 @@ from tracecvr.base import config
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.bench import engines, results, suite, tables, tuned
-from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.runner import Request, State, hold_bench, run_cells
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning

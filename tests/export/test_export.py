@@ -32,8 +32,8 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
-from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
+from tracecvr.data.row_encoder import edges
 from tracecvr.data.table import Schema
 from tracecvr.export import onnx_files, scorer, write
 from tracecvr.export.onnx_files import FORMS, trace

@@ -23,7 +23,7 @@ from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
 from tracecvr.bench import engines, forecasts, gauntlet, progress_board, report, tables, tune
-from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.over_time import runs_over_time
 from tracecvr.bench.runner import BenchEngine, Request, State, Watch, hold_bench, run_cells

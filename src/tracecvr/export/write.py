@@ -13,8 +13,8 @@ import torch
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
-from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Vocabulary
+from tracecvr.data.row_encoder import edges
 from tracecvr.data.table import atomic_directory
 from tracecvr.export import onnx_files, scorer
 from tracecvr.export.score import BATCHES, Score, as_exported, probes

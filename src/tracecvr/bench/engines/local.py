@@ -1,4 +1,4 @@
-"""Cells in worker processes of this machine. Workers end when their parent does, however it ends."""
+"""Cells on this machine: in worker processes, which end when their parent does, however it ends; or in this process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from tracecvr.base.processes import end_with_parent
 from tracecvr.base.progress import ThrottledProgress
@@ -154,3 +156,25 @@ def _environment(environment: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+# Cells one after the other in this process: for methods that no other process knows.
+
+
+class Serial:
+    def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
+        threads = torch.get_num_threads()  # a cell has one, as in every engine
+        try:
+            for cell in waiting:
+                self._run(cell, bench, state, watch)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _run(self, cell: Cell, bench: Bench, state: State, watch: Watch) -> None:
+        def tell(stage: str, done: int, total: int) -> None:
+            state.at[cell.name] = stage, done, total
+            watch(state)
+
+        tell("start", 0, 1)
+        state.end(cell.name, run_cell(cell, bench.out, bench.data, bench.log, tell))
+        watch(state)
