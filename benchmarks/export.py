@@ -25,8 +25,8 @@ from measure.report import FIGURES, Figure, figure_rows
 from tracecvr.api.models import Model
 from tracecvr.data.encoder import Binned, Encoder
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.export.score import probes
 from tracecvr.export.scorer import Scorer
+from tracecvr.learn.fast_scores import probes
 
 TARGET_US = 200.0
 

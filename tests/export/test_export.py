@@ -37,9 +37,9 @@ from tracecvr.data.row_encoder import edges
 from tracecvr.data.table import Schema
 from tracecvr.export import onnx_files, scorer, write
 from tracecvr.export.onnx_files import FORMS, trace
-from tracecvr.export.score import Score, probes
-from tracecvr.export.write import describe_column
+from tracecvr.export.write import Score, describe_column
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.fast_scores import probes
 from tracecvr.methods.mhol import MHOL
 from tracecvr.nets.backbones import MLP
 from tracecvr.stream.source import TableSource

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from importlib.metadata import version
 from inspect import getsource
@@ -10,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Vocabulary
 from tracecvr.data.row_encoder import edges
-from tracecvr.data.table import atomic_directory
+from tracecvr.data.table import Ints, atomic_directory
 from tracecvr.export import onnx_files, scorer
-from tracecvr.export.score import BATCHES, Score, as_exported, probes
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.fast_scores import probes
 
 TOLERANCE = 1e-4
 """How far log-odds of an export may be from torch's."""
@@ -137,3 +139,29 @@ def _readme(engine: Engine, encoder: Encoder) -> str:
         hashing=hashing,
         features=", ".join(dict.fromkeys(column.raw for column in encoder.columns)),
     )
+
+
+# What is exported: tensors alone.
+
+
+BATCHES = (1, 2, 1000)
+"""How many clicks are asked about at once."""
+
+
+class Score(nn.Module):
+    """`Engine.score`: a method's nets, and what clicks that were left out of the log do to its odds."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.method, self.nets = engine.method, engine.method.nets
+        self.kept = engine.schema.negatives_kept
+
+    def forward(self, ids: Tensor) -> Tensor:  # (B, F) -> (B,)
+        log_odds = self.method.log_odds(ids).float()
+        return log_odds if self.kept == 1 else log_odds + math.log(self.kept)
+
+
+def as_exported(engine: Engine, ids: Ints) -> Ints:
+    """Ids as the exported module takes them: of a growing column it is given rows."""
+    rows: Ints = engine.growing.as_rows(torch.from_numpy(ids)).numpy()
+    return rows
