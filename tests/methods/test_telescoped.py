@@ -366,15 +366,17 @@ def test_late_looks_are_sampled_by_default_only_if_warm_up_is_large() -> None:
     method.counts["looks"] = torch.tensor([[12_000, 6_000, 3_000], [120_000, 110_000, 100_000]])
     assert method.shares.tolist() == [1, 1, 1]
     method.counts["looks"][1, 0] += 1
-    assert method.shares.tolist() == pytest.approx([1, 6 / 11, 0.3])
+    assert method.shares.tolist() == pytest.approx([1, 4 / 11, 0.2])
 
 
-def test_a_look_that_nobody_reached_in_warm_up_shows_all() -> None:
+def test_a_look_that_nobody_reached_in_warm_up_shows_as_many_as_the_last_that_somebody_reached() -> None:
     engine = CELL.engine(Subject("telescoped"), ages=ENDS, added_noise=0.1)
     method = engine.method
     assert isinstance(method, Telescoped)
     method.counts["looks"] = torch.tensor([[100, 10, 0], [1_000, 1_000, 0]])
-    assert method.shares.tolist() == pytest.approx([1, 0.1, 1])
+    assert method.shares.tolist() == pytest.approx([1, 0.1, 0.1])
+    method.counts["looks"] = torch.tensor([[100, 0, 0], [1_000, 0, 0]])
+    assert method.shares.tolist() == [1, 1, 1]
 
 
 def test_clicks_with_another_action_are_all_shown() -> None:
