@@ -23,7 +23,7 @@ came ends. Ages that fall in one interval are merged, so they cost little. NLL w
 day .447, .437, .435; a jump of all rates .503, .500, .500; 60,000 stationary clicks .4248, .4246, .4247."""
 
 _SAMPLED_FROM, _USUAL_NOISE = 120_000, 0.15
-"""Clicks of warm-up from which on late looks are sampled, and the noise that this may add then. It saves time: 3 events
+"""Clicks of warm-up from which on late looks are sampled, and the noise that this may add then. It saves time: 2 events
 per click instead of 9 on 2 million clicks with a rate of .22. NLL with 0, .05, .1 and .2, one seed, on tuning days of
 large logs: cryptokitties .3437, .3441, .3438, .3438; criteo_search .2712 (.02), .2716, .2716, .2718. Small logs take no
 long time, and lose more: `noise` of the gauntlet, another draw, .4134, .4136, .4138, .4149."""
