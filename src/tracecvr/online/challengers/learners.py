@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracecvr.base.errors import HeldError, UserError
+from tracecvr.base.errors import HeldError, UserError, explain
 from tracecvr.base.files import locked
 from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Labels, nll
@@ -163,7 +163,7 @@ class Learners:
             self._stop(name)
             self._paused_until[name] = time.monotonic() + _AGAIN_S
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            problem = " ".join(text.split())
+            problem = " ".join((explain(error) if isinstance(error, OSError) else text).split())
             _log.error("challenger %s cannot learn: %s", name, problem)
             if challenger is not None and challenger.home.exists():  # else it is damaged, or was dropped
                 with suppress(OSError, UserError):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from tracecvr.base.errors import UserError
+from tracecvr.base.errors import UserError, explain
 from tracecvr.online.service.scorer import Answer, Answers, LiveScorer, ServingModel
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import find_challenger
@@ -45,7 +45,8 @@ class RoutedScorer:
                 scorers[name].refresh()
             except (OSError, UserError) as error:
                 scorers.pop(name, None)
-                problems.add(f"challenger {name} cannot answer, and the store's own model does: {error}")
+                why = explain(error) if isinstance(error, OSError) else str(error)
+                problems.add(f"challenger {name} cannot answer, and the store's own model does: {why}")
         for problem in problems - self._told:  # once
             _log.error("%s", problem)
         self._traffic, self._scorers, self._told = now, scorers, problems

@@ -10,7 +10,7 @@ from typing import Any
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online.learner.archive import WholeLog
-from tracecvr.online.store import file_hashes
+from tracecvr.online.store import choices, file_hashes
 from tracecvr.online.store.challenge import FOLDER, challengers, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import verify_log
@@ -62,6 +62,10 @@ def _challenger(store: Store, name: str) -> Finding:
 def _lost_challengers(store: Store) -> Iterator[Finding]:
     """Of the choice of models, and of challengers that are not there though somebody counts on them."""
     try:
+        with closing(store.log()) as log:
+            for path in choices.list_different(log, store.folder):
+                text = f"{path} is not what the log knows: the next command on the store mends it"
+                yield Finding("choice of models", False, text)
         for name in list_lost(store):
             advice = f"copy it from where the store is whole, or `tracecvr challengers drop {store.folder} {name}`"
             yield Finding(f"challenger {name}", False, f"{store.folder / FOLDER / name} is missing: {advice}")
