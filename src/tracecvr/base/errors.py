@@ -19,11 +19,14 @@ class HeldError(UserError):
     code = 75
 
 
-def explain(error: OSError, path: Path | None = None) -> str:
-    """An error of the system in words that say what to do."""
-    name = path or error.filename
+def explain(error: Exception, path: Path | None = None) -> str:
+    """An error in one line; one of the system in words that say what to do."""
+    name = path or getattr(error, "filename", None) or ""
     if isinstance(error, IsADirectoryError):
         return f"{name}: a folder is in place of a file: move it away, and put the file back if you have it"
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return f"{name}: a file is in place of a folder: move it away, and put the folder back if you have it"
     if isinstance(error, PermissionError):
         return f"{name}: no permission: let this user read and write it"
-    return f"{name or ''}: {error.strerror}".lstrip(": ") if error.strerror else str(error)
+    reason = getattr(error, "strerror", None)
+    return f"{name}: {reason}".lstrip(": ") if reason else str(error)

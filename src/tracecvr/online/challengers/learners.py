@@ -162,8 +162,9 @@ class Learners:
         except Exception as error:
             self._stop(name)
             self._paused_until[name] = time.monotonic() + _AGAIN_S
-            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            problem = " ".join((explain(error) if isinstance(error, OSError) else text).split())
+            known = isinstance(error, UserError | OSError)
+            text = explain(error) if known else f"{type(error).__name__}: {error}"
+            problem = " ".join(text.split())
             _log.error("challenger %s cannot learn: %s", name, problem)
             if challenger is not None and challenger.home.exists():  # else it is damaged, or was dropped
                 with suppress(OSError, UserError):

@@ -45,8 +45,7 @@ class RoutedScorer:
                 scorers[name].refresh()
             except (OSError, UserError) as error:
                 scorers.pop(name, None)
-                why = explain(error) if isinstance(error, OSError) else str(error)
-                problems.add(f"challenger {name} cannot answer, and the store's own model does: {why}")
+                problems.add(f"challenger {name} cannot answer, and the store's own model does: {explain(error)}")
         for problem in problems - self._told:  # once
             _log.error("%s", problem)
         self._traffic, self._scorers, self._told = now, scorers, problems

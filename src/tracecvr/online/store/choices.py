@@ -58,14 +58,12 @@ def list_different(log: EventDatabase, folder: Path) -> list[Path]:
 
 def _settle(log: EventDatabase, path: Path) -> Choice | None:
     """The newer of the two choices, which both have then."""
-    held, kept = log.choice(path.name), _read_whole(path)
-    newest = max((c for c in (held, kept) if c), key=lambda c: int(c["number"]), default=None)
-    if newest is not None and kept != newest:
+    both = log.choice(path.name), _read_whole(path)
+    newest = max((choice for choice in both if choice), key=lambda choice: int(choice["number"]), default=None)
+    if newest is not None and both != (newest, newest):
+        _log.warning("%s or the log was damaged or older: both have choice %d now", path, newest["number"])
         write_hashed(path, newest)
-        _log.warning("%s was lost, damaged or of another time: it is written again from the log", path)
-    if newest is not None and held != newest:
         log.keep_choice(path.name, newest)
-        _log.warning("%s knew an older choice than %s: it knows that one now", log.path, path.name)
     return newest
 
 

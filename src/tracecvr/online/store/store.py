@@ -164,13 +164,10 @@ class Store:
             files.refuse_if_changed(folder)
             if os.access(folder, os.W_OK):  # a copy to look at has no log that could be opened
                 store.refuse_lost_log()
-                store.mend_choices()
+                if (folder / "events.db").is_file():
+                    with closing(store.log()) as log:
+                        choices.mend(log, folder)
         return store
-
-    def mend_choices(self) -> None:
-        if (self.folder / "events.db").is_file():
-            with closing(self.log()) as log:
-                choices.mend(log, self.folder)
 
     def refuse_lost_log(self) -> None:
         """Stop if the log ends before what was learnt from it, or before what was acknowledged."""
