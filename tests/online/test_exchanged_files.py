@@ -99,6 +99,19 @@ def test_lost_versions_are_learnt_again_and_said(store: Store, caplog: pytest.Lo
     assert weights(store) == expected
 
 
+def test_a_lost_folder_of_versions_is_noticed_and_made_again(store: Store, call: Call, capsys: Captured) -> None:
+    expected = weights(store)
+    for home in (store.folder, challenge.find_challenger(store, "other").home):
+        shutil.rmtree(home / "models")
+    said = wrong(store, call, capsys)
+    assert "versions: WRONG: versions 0 to " in said
+    assert "challenger other: WRONG: versions 0 to " in said
+    RoutedScorer(store).refresh()
+    assert call("tick", store.folder) == 0
+    assert weights(store) == expected
+    assert call("verify", store.folder) == 0
+
+
 def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     *_, before, newest = store.versions.published()
     for number, name in ((None, "json"), (newest, "safetensors")):  # nobody has chosen one; it was chosen

@@ -231,6 +231,7 @@ def open_learner(
 ) -> Iterator[Learner]:
     """A learner that holds its model: a second one is refused."""
     models = store.home / "models"
+    models.mkdir(exist_ok=True)
     with locked(models, "a store has one learner; stop the other first"):
         for left in (*models.glob(".*.tmp"), *store.home.glob(".ledger.*.tmp")):  # of a process that was killed
             left.unlink()

@@ -114,9 +114,12 @@ def _versions(store: Store) -> Finding:
 
 
 def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
-    """Versions that say that the log was elsewhere when they were made."""
+    """Versions that say that the log was elsewhere when they were made; and what is lost of those that it knows."""
+    newest = listed[-1]["intervals"] if listed else -1
     try:
         with closing(store.log()) as log:
+            if (known := log.recorded(store.model)) > newest + 1:  # one may have been cut short, by a kill
+                yield f"versions {newest + 1} to {known} are lost: they are learnt again from the log"
             for m in listed:
                 number = m["intervals"]
                 closed_at = log.position(number - 1) if 0 < number <= log.closed() else m["position"]
