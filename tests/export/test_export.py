@@ -84,7 +84,7 @@ def trained(method: str, schema: Schema | None = None, publish_lag: int = 0, **o
     engine.method.after_warm_up()
     rng = torch.Generator().manual_seed(3)
     for name, value in engine.method.nets.state_dict().items():
-        if value.is_floating_point() and not name.endswith(".share"):  # of a blend: chosen, not learnt
+        if value.is_floating_point() and not name.endswith(".shares"):  # of a blend: they add up to 1
             noise = torch.randn(value.shape, generator=rng)
             inputs = value.shape[1] if value.dim() == 2 and "table" not in name else 1
             value.copy_(noise.abs() + 0.5 if name.endswith("running_var") else noise / inputs**0.5)

@@ -16,10 +16,9 @@ from tracecvr.base.config import DAY
 from tracecvr.base.metrics import nll
 from tracecvr.base.seeds import generator
 from tracecvr.checks.subject import small_log
-from tracecvr.learn import warm_up, warm_up_passes
+from tracecvr.learn import warm_up_passes
 from tracecvr.learn.engine import Engine
 from tracecvr.nets.backbones import Perceptron, start_at
-from tracecvr.nets.blend import Blend
 from tracecvr.stream.reveal import LabelledReveals
 from tracecvr.stream.source import TableSource
 
@@ -132,19 +131,6 @@ def scripted(losses: list[float]) -> tuple[int, int]:
 )
 def test_passes_go_on_while_held_back_clicks_gain(losses: list[float], chosen: tuple[int, int]) -> None:
     assert scripted(losses) == chosen
-
-
-def test_a_blend_does_without_its_regression_on_a_large_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = []
-    for most in (len(HISTORY), len(HISTORY) - 1):
-        monkeypatch.setattr(warm_up, "_BLENDED_UP_TO", most)
-        one, again = engine("pretrain", warm_epochs=1), engine("pretrain", warm_epochs=1)
-        one.warm_up(HISTORY)
-        again.load_state(one.state())
-        net = again.method.nets["main"]
-        assert isinstance(net, Blend)
-        shares.append((net.share.item(), net.weights.table.weight.any().item()))
-    assert shares == [(0.5, True), (0.0, False)]
 
 
 def test_a_large_log_is_read_once_in_full_batches(monkeypatch: pytest.MonkeyPatch) -> None:

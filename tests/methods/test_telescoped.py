@@ -54,7 +54,7 @@ class HeldLaw(nn.Module):
 
 
 def engine_with(law: tuple[float, ...], cell: KnownLaw = CELL, **options: Any) -> Engine:
-    engine = cell.engine(Subject("telescoped"), ages=ENDS, **{"late_share": 1.0} | options)
+    engine = cell.engine(Subject("telescoped"), ages=ENDS, **{"added_noise": 0.0} | options)
     engine.method.nets["main"] = HeldLaw(law)
     return engine
 
@@ -89,7 +89,7 @@ def test_the_root_is_the_rate_in_every_form(law: tuple[float, ...], options: dic
 
 @pytest.mark.parametrize("options", [{}, {"at_once": True}, {"merge": False}])
 def test_with_both_free_the_root_is_the_true_rate_and_law(options: dict[str, bool]) -> None:
-    engine = CELL.engine(Subject("telescoped"), ages=ENDS, late_share=1.0, **options)
+    engine = CELL.engine(Subject("telescoped"), ages=ENDS, added_noise=0.0, **options)
     assert root(engine, CELL.events(engine)) == pytest.approx(0.2, abs=2e-4)
     learnt = torch.sigmoid(next(engine.method.nets["main"].parameters()).detach())[1:3].tolist()
     assert learnt == pytest.approx([0.5, 0.6], abs=2e-3)  # .3 of the .5 that are left after the first window
@@ -156,7 +156,7 @@ def lives(draw: st.DrawFn) -> tuple[ClickTable, dict[str, Any], int]:
         late_known_ts=seen[order],
         late_arrival_ts=came[order],
     )
-    options = {"ages": ages, "late_share": 1.0, "at_once": draw(st.booleans()), "merge": draw(st.booleans())}
+    options = {"ages": ages, "added_noise": 0.0, "at_once": draw(st.booleans()), "merge": draw(st.booleans())}
     return table, options, draw(st.integers(0, 2**31))
 
 
@@ -250,7 +250,7 @@ def log_likelihood_of_end(table: ClickTable, row: int, ages: tuple[int, ...], se
 def refunded_before_the_split() -> tuple[ClickTable, dict[str, Any], int]:
     """A click that converts at once and is refunded after 6 s. Conversions are shown at once, refunds at a look."""
     schema = replace(CELL.schema, horizons=(D_MAX,), d_max=D_MAX)
-    zero, shown_at_once = np.zeros(1, np.int64), {"ages": (), "late_share": 1.0, "at_once": True, "merge": False}
+    zero, shown_at_once = np.zeros(1, np.int64), {"ages": (), "added_noise": 0.0, "at_once": True, "merge": False}
     click = ClickTable(zero[:, None].astype(np.int32), zero, zero, zero[:, None], schema, refund_ts=zero + 6)
     return click, shown_at_once, 0
 
@@ -305,13 +305,21 @@ def test_merging_shows_a_click_once_per_interval() -> None:
     assert events.previous_state.tolist() == [0] * CELL.clicks
 
 
+def sampling_engine(law: tuple[float, ...], cell: KnownLaw, share: float, **options: Any) -> Engine:
+    """An engine that shows such a share of the clicks to which nothing has happened, at each look after the first."""
+    engine = engine_with(law, cell, added_noise=0.1, **options)
+    shown = torch.full((3,), 1_000_000)
+    engine.method.counts["looks"] = torch.stack([(0.1 * share * shown).long(), shown])
+    return engine
+
+
 def test_sampled_late_looks_count_for_those_left_out() -> None:
     """Fewer events, the same gradient up to sampling noise, and the same draw whenever it is made."""
     law = (0.4, 0.3, 0.3)
     big = replace(CELL, clicks=100_000, conversions=tuple((d, 100 * n) for d, n in CELL.conversions))
     slopes, counts = [], []
     for share in (1.0, 0.25):
-        engine = engine_with(law, big, late_share=share, late_after=HOUR, merge=False)
+        engine = sampling_engine(law, big, share, merge=False)
         events, again = big.events(engine), big.events(engine)
         assert torch.equal(events.row, again.row)
         open_late = links(events, 1, 2)
@@ -326,7 +334,7 @@ def test_sampled_late_looks_count_for_those_left_out() -> None:
 
 def test_of_any_four_clicks_in_a_row_one_is_shown_late_and_another_at_each_look() -> None:
     big = replace(CELL, clicks=4_000, conversions=((HOUR // 2, 40),))
-    engine = engine_with((0.5, 0.3, 0.2), big, late_share=0.25, late_after=HOUR, merge=False)
+    engine = sampling_engine((0.5, 0.3, 0.2), big, 0.25, merge=False)
     rows = [links(big.events(engine), look).row for look in (1, 2)]
     blocks = [row.unique() // 4 for row in rows]
     for each in blocks:
@@ -335,19 +343,57 @@ def test_of_any_four_clicks_in_a_row_one_is_shown_late_and_another_at_each_look(
     assert not torch.equal(rows[0] % 4, rows[1] % 4)
 
 
-def test_late_looks_are_sampled_only_if_warm_up_is_large() -> None:
-    engine = CELL.engine(Subject("telescoped"), ages=ENDS)
+def test_shares_follow_the_conversions_of_warm_up() -> None:
+    """Of 1,000 clicks, 60 convert between the first and the second look, 40 after that."""
+    engine = CELL.engine(Subject("telescoped"), ages=ENDS, added_noise=0.08)
     method = engine.method
     assert isinstance(method, Telescoped)
     method.counts.clear()
-    assert method.share == 1.0  # before warm-up
-    for b in CELL.source().history(CELL.schema.split, "mature").batches(1000, None):
-        method.observe(b)
-    clicks = int(method.counts["warm_up_clicks"])
-    assert clicks == len(CELL.source().history(CELL.schema.split, "mature"))
-    assert method.share == method.resolve_options()["late_share"] == 1.0
-    method.counts["warm_up_clicks"] += 1_000_000 - clicks
-    assert method.share == 0.25
+    assert method.shares.tolist() == [1, 1, 1]  # before warm-up
+    method.observe(next(CELL.source().history(10 * DAY, "mature").batches(1000, None)))
+    assert method.shares.tolist() == pytest.approx([1, 0.75, 0.5])
+    assert method.resolve_options()["shares"] == pytest.approx([1, 0.75, 0.5])
+    method.added_noise = 0.001
+    assert method.shares.tolist() == [1, 1, 1]
+    method.added_noise = 10.0
+    assert method.shares.tolist() == pytest.approx([1, 0.01, 0.01])  # not fewer
+
+
+def test_late_looks_are_sampled_by_default_only_if_warm_up_is_large() -> None:
+    engine = CELL.engine(Subject("telescoped"), ages=ENDS)
+    method = engine.method
+    assert isinstance(method, Telescoped)
+    method.counts["looks"] = torch.tensor([[12_000, 6_000, 3_000], [120_000, 110_000, 100_000]])
+    assert method.shares.tolist() == [1, 1, 1]
+    method.counts["looks"][1, 0] += 1
+    assert method.shares.tolist() == pytest.approx([1, 6 / 11, 0.3])
+
+
+def test_a_look_that_nobody_reached_in_warm_up_shows_all() -> None:
+    engine = CELL.engine(Subject("telescoped"), ages=ENDS, added_noise=0.1)
+    method = engine.method
+    assert isinstance(method, Telescoped)
+    method.counts["looks"] = torch.tensor([[100, 10, 0], [1_000, 1_000, 0]])
+    assert method.shares.tolist() == pytest.approx([1, 0.1, 1])
+
+
+def test_clicks_with_another_action_are_all_shown() -> None:
+    """Something has happened, so the posterior has changed more than that of others."""
+    table = KnownLaw(((2 * DAY, 4),), horizons=ENDS, clicks=400).source().table
+    acts_at = np.where(np.arange(400) % 4 == 0, 6 * HOUR, NEVER)  # between the first and the second look
+    action_ts = np.stack([table.action_ts[:, 0], np.where(acts_at < NEVER, table.click_ts + acts_at, NEVER)], axis=1)
+    table = replace(table, action_ts=action_ts, schema=replace(table.schema, actions=("purchase", "cart")))
+    method = Telescoped(hidden=(2,), ages=ENDS, added_noise=0.1, merge=False)
+    engine = Engine(method, table.schema)
+    method.counts["looks"] = torch.tensor([[100, 10, 10], [1_000, 1_000, 1_000]])
+    events = engine.events(TableSource(table), 0, 10 * DAY)
+    second, third = links(events, 1), links(events, 2)
+    acted = torch.from_numpy(acts_at[second.row] < NEVER)
+    assert int(acted.sum()) == 100
+    assert torch.equal(method.weight(second), torch.where(acted, 1.0, 10.0))
+    assert len(second) - 100 == pytest.approx(30, abs=8)
+    still_open = ~third.converted
+    assert torch.equal(method.weight(third), torch.where(still_open, 10.0, 1.0))
 
 
 @pytest.mark.parametrize("interval", [6 * HOUR, DAY, 10 * DAY])
@@ -355,8 +401,8 @@ def test_merging_keeps_apart_what_counts_differently(interval: int) -> None:
     """Long intervals hold looks that are sampled and looks that are not: each keeps its weight."""
     big = replace(CELL, clicks=100_000, conversions=tuple((d, 100 * n) for d, n in CELL.conversions))
     slopes = []
-    for options in ({"late_share": 1.0, "merge": False}, {"late_share": 0.25, "late_after": HOUR}):
-        engine = engine_with((0.4, 0.3, 0.3), big, **options)
+    for share in (1.0, 0.25):
+        engine = sampling_engine((0.4, 0.3, 0.3), big, share, merge=share < 1)
         weights, total = next(engine.method.nets["main"].parameters()), 0.0
         for start in range(0, 4 * DAY, interval):
             events = engine.events(big.source(), start, start + interval)

@@ -1,4 +1,4 @@
-"""A blend: the mean of a net and a logistic regression, each learnt as if it were alone."""
+"""A blend: the weighted mean of a net and a logistic regression, each learnt as if it were alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tracecvr.base.config import DAY
 from tracecvr.checks.subject import small_log
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
-from tracecvr.learn.row_optimisers import ForgettingAdagrad
+from tracecvr.learn.row_optimisers import ForgettingAdagrad, ShareOptimiser
+from tracecvr.methods.pretrain import Pretrain
+from tracecvr.methods.vanilla_dup import VanillaDup
 from tracecvr.nets.backbones import WideDeep, shift_outputs, start_at
 from tracecvr.nets.blend import Blend, loss_of_each
 from tracecvr.nets.numpy_mlp import numpy_form
@@ -36,9 +38,9 @@ def blend(outputs: int = 3) -> Blend:
     return net
 
 
-def ids(clicks: int = 64) -> Tensor:
+def ids(clicks: int = 64, seed: int = 1) -> Tensor:
     sizes = torch.tensor([feature.size for feature in SCHEMA.features])
-    return (torch.rand(clicks, len(sizes), generator=torch.Generator().manual_seed(1)) * sizes).int()
+    return (torch.rand(clicks, len(sizes), generator=torch.Generator().manual_seed(seed)) * sizes).int()
 
 
 def test_the_first_output_is_the_mean_of_both_and_others_are_the_nets() -> None:
@@ -72,7 +74,7 @@ def test_a_step_is_that_of_the_net_alone_and_adagrad_on_the_regression() -> None
         return binary_cross_entropy_with_logits(net(x)[:, 0], label)
 
     take_step(optimisers.values(), loss_of_each(net, len(x), loss, lambda: None), "here")
-    own = {id(parameter) for parameter in twin.regression_parameters()}
+    own = {id(parameter) for parameter in [*twin.regression_parameters(), twin.shares]}
     adam = torch.optim.Adam([p for p in twin.parameters() if id(p) not in own], lr=1e-3, fused=True)
     binary_cross_entropy_with_logits(twin(x)[:, 0], label).backward()
     adam.step()
@@ -89,17 +91,66 @@ def _net_weights(net: Blend) -> Iterator[tuple[str, Tensor]]:
     return ((name, value) for name, value in net.named_parameters() if id(value) not in own)
 
 
-def test_without_its_regression_a_blend_is_the_net_beside_it() -> None:
+def test_shares_are_those_that_would_have_been_best_so_far() -> None:
+    """With squared errors the loss is a parabola of the share, so the best one has a closed form."""
+    net = blend(outputs=2).train()
+    optimiser, losses = ShareOptimiser(net.shares), []
+    for seed in range(3):
+        x = ids(seed=seed)
+        truth = torch.randn(64, 1, generator=torch.Generator().manual_seed(seed)) + 1
+
+        def loss(x: Tensor = x, truth: Tensor = truth) -> Tensor:
+            error: Tensor = net(x)[:, :1] - truth
+            return 0.5 * error.square().mean()
+
+        net.shares.grad = None
+        loss_of_each(net, len(x), loss, lambda: None).backward()
+        optimiser.step()
+        with torch.no_grad():
+            perceptron, regression = WideDeep.forward(net, x)[:, :1], net.regression(x)
+        losses.append((regression - perceptron, truth - perceptron))
+    difference, error = (torch.cat(column).double() for column in zip(*losses, strict=True))
+    best = (12.5 + (difference * error).sum()) / (25 + difference.square().sum())
+    assert 0.05 < float(best) < 0.95
+    assert abs(float(best) - 0.5) > 0.05
+    assert net.shares.tolist() == pytest.approx([1 - float(best), float(best)], rel=1e-4)
+    alone = WideDeep.forward(net.eval(), x)[:, :1]
+    assert torch.allclose(net(x)[:, :1], alone + best * (net.regression(x) - alone), atol=1e-5)
+
+
+def test_shares_stay_between_0_and_1() -> None:
+    shares = nn.Parameter(torch.tensor([0.5, 0.5]))
+    optimiser = ShareOptimiser(shares)
+    for slopes, share in (((-500.0, -400.0), 1.0), ((900.0, 950.0), 0.0), ((0.0, -1_000.0), 0.0)):
+        shares.grad = torch.tensor(slopes)
+        optimiser.step()
+        assert shares.tolist() == [1 - share, share]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_the_fast_form_has_the_share_of_the_net(share: float) -> None:
     net, x = blend().eval(), ids()
-    alone = WideDeep.forward(net, x)
-    assert not torch.equal(net(x), alone)
-    net.leave_out_regression()
-    assert torch.equal(net(x), alone)
+    net.shares.data = torch.tensor([1 - share, share])
     fast = numpy_form(net)
     assert fast is not None
-    assert torch.from_numpy(fast(x.numpy())).allclose(alone[:, 0], atol=1e-5)
-    losses = iter([torch.tensor(1.0)])  # a second one is not asked for
-    assert loss_of_each(net, len(x), lambda: next(losses), lambda: None) == 1
+    assert torch.from_numpy(fast(x.numpy())).allclose(net(x)[:, 0], atol=1e-5)
+
+
+def test_shares_are_learnt_in_the_stream_and_not_in_warm_up() -> None:
+    """Where models have learnt outcomes by heart, they would look too good."""
+    engine, source = Engine(Pretrain(hidden=(8,)), SCHEMA), TableSource(TABLE)
+    stream = Engine(VanillaDup(hidden=(8,)), SCHEMA)
+    for one in (engine, stream):
+        one.warm_up(source.history(SCHEMA.split, "mature"))
+        net = one.method.nets["main"]
+        assert isinstance(net, Blend)
+        assert net.shares.tolist() == [0.5, 0.5]
+    stream.tick(source, SCHEMA.split, SCHEMA.split + DAY)
+    slope, curvature = stream.state()["shares.shares.parabola"].tolist()
+    assert isinstance(net, Blend)
+    share = net.shares[1].item()
+    assert share == pytest.approx(slope / curvature)
+    assert share != 0.5
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -22,11 +22,13 @@ _LOOKS_PER_INTERVAL = 4
 came ends. Ages that fall in one interval are merged, so they cost little. NLL with 1, 4 and 8, one seed: updates once a
 day .447, .437, .435; a jump of all rates .503, .500, .500; 60,000 stationary clicks .4248, .4246, .4247."""
 
-_SAMPLED_FROM, _USUAL_SHARE = 1_000_000, 0.25
-"""Clicks of warm-up from which on late looks are sampled, and the share then. A sample saves time but adds noise, which
-matters where there are few clicks. Known truth, 48,000 warm-up clicks: the gap is .0251 with a quarter, .0208 with all.
-On tuning days: NLL of cryptokitties with 405,000 is .3449 with a quarter, .3437 with all; of criteo_search with 319,000
-.2756 and .2757 (two seeds), with 1.3 million .0001 higher with a quarter, for a third of the events."""
+_SAMPLED_FROM, _USUAL_NOISE = 120_000, 0.1
+"""Clicks of warm-up from which on late looks are sampled, and the noise that this may add then. It saves time: 3 events
+per click instead of 9 on 2 million clicks with a rate of .22. NLL with 0, .05, .1 and .2, one seed, on tuning days of
+large logs: cryptokitties .3437, .3441, .3438, .3438; criteo_search .2712 (.02), .2716, .2716, .2718. Small logs take no
+long time, and lose more: `noise` of the gauntlet, another draw, .4134, .4136, .4138, .4149."""
+
+_LEAST_SHARE = 0.01
 
 
 @dataclass
@@ -46,14 +48,13 @@ class RepeatedLooks(Method):
     )
     at_once: bool = option(False, "show a conversion when it becomes known instead of at the next age")
     merge: bool = option(True, "show a click once per interval, with all that is new; the gradient stays the same")
-    late_share: float | None = option(
+    added_noise: float | None = option(
         None,
-        "share of clicks that are shown at a late age while they are open, each in place of several; by default 0.25 "
-        "if warm-up has a million clicks, else 1",
-        above=0,
-        high=1,
+        "by what share the variance of gradients may grow, roughly, because only a sample of clicks is shown at ages "
+        "after the first at which nothing has happened; 0 for all clicks; by default 0.1 if warm-up has more than "
+        "120,000 clicks, else 0",
+        low=0,
     )
-    late_after: Seconds | None = option(None, "ages after this one are late; by default, after the first", low=0)
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -67,20 +68,40 @@ class RepeatedLooks(Method):
         return _windows(self.looks, self.ends)
 
     def resolve_options(self) -> dict[str, Any]:
-        return super().resolve_options() | {"ages": list(self.looks), "late_share": self.share}
+        return super().resolve_options() | {"ages": list(self.looks), "shares": self.shares.tolist()}
 
     @property
-    def share(self) -> float:
-        """The share of late looks that is taken: the option's, or what the size of warm-up calls for."""
-        if self.late_share is not None:
-            return self.late_share
-        return _USUAL_SHARE if self.counts.get("warm_up_clicks", 0) >= _SAMPLED_FROM else 1.0
+    def shares(self) -> Tensor:
+        """The share of clicks that is shown at each look if nothing has happened since the look before.
+
+        A look at which few clicks convert changes the posterior of the others little. A sample of n of them, each with
+        a weight, adds a variance of about q² / n per click, where q is the share of clicks that convert between the
+        two looks. With shares in proportion to q, all looks together add `added_noise` times the variance of y.
+        """
+        if not self._noise:
+            return torch.ones(len(self.looks))
+        converted, shown = self.counts["looks"].double()
+        shares: Tensor = (converted / shown / self._noise).clamp(_LEAST_SHARE, 1.0).where(shown > 0, 1.0)
+        shares[0] = 1.0
+        return shares.float()
+
+    @property
+    def _noise(self) -> float:
+        if "looks" not in self.counts:  # before warm-up
+            return 0.0
+        if self.added_noise is not None:
+            return self.added_noise
+        return _USUAL_NOISE if self.counts["looks"][1].max() > _SAMPLED_FROM else 0.0
 
     def observe(self, b: Reveals) -> None:
+        """Count the clicks of warm-up that have reached each look, and those that converted since the look before."""
         if isinstance(b, LabelledReveals):
-            self.counts["warm_up_clicks"] = self.counts.get("warm_up_clicks", torch.zeros((), dtype=torch.int64)) + len(
-                b
-            )
+            ages = torch.tensor(self.looks)
+            shown = ages <= b.elapsed[:, None]
+            converted = shown & (b.known[:, None] <= ages)
+            converted[:, 1:] &= b.known[:, None] > ages[:-1]
+            counts = torch.stack([converted.sum(0), shown.sum(0)])
+            self.counts["looks"] = self.counts.get("looks", torch.zeros_like(counts)) + counts
 
     def schedule(self) -> Schedule:
         # A conversion that becomes known only after d_max has no look left, so it is shown then.
@@ -121,36 +142,42 @@ class RepeatedLooks(Method):
     def condense(self, events: Reveals) -> Reveals:
         """The events that say something new, a sample of those at late ages, consecutive ones of a click in one."""
         before, after = self.states(events)
-        kept, late = before != after, self._late(events, after)
-        if self.share < 1:
-            kept &= ~late | self._sample(events)
+        kept, share = before != after, self._share(events)
+        sampled = share < 1
+        if sampled.any():
+            kept &= ~sampled | self._sample(events, share)
         index = kept.nonzero()[:, 0]
         if self.merge:  # what has the same weight
-            index, before = _last_of_chains(events.row * 2 + late, before, after, index)
+            group = events.row * len(self.schedule()) + torch.where(sampled, events.trigger, 0)
+            index, before = _last_of_chains(group, before, after, index)
         else:
             before = before[index]
         return replace(events.take(index), previous_state=before)
 
-    def _sample(self, b: Reveals) -> Tensor:
+    def _sample(self, b: Reveals, share: Tensor) -> Tensor:
         """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
-        size = round(1 / self.share)
+        size = (1 / share).round().long()
         block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger
         start = torch.from_numpy(uniform(block.numpy()))
-        return (start + b.row % size / size) % 1 < self.share
+        return (start + b.row % size / size) % 1 < share
 
     def weight(self, b: Reveals) -> Tensor:
         """How many clicks each event stands for."""
         return b.once(self._weight)
 
     def _weight(self, b: Reveals) -> Tensor:
-        return torch.where(self._late(b, self.states(b)[1]), 1 / self.share, 1.0)
+        return 1 / self._share(b)
 
-    def _late(self, b: Reveals, after: Tensor) -> Tensor:
-        """Events that are sampled: of open clicks at a late age."""
-        if self.share == 1:
-            return torch.zeros(len(after), dtype=torch.bool)
-        ages, late_after = torch.tensor((*self.looks, 0)), self.looks[0] if self.late_after is None else self.late_after
-        return (ages[b.trigger] > late_after) & (after <= len(self.looks))
+    def _share(self, b: Reveals) -> Tensor:
+        """The share of clicks that is shown as each event shows one: all of those to which something has happened."""
+        if not self._noise:
+            return torch.ones(len(b))
+        count, ages = len(self.looks), torch.tensor((-1, *self.looks))
+        look = b.trigger.clamp_max(count - 1)
+        others = b.age[:, 1:]
+        acted = ((others > ages[look, None]) & (others <= ages[look + 1, None])).any(1)
+        always = acted | (self.states(b)[1] > count) | (b.trigger == count)
+        return torch.where(always, 1.0, self.shares[look])
 
 
 @cache  # these two are asked for many times in each batch

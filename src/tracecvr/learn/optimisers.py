@@ -59,7 +59,7 @@ def make_optimisers(
         return optimisers
     regression = net.regression_parameters()
     for optimiser in optimisers.values():
-        _leave_out(optimiser, regression)
+        _leave_out(optimiser, [*regression, net.shares])
     return optimisers | {REGRESSION: ForgettingAdagrad(regression)}
 
 

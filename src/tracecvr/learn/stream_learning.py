@@ -17,6 +17,8 @@ from tracecvr.base.config import HOUR, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.learn.named_tensors import under
 from tracecvr.learn.optimisers import make_optimisers
+from tracecvr.learn.row_optimisers import ShareOptimiser
+from tracecvr.nets.blend import Blend
 
 _HOURLY_STEP = 3e-4
 """Step size for intervals of an hour: good for all on the tuning days of criteo_search. For longer intervals, NLL of
@@ -99,7 +101,8 @@ class StreamLearning:
 
     def optimisers(self, net: nn.Module, learning_rate: float, weight_decay: float) -> dict[str, torch.optim.Optimizer]:
         """The stream's optimisers by the name under which their state is kept; `learning_rate` is that of warm-up."""
-        return make_optimisers(self.optimiser, net, self.learning_rate or learning_rate, weight_decay)
+        optimisers = make_optimisers(self.optimiser, net, self.learning_rate or learning_rate, weight_decay)
+        return optimisers | ({"shares": ShareOptimiser(net.shares)} if isinstance(net, Blend) else {})
 
     def batches(self, events: int, batch_size: int) -> list[slice]:
         """How the events of an interval are cut into optimiser steps of about equal size; `batch_size` is that of

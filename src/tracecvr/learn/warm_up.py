@@ -20,18 +20,12 @@ from tracecvr.learn.net_calls import BLOCK
 from tracecvr.learn.optimisers import REGRESSION, make_optimisers, take_step
 from tracecvr.learn.stream_learning import StreamLearning, moments
 from tracecvr.nets.backbones import freeze, thaw
-from tracecvr.nets.blend import Blend, loss_of_each
+from tracecvr.nets.blend import loss_of_each
 from tracecvr.stream.reveal import LabelledReveals
 from tracecvr.stream.source import History
 
 _RECORD = "warm_up."
 """Before a net's name: where `counts` has the passes and the batch size of its warm-up."""
-
-_BLENDED_UP_TO = 120_000
-"""Clicks of warm-up up to which a blend has its regression. What it changes NLL by, Telescoped, one seed: on tuning
-days of criteo_search +.0007 after 133,000 clicks of warm-up, +.0009 after 333,000, +.0011 after 1.3 million; on those
-of cryptokitties -.0018 after 101,000, -.0014 after 405,000. Warm-up cannot see it coming: of its own last clicks, the
-blend is the better one also on criteo_search."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +69,6 @@ class WarmUp:
     def run(self, history: History, progress: Progress, share: Share) -> dict[str, Tensor]:
         """Train the served net, then each helper, which is frozen; returns the moments that the stream starts with."""
         self.look_through(history)
-        if isinstance(main := self.method.nets["main"], Blend) and len(history) > _BLENDED_UP_TO:
-            main.leave_out_regression()
         outcomes: list[tuple[Fit, Fitted]] = []
         for fit in self._fits(history):
             self._optimisers(fit.net)  # the kind of gradient that its tables give is part of a net's form

@@ -33,11 +33,12 @@ class Telescoped(RepeatedLooks):
     the last look that any click has reached for negatives, and actions other than the conversion are not used: with
     neither, the rate would be free to explain them by conversions that nobody has seen.
 
-    Looks in one interval are merged. On a large log, looks after the first show a sample of the open clicks, with a
-    higher weight: a click is then shown about three times. The posterior of an open click comes from the same law.
+    Looks in one interval are merged. On a large log, looks after the first at which nothing has happened show a sample
+    of the open clicks, with a higher weight: a click is then shown about three times. The posterior of an open click
+    comes from the same law.
 
-    >>> Telescoped(late_share=0.25).late_share
-    0.25
+    >>> Telescoped(added_noise=0.1).added_noise
+    0.1
     """
 
     name = "telescoped"

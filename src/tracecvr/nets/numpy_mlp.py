@@ -80,7 +80,7 @@ def numpy_form(net: nn.Module) -> NumpyMLP | None:
 def _linear_parts(net: MLP) -> tuple[float, list[tuple[Embedding, float]], float]:
     """The share of the perceptron in the output, tables of linear parts with their factors, and what is added."""
     if isinstance(net, Blend):
-        share = net.share.item()
+        share = net.shares[1].item()
         return 1 - share, [(net.wide, WIDE_STEPS * (1 - share)), (net.weights, share)], share * net.intercept.item()
     return 1.0, [(net.wide, WIDE_STEPS)] if isinstance(net, WideDeep) else [], 0.0
 
