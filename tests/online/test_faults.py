@@ -50,7 +50,6 @@ def store(made: Made) -> Store:
         "{",
         json.dumps({"model": 3, "shares": {}, "column": "user", "before": None}),
         json.dumps({"model": None, "shares": {"a": 2}, "column": "user", "before": None}),
-        json.dumps({"model": None, "shares": {"a": 0.5}, "column": "no", "before": None}),
     ],
 )
 def test_the_stores_own_model_answers_if_a_choice_is_damaged(
@@ -65,6 +64,17 @@ def test_the_stores_own_model_answers_if_a_choice_is_damaged(
     assert [answer.model for answer in asyncio.run(scorer.answer([asked])).answers] == [None]
     assert len(caplog.records) == 1, "told once"
     assert str(store.folder / traffic.NAME) in caplog.text
+
+
+def test_a_choice_by_a_column_that_there_is_not_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """As one of another store."""
+    traffic.give_share(store.folder, "a", 0.5, "no")
+    with caplog.at_level(logging.ERROR):
+        scorer = RoutedScorer(store)
+        scorer.refresh()
+    assert "chooses by 'no', which is no column of a click" in caplog.text
+    asked = Asked(store.reader.values(the_events()[0]["features"]))
+    assert [answer.model for answer in asyncio.run(scorer.answer([asked])).answers] == [None]
 
 
 def test_a_folder_in_place_of_the_choice_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
