@@ -25,8 +25,8 @@ from measure.report import FIGURES, Figure, figure_rows
 from tracecvr.api.models import Model
 from tracecvr.data.encoder import Binned, Encoder
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.export.outputs import known, probes
 from tracecvr.export.scorer import Scorer
+from tracecvr.learn.fast_scores import probes
 
 TARGET_US = 200.0
 
@@ -44,20 +44,16 @@ def main() -> int:
 
 
 def measured(out: Path, calls: int = 2000) -> list[Figure]:
-    """Of one click at a time: its score and its posterior, from ids and from raw features."""
+    """Of one click at a time: its score, from ids and from raw features."""
     engine = paper.Stream("trace", paper.dense(1, 2000)).engine
-    Model(engine, _encoder(), {"kind": "benchmark"}).export(out, "onnx")
+    Model(engine, _encoder(), {"kind": "benchmark"}).export(out)
     scorer = Scorer(out)
-    ids, elapsed, age = (column[1:] for column in probes(engine.schema, engine.method.ends, 2))
-    row, events = torch.from_numpy(ids), known(engine.schema.d_max, ids, elapsed, age)
+    ids = probes(engine, 1)
     click = {column.raw: 17 if isinstance(column, Binned) else "a4f5c0e2" for column in _encoder().columns}
-    score, posterior = scorer.models["score"], scorer.models["posterior"]
     asked: list[tuple[str, Callable[[], Any], float | None]] = [
-        ("score by onnxruntime", lambda: score(ids=ids), TARGET_US),
+        ("score by onnxruntime", lambda: scorer.score(ids=ids), TARGET_US),
         ("score by onnxruntime from raw features", lambda: scorer.log_odds([click]), TARGET_US),
-        ("score by torch", lambda: engine.score(row), None),
-        ("posterior by onnxruntime", lambda: posterior(ids=ids, elapsed=elapsed, age=age), TARGET_US),
-        ("posterior by torch", lambda: engine.posterior_log_odds(events), None),
+        ("score by torch", lambda: engine.score(torch.from_numpy(ids)), None),
     ]
     return [_timed(name, call, calls, target) for name, call, target in asked]
 

@@ -33,11 +33,11 @@ import live
 from measure import command, paper
 from measure.report import Figure
 from rawlogs import DAY
+from service_client import Client
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.data import prepared
 from tracecvr.methods.trace import Trace
-from tracecvr.online.client import Client
 from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.service.auth import new_token

@@ -26,6 +26,7 @@ import numpy as np
 from rich.console import Console
 
 from measure import machine
+from service_client import Client
 from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
@@ -33,7 +34,6 @@ from tracecvr.data import prepared
 from tracecvr.data.table import Ints
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.learn.stream_learning import StreamLearning
-from tracecvr.online.client import Client
 from tracecvr.online.learner.learner import Tick, open_learner
 from tracecvr.online.ledger.ledger import MATURE
 from tracecvr.online.log.event_log import EventLog

@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import gauntlet, gauntlet_results, report
+from tracecvr.bench import gauntlet, regret, report
 
 FOLDER = Path(__file__).parent / "results"
 TAKEN = (
@@ -47,14 +47,14 @@ def collect(bench: Path, folder: Path = FOLDER) -> Path:
     return out
 
 
-def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = gauntlet_results.PATH) -> Path:
+def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = regret.FINDINGS) -> Path:
     """The same of a gauntlet, and the summary that is part of the package."""
     facts, out = read_json(bench / "gauntlet.json"), folder / "gauntlet"
     out.mkdir(parents=True, exist_ok=True)
     for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
         if path.suffix != ".html":  # as large as all its data, most of it the same script and style
             shutil.copyfile(path, out / path.name)
-    gauntlet_results.write(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
+    regret.write_findings(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
     return out
 
 

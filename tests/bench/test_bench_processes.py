@@ -10,7 +10,7 @@ SCRIPT = """
 import signal, sys
 from pathlib import Path
 
-from tracecvr.bench.engines.processes import start_process
+from tracecvr.bench.engines.local import start_process
 
 
 def deaf(path):
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 UNGUARDED = """
 import os, sys
-from tracecvr.bench.engines.processes import start_process
+from tracecvr.bench.engines.local import start_process
 
 print("begin", flush=True)
 process = start_process(os.mkdir, (sys.argv[1],), {})

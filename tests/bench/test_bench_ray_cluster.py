@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracecvr.base.errors import UserError
-from tracecvr.bench.engines.ray_cluster import connect
+from tracecvr.bench.engines.ray import connect
 
 
 def refused(address: str | None) -> str:

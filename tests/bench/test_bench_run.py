@@ -19,13 +19,13 @@ import pytest
 from conftest import Call
 
 from benches import FAILS, SUITE, children, gone, one_thread, same, until
+from tracecvr.api import comparisons
 from tracecvr.base import config
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.bench import engines, results, suite, tables, tuned
-from tracecvr.bench.command import bench
-from tracecvr.bench.engines.serial import Serial
-from tracecvr.bench.runner import Request, State, carry_out, hold_bench
+from tracecvr.bench.engines.local import Serial
+from tracecvr.bench.runner import Request, State, hold_bench, run_cells
 from tracecvr.bench.suite import Cell, Row
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 
@@ -47,7 +47,7 @@ def undisturbed(folder: Path) -> Path:
     """In this process, with one more row that fails."""
     out = folder / "undisturbed"
     with hold_bench(request_for(folder, "fails"), out) as bench:
-        state = carry_out(bench, Serial())
+        state = run_cells(bench, Serial())
         tables.write(out)
     assert len(state.done) == 4
     return out
@@ -204,7 +204,7 @@ def test_killed_at_random_many_times(folder: Path, undisturbed: Path, start: Sta
 def test_forecasts_need_a_feature_and_others_take_none(folder: Path) -> None:
     request = Request(suite.load("quick"), "synthetic")
     with pytest.raises(UserError, match="--by FEATURE goes with the suite forecast"):
-        bench(request, folder / "no", Serial(), by="device")
+        comparisons.carry_out(request, folder / "no", Serial(), by="device", progress=False)
 
 
 def test_ctrl_c_ends_with_a_word_on_how_to_go_on(folder: Path, start: Start) -> None:

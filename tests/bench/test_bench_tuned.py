@@ -17,7 +17,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_json
 from tracecvr.bench import engines, report, suite, tables, tuned
-from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.runner import Request, hold_bench
 from tracecvr.bench.tuned import Choice, Period, Tuned
 from tracecvr.checks.subject import small_log

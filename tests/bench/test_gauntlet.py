@@ -15,8 +15,8 @@ import documents
 import madeup
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
-from tracecvr.bench import engines, gauntlet, gauntlet_results, regret, suite
-from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench import engines, gauntlet, regret, suite
+from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.gauntlet_report import Field, heat_map, tables
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import svg
@@ -212,16 +212,16 @@ def test_the_suite_names_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_findings_are_those_of_the_results_in_the_docs(tmp_path: Path) -> None:
     folder = documents.ROOT / "docs" / "results" / "gauntlet"
     frame = pl.read_parquet(folder / "gauntlet.parquet")
-    gauntlet_results.write(frame, read_json(folder / "gauntlet.json"), tmp_path / "again.json")
-    assert read_json(tmp_path / "again.json") == read_json(gauntlet_results.PATH)
+    regret.write_findings(frame, read_json(folder / "gauntlet.json"), tmp_path / "again.json")
+    assert read_json(tmp_path / "again.json") == read_json(regret.FINDINGS)
     made = "\n\n".join(table.markdown() for table in tables(Field(frame, read_json(folder / "gauntlet.json"))))
     assert made in (folder / "table.md").read_text()
 
 
 def test_findings_in_words(call: Call, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = gauntlet_results.load_findings().words("telescoped")
+    words = regret.load_findings().words("telescoped")
     assert re.fullmatch(r"worst regret \d\.\d{4} \(\w+\); near the best on \d+ of \d+ logs", words)
-    assert gauntlet_results.load_findings().words("mine") == ""
+    assert regret.load_findings().words("mine") == ""
     assert call("methods", "--json") == 0
     listed = {method["name"]: method["gauntlet"] for method in json.loads(capsys.readouterr().out)}
     assert (listed["telescoped"], listed["oracle"]) == (words, "")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import Call
 
+import documents
 from quick import SMALL_NETS
 from tracecvr.base import registry
 
@@ -172,24 +173,22 @@ def test_ctrl_c_in_a_command_that_keeps_nothing_says_no_more(
     assert capsys.readouterr().err.splitlines() == ["stopped"]
 
 
-def test_a_new_method_is_sound_and_does_not_learn_yet(
-    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("new-method", "my_idea", "--out", tmp_path) == 0
-    assert call("new-method", "my_idea", "--out", tmp_path) == 2
-    assert "exists already" in capsys.readouterr().err
-    assert call("check", tmp_path / "my_idea.py", "--json") == 1
-    report = json.loads(capsys.readouterr().out)
-    failed = {row["check"] for row in report if row["status"] == "failed"}
+def test_a_method_in_a_file_is_checked_and_run(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    """The one of CONTRIBUTING.md, and the same with a loss that does not learn."""
+    (code,) = documents.blocks("CONTRIBUTING.md", "python")
+    (tmp_path / "mine.py").write_text(code)
+    assert call("check", tmp_path / "mine.py", "--json") == 0
+    assert sum(row["status"] == "passed" for row in json.loads(capsys.readouterr().out)) >= 15
+    assert call("run", "--method", tmp_path / "mine.py", *SMALL, "--out", tmp_path / "run") == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "mine"
+    capsys.readouterr()
+    (tmp_path / "idle.py").write_text(
+        code.replace("return cross_entropy(self.logit", "return 0 * cross_entropy(self.logit")
+    )
+    assert call("check", tmp_path / "idle.py", "--json") == 1
+    failed = {row["check"] for row in json.loads(capsys.readouterr().out) if row["status"] == "failed"}
     assert "fixed_point" in failed
     assert failed <= {"fixed_point", "stream_trains"}
-    assert sum(row["status"] == "passed" for row in report) >= 15
-
-
-def test_a_method_in_a_file_can_be_run(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
-    call("new-method", "my_run", "--out", tmp_path)
-    assert call("run", "--method", tmp_path / "my_run.py", *SMALL, "--out", tmp_path / "run") == 0
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "my_run"
     (tmp_path / "broken.py").write_text("import nothing_of_that_name")
     assert call("check", tmp_path / "broken.py") == 2
     assert "ModuleNotFoundError" in capsys.readouterr().err
@@ -220,9 +219,8 @@ def test_a_method_in_a_file_can_be_run(tmp_path: Path, call: Call, capsys: pytes
         (["run", "--method", "trace", *SMALL, "--sed", "1"], "--sed"),
         (["run", "--data", "synthetic"], "--method"),
         (["check", "tracee"], "did you mean 'trace'"),
-        (["check"], "or --all"),
+        (["check"], "Missing argument"),
         (["check", "missing.py"], "missing.py: no such file"),
-        (["new-method", "My Idea"], "lower case"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -32,15 +32,14 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
-from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.table import NEVER, Schema
-from tracecvr.export import scorer, write
-from tracecvr.export.formats import FORMATS, quiet, trace
-from tracecvr.export.outputs import known, model_outputs, probes
-from tracecvr.export.stable_functions import FORMS
-from tracecvr.export.write import describe_column
+from tracecvr.data.row_encoder import edges
+from tracecvr.data.table import Schema
+from tracecvr.export import onnx_files, scorer, write
+from tracecvr.export.onnx_files import FORMS, trace
+from tracecvr.export.write import Score, describe_column
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.fast_scores import probes
 from tracecvr.methods.mhol import MHOL
 from tracecvr.nets.backbones import MLP
 from tracecvr.stream.source import TableSource
@@ -121,40 +120,38 @@ def exported(out: Path) -> Any:
 def unlike_others(method: str) -> bool:
     """Whether it serves more than the first output of a backbone."""
     cls = registry.get("method", method)
-    return any(getattr(cls, name) is not getattr(Method, name) for name in ("log_odds", "posterior", "build", "logit"))
+    return any(getattr(cls, name) is not getattr(Method, name) for name in ("log_odds", "build", "logit"))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_plain_forms_answer_as_the_engine(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for question in model_outputs(trained(method)):
-        expected = [question.ask(batch) for batch in question.batches]
-        with monkeypatch.context() as plain, torch.no_grad():
-            plain.setattr("tracecvr.nets.fused.exporting", lambda: True)
-            plain.setattr("tracecvr.nets.backbones.exporting", lambda: True)
-            outputs = [question.module(*map(torch.from_numpy, batch)) for batch in question.batches]
-        for ours, answers in zip(outputs, expected, strict=True):
-            np.testing.assert_allclose(ours, answers, atol=2e-5, rtol=1e-5)
-        assert np.ptp(expected[-1]) > 0.3  # or agreement would mean little
+    engine = trained(method)
+    ids = torch.from_numpy(probes(engine, 1000))
+    expected = engine.score(ids)
+    with monkeypatch.context() as plain, torch.no_grad():
+        plain.setattr("tracecvr.nets.fused.exporting", lambda: True)
+        plain.setattr("tracecvr.nets.backbones.exporting", lambda: True)
+        np.testing.assert_allclose(Score(engine)(ids), expected, atol=2e-5, rtol=1e-5)
+    assert np.ptp(expected) > 0.3  # or agreement would mean little
 
 
 @pytest.mark.parametrize("method", some_slow(METHODS, [m for m in METHODS if m == "vanilla" or unlike_others(m)]))
 def test_graphs_answer_as_the_engine(method: str) -> None:
-    for question in model_outputs(trained(method)):
-        expected = [question.ask(batch) for batch in question.batches]
-        with quiet():
-            net: Any = trace(question.module, question.batches[-1]).module()
-        for batch, answers in zip(question.batches, expected, strict=True):
-            np.testing.assert_allclose(net(*map(torch.from_numpy, batch)).detach(), answers, atol=2e-5, rtol=1e-5)
+    engine = trained(method)
+    batches = [probes(engine, size) for size in (1, 2, 1000)]
+    expected = [engine.score(torch.from_numpy(ids)) for ids in batches]
+    with engine.exporting():
+        net: Any = trace(Score(engine), batches[-1]).module()
+    for ids, answers in zip(batches, expected, strict=True):
+        np.testing.assert_allclose(net(torch.from_numpy(ids)).detach(), answers, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", some_slow(METHODS, ["miss", "nodef"]))
 def test_onnx_answers_as_the_engine(method: str, tmp_path: Path) -> None:
-    """Quickly, of a mixture and of a law of delays; and below of a posterior."""
+    """Quickly, of a mixture and of a law of delays; and below of a trajectory."""
     engine = trained(method)
-    manifest = Model(engine, _stand_in(engine.schema), {}).export(tmp_path / "out", "onnx")
-    has_posterior = type(engine.method).posterior is not Method.posterior
-    assert list(manifest["models"]) == ["score", "posterior"][: 1 + has_posterior]
-    ids = probes(engine.schema, engine.method.ends, 300)[0]
+    Model(engine, _stand_in(engine.schema), {}).export(tmp_path / "out")
+    ids = probes(engine, 300)
     scores = scorer.load(tmp_path / "out" / "score.onnx")(ids=ids)
     np.testing.assert_allclose(scores, engine.score(torch.from_numpy(ids)), atol=1e-4)
 
@@ -164,33 +161,26 @@ def _stand_in(schema: Schema) -> Encoder:
     return Encoder(tuple(Modulo(f.name, f.size, f.table, f.one_hot) for f in schema.features))
 
 
-@pytest.mark.parametrize("kind", some_slow(FORMATS, ["pt2"]))
 @pytest.mark.parametrize("backbone", ["blend", "wide_deep", "mlp", "dcn_v2", "deepfm"])
-def test_every_backbone_is_exported(backbone: str, kind: str, tmp_path: Path) -> None:
+def test_every_backbone_is_exported(backbone: str, tmp_path: Path) -> None:
     engine = trained("vanilla", schema_of(), backbone=backbone)
-    Model(engine, ENCODER, {}).export(tmp_path / "out", kind)
+    Model(engine, ENCODER, {}).export(tmp_path / "out")
     scores = exported(tmp_path / "out").log_odds(RAW)
     np.testing.assert_allclose(scores, engine.score(torch.from_numpy(ENCODER.encode(frame(RAW)))), atol=1e-4)
 
 
 def test_the_probes_hold_every_extreme() -> None:
-    schema = schema_of()
-    for size in (1, 2, 1000):
-        ids, elapsed, age = probes(schema, schema.horizons, size)
-        assert ((ids >= 0) & (ids < [f.size for f in schema.features])).all()
-        assert elapsed[0] == 0
-        assert (age[0] == NEVER).all()
-        assert ((age == NEVER) | (age <= elapsed[:, None])).all()
+    engine = trained("vanilla", schema_of())
+    ids = probes(engine, 1000)
+    last = [f.size - 1 for f in engine.schema.features]
+    assert ((ids >= 0) & (ids <= last)).all()
     assert (ids == 0).any(0).all()
-    assert (ids == [f.size - 1 for f in schema.features]).any(0).all()
-    happened = (age != NEVER).sum(1)
-    for moment in (0, 599, 600, 601, HOUR, DAY, 2 * DAY):
-        assert set(happened[elapsed == moment]) == {0, 1, 2}
+    assert (ids == last).any(0).all()
 
 
 def test_odds_are_corrected_for_negatives_that_were_left_out(tmp_path: Path) -> None:
     whole = mixed().engine.score(torch.from_numpy(ENCODER.encode(frame(RAW))))
-    mixed(negatives_kept=0.1).export(tmp_path / "out", "pt2")
+    mixed(negatives_kept=0.1).export(tmp_path / "out")
     np.testing.assert_allclose(exported(tmp_path / "out").log_odds(RAW) - whole, np.log(0.1), atol=1e-5)
 
 
@@ -199,14 +189,13 @@ def test_what_serves_is_exported_not_what_has_been_learnt_since(tmp_path: Path) 
     served = engine.score(torch.from_numpy(ENCODER.encode(frame(RAW))))
     engine._published.append({name: value.clone() for name, value in engine._main.state_dict().items()})
     nn.init.zeros_(engine._main.get_parameter("layers.6.weight"))
-    Model(engine, ENCODER, {}).export(tmp_path / "out", "pt2")
+    Model(engine, ENCODER, {}).export(tmp_path / "out")
     np.testing.assert_allclose(exported(tmp_path / "out").log_odds(RAW), served, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", some_slow(FORMATS, ["pt2"]))
-def test_the_same_model_is_the_same_bytes_and_names_no_machine(name: str, tmp_path: Path) -> None:
+def test_the_same_model_is_the_same_bytes_and_names_no_machine(tmp_path: Path) -> None:
     for out in ("one", "two"):
-        mixed().export(tmp_path / out, name)
+        mixed().export(tmp_path / out)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
         assert str(Path(write.__file__).parents[1]).encode() not in path.read_bytes()
@@ -238,7 +227,7 @@ class Extremes(nn.Module):
 
 def test_onnx_keeps_the_digits_of_numbers_near_and_far(tmp_path: Path) -> None:
     ids = np.arange(-60, 7)  # to -403: the exponential of that is none
-    FORMATS["onnx"].write(trace(Extremes(), (ids,)), tmp_path / "extremes.onnx")
+    onnx_files.write(trace(Extremes(), ids), tmp_path / "extremes.onnx")
     values = scorer.load(tmp_path / "extremes.onnx")(ids=ids)
     np.testing.assert_allclose(values, Extremes()(torch.from_numpy(ids)), rtol=2e-6)
 
@@ -259,55 +248,31 @@ import json
 from scorer import Scorer
 given = json.load(sys.stdin)
 found = Scorer()
-clicks = given["clicks"]
-answers = found.log_odds(clicks), found.posterior_log_odds(**given), found.predict(clicks), found.posterior(**given)
+answers = found.log_odds(given), found.predict(given)
 print(json.dumps([answer.tolist() for answer in answers]))
 """
 
 
 def test_the_scorer_needs_neither_torch_nor_this_package(tmp_path: Path) -> None:
-    model = mixed_trace()
+    model = mixed("trace")
     engine, out = model.engine, tmp_path / "out"
-    manifest = model.export(out, "onnx")
-    elapsed = [0, 700, HOUR, 3 * DAY]
-    ages: list[list[int | None]] = [[None, None], [None, 30], [40, 50], [None, None]]
-    given = json.dumps({"clicks": RAW, "elapsed": elapsed, "ages": ages})
+    manifest = model.export(out)
     command = [sys.executable, "-c", _BARE, str(out)]
-    output = subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, input=json.dumps(RAW), capture_output=True, text=True, check=True).stdout
+    score, probabilities = json.loads(output)
     ids = ENCODER.encode(frame(RAW)).astype(np.int64)
-    age = np.array([[NEVER if one is None else one for one in row] for row in ages])
-    posterior = engine.posterior_log_odds(known(engine.schema.d_max, ids, np.array(elapsed), age))
-    score, given_trajectory, *probabilities = json.loads(output)
     np.testing.assert_allclose(score, engine.score(torch.from_numpy(ids)), atol=1e-5)
-    np.testing.assert_allclose(given_trajectory, posterior, atol=1e-5)
-    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-np.array([score, given_trajectory]))), atol=1e-6)
+    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-np.array(score))), atol=1e-6)
 
     lines = "\n".join(map(json.dumps, RAW))
     command = [sys.executable, str(out / "scorer.py")]
     rates = subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout.split()
     np.testing.assert_allclose([float(rate) for rate in rates], 1 / (1 + np.exp(-np.array(score))), atol=1e-6)
 
-    _fresh_clicks_have_their_score(model, out)
-    assert set(manifest["files"]) == {"score.onnx", "posterior.onnx", "scorer.py", "README.txt"}
+    assert set(manifest["files"]) == {"score.onnx", "scorer.py", "README.txt"}
     assert manifest["model"]["state_sha256"] == engine.fingerprint()
     _one_click_takes_little(out)
     _damage_is_noticed(out)
-
-
-def mixed_trace() -> Model:
-    model = mixed("trace")
-    model.engine.method.counts["cells"] = torch.rand(3, 2, 2, generator=torch.Generator().manual_seed(1)).double()
-    return model
-
-
-def _fresh_clicks_have_their_score(model: Model, out: Path) -> None:
-    """No window of them is visible: an exporter that drops small numbers divides by zero."""
-    ids, elapsed, age = probes(model.engine.schema, model.engine.method.ends, 300)
-    ask = scorer.load(out / "posterior.onnx")
-    nothing = ask(ids=ids, elapsed=np.zeros_like(elapsed), age=np.full_like(age, NEVER))
-    np.testing.assert_allclose(nothing, model.engine.score(torch.from_numpy(ids)), atol=1e-4)
-    everything = ask(ids=ids, elapsed=elapsed, age=age)
-    assert np.abs(everything - nothing).max() > 0.01
 
 
 def _one_click_takes_little(out: Path) -> None:
@@ -426,9 +391,8 @@ def test_an_edge_is_the_least_value_of_its_bin(scale: str) -> None:
 def test_xxhash_is_needed_only_where_a_feature_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Encoder(ENCODER.columns[2:])
     for encoder, out in ((ENCODER, "hashed"), (plain, "plain")):
-        Model(trained("vanilla", schema_of(encoder)), encoder, {}).export(tmp_path / out, "pt2")
+        Model(trained("vanilla", schema_of(encoder)), encoder, {}).export(tmp_path / out)
         assert ("xxhash" in (tmp_path / out / "README.txt").read_text()) == (out == "hashed")
-        assert "onnxruntime" not in (tmp_path / out / "scorer.py").read_text()
     monkeypatch.setitem(sys.modules, "xxhash", None)
     assert exported(tmp_path / "plain").ids(RAW).tolist() == ENCODER.encode(frame(RAW))[:, 2:].tolist()
     with pytest.raises(ImportError, match="xxhash"):
@@ -436,7 +400,7 @@ def test_xxhash_is_needed_only_where_a_feature_is_hashed(tmp_path: Path, monkeyp
 
 
 def test_a_click_without_a_feature_is_refused_and_one_of_unseen_values_is_not(tmp_path: Path) -> None:
-    mixed().export(tmp_path / "out", "pt2")
+    mixed().export(tmp_path / "out")
     ask = exported(tmp_path / "out")
     assert np.isfinite(ask.log_odds([RAW[0] | {"campaign": "never seen", "spent": 1e12}])).all()
     with pytest.raises(KeyError, match="spent"):
@@ -447,7 +411,7 @@ def test_a_click_without_a_feature_is_refused_and_one_of_unseen_values_is_not(tm
 @pytest.mark.slow
 def test_the_benchmark_measures_every_question(tmp_path: Path) -> None:
     figures = benchmark.measured(tmp_path / "out", calls=100)
-    assert [figure.name.split(" by ")[0].split()[-1] for figure in figures] == 3 * ["score"] + 2 * ["posterior"]
+    assert [figure.name.split(" by ")[0].split()[-1] for figure in figures] == 3 * ["score"]
     assert all(figure.value is not None and 1 < figure.value < 1e5 for figure in figures)
 
 
@@ -469,7 +433,7 @@ def test_a_backbone_that_cannot_be_exported_is_named(tmp_path: Path, monkeypatch
     ids = torch.from_numpy(ENCODER.encode(frame(RAW)))
     before = engine.score(ids)
     with pytest.raises(UserError, match=r"(?s)score of method 'vanilla' with backbone 'of_one_size'.*x\.shape\[0\]"):
-        Model(engine, ENCODER, {}).export(tmp_path / "out", "pt2")
+        Model(engine, ENCODER, {}).export(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     assert (engine.score(ids) == before).all()
 
@@ -487,20 +451,19 @@ def test_an_export_that_differs_from_torch_is_not_written(tmp_path: Path, monkey
     monkeypatch.setitem(registry.available("backbone"), "forgetful", Forgetful)
     engine = trained("vanilla", schema_of(), backbone="forgetful")
     with pytest.raises(UserError, match=r"exported score is 0\.001\d* from torch's log-odds, more than 0\.0001"):
-        Model(engine, ENCODER, {}).export(tmp_path / "out", "pt2")
+        Model(engine, ENCODER, {}).export(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
-        mixed().export(tmp_path, "pt2")
+        mixed().export(tmp_path)
 
 
 def test_a_missing_package_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"onnx is not installed.*tracecvr\[export\]"):
-        mixed().export(tmp_path / "out", "onnx")
-    assert FORMATS["pt2"].needs == ()
+        mixed().export(tmp_path / "out")
 
 
 def test_an_encoder_of_another_log_is_refused() -> None:
@@ -517,8 +480,8 @@ _DATA = ("--data", "synthetic", *(word for option in _LOG for word in ("--data-s
 def test_a_run_is_exported_by_the_command_line(tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
     assert call("run", "--method", "vanilla", *_DATA, *SMALL_NETS, "--threads", 1, "--out", run) == 0
-    assert call("export", run, "--format", "pt2", "--out", out) == 0
-    assert "score.pt2: within" in capsys.readouterr().out
+    assert call("export", run, "--out", out) == 0
+    assert "score.onnx: within" in capsys.readouterr().out
     model = open_model(run)
     raw: list[dict[str, Any]] = [
         {"segment": 3, "device": 1, "item": 42},
@@ -530,7 +493,6 @@ def test_a_run_is_exported_by_the_command_line(tmp_path: Path, call: Call, capsy
     for words, error in (
         ((run, "--out", out), "exists already"),
         ((run, "--out", tmp_path / "b", "--version", 3), "leave --version out"),
-        ((run, "--out", tmp_path / "b", "--format", "h5"), "choose one of onnx, pt2"),
         ((tmp_path, "--out", tmp_path / "b"), "holds no checkpoint"),
     ):
         assert call("export", *words) == 2
@@ -560,7 +522,7 @@ def test_the_version_that_serves_is_exported(
     capsys.readouterr()
     assert call("export", store, "--version", 99, "--out", tmp_path / "none") == 2
     assert "no version 99: choose one of 0, 1, " in capsys.readouterr().err
-    assert call("export", store, "--format", "pt2", "--out", tmp_path / "out") == 0
+    assert call("export", store, "--out", tmp_path / "out") == 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["model"] == {"kind": "store", "version": 1, "state_sha256": older.engine.fingerprint()}
     (weights,) = (store / "models").glob("*1.safetensors")

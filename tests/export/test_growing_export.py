@@ -22,7 +22,7 @@ def test_an_exports_scorer_knows_the_map(tmp_path: Path) -> None:
     plan = plan_for(log()[0])
     for number in range(6):
         engine.tick(source, *plan.bounds(number))
-    Model(engine, log()[1], {"kind": "run"}).export(tmp_path / "export", "onnx")
+    Model(engine, log()[1], {"kind": "run"}).export(tmp_path / "export")
     raw = Grown(**OPTIONS).read(None).frame.tail(400).select("segment", "item", "device")
     clicks = [*raw.iter_rows(named=True), {"segment": 1, "item": "never seen", "device": 0}]
     lines = "\n".join(json.dumps(click) for click in clicks)

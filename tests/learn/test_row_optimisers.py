@@ -27,7 +27,7 @@ from tracecvr.learn.stream_learning import StreamLearning, load_moments, moments
 from tracecvr.learn.warm_up import Fit, Fitted
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.nets.backbones import MLP, Backbone
-from tracecvr.nets.row_gradients import row_gradient, touched_rows
+from tracecvr.nets.row_access import row_gradient, touched_rows
 from tracecvr.stream.source import TableSource
 
 ROWS, DIM, LR = 5, 3, 0.1

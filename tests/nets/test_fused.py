@@ -15,8 +15,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import Feature, Schema
-from tracecvr.learn.net_calls import NetCalls, ShownEvents
-from tracecvr.learn.per_click_cache import OnDisk, PerClickCache
+from tracecvr.learn.net_calls import NetCalls, OnDisk, PerClickCache, ShownEvents
 from tracecvr.nets.backbones import MLP, Embedding, Perceptron, freeze, thaw
 from tracecvr.nets.fused import Group, lookup, normed_linear, project
 from tracecvr.stream.source import TableSource

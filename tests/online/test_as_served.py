@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from livestore import Made, finish, learnt, send, the_events
+from service_client import Client
 from test_service import asked, served, until, without_type
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.data.table import NEVER
-from tracecvr.online.client import Client
 from tracecvr.online.learner.archive import compact, erase
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.store.store import Settings, Store

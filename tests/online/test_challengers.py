@@ -28,7 +28,6 @@ from tracecvr.online.learner.archive import compact, erase
 from tracecvr.online.learner.learner import Tick
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
-from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import (
     Challenger,
     challengers,
@@ -375,29 +374,6 @@ def test_promoting_and_rolling_back(made: Made) -> None:
         promote_challenger(store, "two")
 
 
-# Shares.
-
-
-def test_shares_are_of_the_size_asked_for_and_the_same_value_has_the_same_model() -> None:
-    shared = traffic.Traffic().with_share("a", 0.1).with_share("b", 0.3)
-    values = [str(n) for n in range(20_000)]
-    models = [shared.choose(value) for value in values]
-    for name, share in (("a", 0.1), ("b", 0.3), (None, 0.6)):
-        assert models.count(name) / len(values) == pytest.approx(share, abs=0.01)
-    grown = [shared.with_share("b", 0.6).choose(value) for value in values]
-    assert all(new == old for new, old in zip(grown, models, strict=True) if old is not None), "none is taken away"
-    assert shared.choose(None) is None
-
-
-@pytest.mark.parametrize(
-    ("share", "by", "wrong"),
-    [(0.8, None, "is more than 1 together"), (0.1, "item", "have shares by 'click_id'"), (-0.1, None, "from 0 to 1")],
-)
-def test_a_share_that_cannot_be_given_is_refused(share: float, by: str | None, wrong: str) -> None:
-    with pytest.raises(UserError, match=wrong):
-        traffic.Traffic(shares={"b": 0.3}).with_share("a", share, by)
-
-
 # Commands.
 
 
@@ -423,21 +399,14 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     ):
         assert wrong in said("challenge", store.folder, *words, code=2)
     assert [c.name for c in challengers(store)] == ["other"]
-    assert "expected one of click_id, user, " in said(
-        "challengers", "set", store.folder, "other", "--share", 0.2, "--by", "colour", code=2
-    )
-    said("challengers", "set", store.folder, "other", "--share", 0.2, "--by", "item")
     send(store, EVENTS)
     said("tick", store.folder)
     assert "other: fnw" in said("challengers", "list", store.folder)
-    facts = json.loads(said("challengers", "list", store.folder, "--json"))["other"]
-    assert (facts["share"], facts["serves"]) == (0.2, False)
-    assert "challenger other, replay: " in said("verify", store.folder, "--replay")
+    assert not json.loads(said("challengers", "list", store.folder, "--json"))["other"]["serves"]
     assert "challenger other, replay: " in said("verify", store.folder, "--replay")
     assert "serving: other" in said("models", "promote", store.folder, "other")
     assert "give a number of `tracecvr models list`, newest, or" in said("models", "promote", store.folder, "x", code=2)
     assert "serves: promote another first" in said("challengers", "drop", store.folder, "other", code=2)
     said("models", "rollback", store.folder)
-    assert "answers 0 of the clicks" in said("challengers", "set", store.folder, "other", "--share", 0)
     assert "dropped: other" in said("challengers", "drop", store.folder, "other")
     assert said("challengers", "list", store.folder) == ""

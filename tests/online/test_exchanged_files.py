@@ -123,7 +123,7 @@ def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest
         with caplog.at_level(logging.WARNING):
             scorer = RoutedScorer(store)
             scorer.refresh()
-        assert scorer.ready().version == before
+        assert scorer.main.ready().version == before
         assert f"version {newest} is lost or damaged: version {before} serves" in caplog.text
         path.write_bytes(content)
     caplog.clear()
@@ -136,7 +136,7 @@ def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest
 
 def damage_value(path: Path, _: bytes) -> None:
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | ({"version": 0} if "version" in content else {"shares": {"other": 0.8}})))
+    path.write_text(json.dumps(content | ({"version": 0} if "version" in content else {"before": "third"})))
 
 
 def put_back(path: Path, older: bytes) -> None:
@@ -159,10 +159,10 @@ def test_another_choice_is_noticed_and_mended(
 ) -> None:
     path, numbers = store.folder / name, store.versions.published()
     store.versions.promote(numbers[0])
-    traffic.give_share(store.folder, "other", 0.3)
+    traffic.promote(store.folder, "other")
     older = path.read_bytes()
     store.versions.promote(numbers[-1])
-    traffic.give_share(store.folder, "other", 0.6)
+    traffic.promote(store.folder, None)
     chosen = path.read_bytes()
     service = Service(store, Tokens(), Limits(), LearnerState)
     for act in (lambda: Store.open(store.folder), lambda: learn_all(store), service.look):
@@ -170,21 +170,21 @@ def test_another_choice_is_noticed_and_mended(
         assert f"choice of models: WRONG: {path} is not what the log knows" in wrong(store, call, capsys)
         act()
         assert path.read_bytes() == chosen
-    assert service.scorer.own.ready().version == numbers[-1]
+    assert service.models.own.ready().version == numbers[-1]
     assert call("verify", store.folder) == 0
 
 
 def test_the_newer_choice_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that was killed between the file and the log; a log that has lost its end."""
-    traffic.give_share(store.folder, "other", 0.3)
+    traffic.promote(store.folder, "other")
     with monkeypatch.context() as patch:
         patch.setattr(EventDatabase, "keep_choice", lambda *_: None)
-        traffic.give_share(store.folder, "other", 0.6)
-    assert traffic.current(store.folder).shares == {"other": 0.6}
+        traffic.promote(store.folder, None)
+    assert traffic.current(store.folder).before == "other"
     Store.open(store.folder)
     (store.folder / traffic.NAME).unlink()
     Store.open(store.folder)
-    assert traffic.current(store.folder).shares == {"other": 0.6}
+    assert traffic.current(store.folder).before == "other"
 
 
 def test_a_choice_that_nobody_made_is_refused(store: Store) -> None:
@@ -226,7 +226,7 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     lose: Callable[[Path], None], store: Store, call: Call, capsys: Captured, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = challenge.find_challenger(store, "other").home
-    traffic.give_share(store.folder, "other", 0.3)
+    traffic.promote(store.folder, "other")
     lose(home)
     assert f"challenger other: WRONG: {home}" in wrong(store, call, capsys)
     with caplog.at_level(logging.ERROR):
@@ -236,9 +236,9 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     assert ("challenger other cannot learn" in caplog.text) == (lose is lose_description)
     assert "challenger other cannot answer, and the store's own model does" in caplog.text
     shutil.rmtree(home, ignore_errors=True)
+    assert call("models", "rollback", store.folder) == 0
     assert call("challengers", "drop", store.folder, "other") == 0
     assert call("verify", store.folder) == 0
-    assert not traffic.current(store.folder).shares
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"problem": 3}'])

@@ -23,7 +23,7 @@ from tracecvr.online.service.front import LOOPBACK, Names
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.published import list_published
 from tracecvr.online.service.replica import Mirror, Replica
-from tracecvr.online.service.routing import Asked, RoutedScorer
+from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import traffic
 from tracecvr.online.store.store import Store
 
@@ -48,8 +48,8 @@ def store(made: Made) -> Store:
         "[]",
         "null",
         "{",
-        json.dumps({"model": 3, "shares": {}, "column": "user", "before": None}),
-        json.dumps({"model": None, "shares": {"a": 2}, "column": "user", "before": None}),
+        json.dumps({"model": 3, "before": None}),
+        json.dumps({"model": "other", "before": None}),
     ],
 )
 def test_the_stores_own_model_answers_if_a_choice_is_damaged(
@@ -60,21 +60,10 @@ def test_the_stores_own_model_answers_if_a_choice_is_damaged(
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             scorer.refresh()
-    asked = Asked(store.reader.values(the_events()[0]["features"]))
-    assert [answer.model for answer in asyncio.run(scorer.answer([asked])).answers] == [None]
+    click = store.reader.values(the_events()[0]["features"])
+    assert asyncio.run(scorer.main.answer([click])).model is None
     assert len(caplog.records) == 1, "told once"
     assert str(store.folder / traffic.NAME) in caplog.text
-
-
-def test_a_choice_by_a_column_that_there_is_not_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """As one of another store."""
-    traffic.give_share(store.folder, "a", 0.5, "no")
-    with caplog.at_level(logging.ERROR):
-        scorer = RoutedScorer(store)
-        scorer.refresh()
-    assert "chooses by 'no', which is no column of a click" in caplog.text
-    asked = Asked(store.reader.values(the_events()[0]["features"]))
-    assert [answer.model for answer in asyncio.run(scorer.answer([asked])).answers] == [None]
 
 
 def test_a_folder_in_place_of_the_choice_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,7 +31,7 @@ from tracecvr.nets.rows import Rows
 from tracecvr.online.service.app import application
 from tracecvr.online.service.gate import Gate
 from tracecvr.online.service.options import Limits
-from tracecvr.online.service.scorer import Answer, Answers, LiveScorer, MicroBatch, Values
+from tracecvr.online.service.scorer import Answers, LiveScorer, MicroBatch, Values
 from tracecvr.online.store.store import Settings, Store
 
 VALUES = st.none() | st.booleans() | st.integers() | st.integers(-9, 9) | st.floats() | st.text(max_size=20)
@@ -144,7 +144,7 @@ def test_a_click_reaches_its_score_in_six_frames(site: Site, monkeypatch: pytest
         return plain(self, clicks)
 
     features = {"segment": 1, "device": 2, "item": 3}
-    scorer = site.app.service.scorer.own
+    scorer = site.app.service.models.own
     monkeypatch.setattr(scorer, "_batch", MicroBatch(partial(score, scorer)))
     bodies = {
         "score": {"features": [features]},
@@ -163,8 +163,7 @@ def _double(clicks: Sequence[Values]) -> Answers:
     if any(click[0] == "wrong" for click in clicks):
         raise ValueError("wrong")
     bad = sum(click[0] == "bad" for click in clicks)
-    answers = [Answer(float(len(click[0])), 1, None) for click in clicks]
-    return Answers(answers, {"column": bad} if bad else {})
+    return Answers([float(len(click[0])) for click in clicks], 1, None, {"column": bad} if bad else {})
 
 
 CALLS: list[int] = []
@@ -182,7 +181,7 @@ def _scored(*requests: list[str]) -> list[Any]:
 
 def test_requests_of_one_turn_are_scored_in_one_call_and_each_gets_its_own() -> None:
     answers = _scored(["a", "bb"], ["ccc"], ["dddd", "e"])
-    assert [[a.log_odds for a in one.answers] for one in answers] == [[1, 2], [3], [4, 1]]
+    assert [one.log_odds for one in answers] == [[1, 2], [3], [4, 1]]
     assert CALLS == [5]
 
 
@@ -192,7 +191,7 @@ def test_values_that_cannot_be_read_are_told_to_those_who_sent_them() -> None:
 
 def test_an_error_comes_to_whose_it_is_and_the_others_are_scored() -> None:
     fine, wrong, other = _scored(["a"], ["wrong"], ["ccc"])
-    assert [[a.log_odds for a in one.answers] for one in (fine, other)] == [[1], [3]]
+    assert [one.log_odds for one in (fine, other)] == [[1], [3]]
     assert type(wrong) is ValueError
 
 
@@ -204,7 +203,7 @@ def test_who_is_gone_keeps_nobody_from_an_answer() -> None:
         gone.cancel()
         return await there
 
-    assert [a.log_odds for a in asyncio.run(score()).answers] == [1]
+    assert asyncio.run(score()).log_odds == [1]
 
 
 # Every kind of column.

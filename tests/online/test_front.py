@@ -27,10 +27,10 @@ import pytest
 
 from crashing import free_port
 from livestore import SMALL, Made, learnt, the_events
+from service_client import Client
 from test_service import GENEROUS, asked, ready, served, until, without_type
 from tracecvr.base import files, registry
 from tracecvr.base.errors import UserError
-from tracecvr.online.client import Client
 from tracecvr.online.learner.archive import erase
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service.auth import Token, Tokens, new_token

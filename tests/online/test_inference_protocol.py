@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from livestore import the_events
+from service_client import Client
 from test_service import GENEROUS, asked, ready, served
-from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.store.store import Store
 

@@ -17,9 +17,9 @@ import pytest
 
 from crashing import free_port
 from livestore import Made, learnt, the_events
+from service_client import Client
 from test_front import certified
 from test_service import served
-from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "nginx.conf"

@@ -15,15 +15,14 @@ from conftest import Call
 
 from crashing import free_port, process, serving
 from livestore import SMALL, Made, send, the_events
+from service_client import Client
 from test_service import asked, running, served, until, without_type
 from tracecvr.base import registry
 from tracecvr.base.errors import UserError
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.online.challengers.learners import Learners
-from tracecvr.online.client import Client
 from tracecvr.online.service.auth import Token, Tokens, new_token
 from tracecvr.online.service.replica import Mirror, open_published, replica
-from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import create
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -98,7 +97,7 @@ def test_two_replicas_follow_the_writer_and_go_on_when_it_is_killed(made: Made, 
     assert not (tmp_path / "copy" / "events.db").exists()
 
 
-def test_a_replica_follows_promotions_and_shares(made: Made, tmp_path: Path) -> None:
+def test_a_replica_follows_promotions(made: Made, tmp_path: Path) -> None:
     store = made("vanilla")
     method = registry.get("method", "fnw")(**SMALL | {"hidden": (8,)})
     create(store, "other", (method, (), StreamLearning()))
@@ -110,9 +109,6 @@ def test_a_replica_follows_promotions_and_shares(made: Made, tmp_path: Path) -> 
         assert scores(follower) == scores(url)
         client.promote_model(None)
         until(lambda: scores(follower) == before)
-        traffic.give_share(store.folder, "other", 0.5, "item")
-        until(lambda: any(s.get("model") for s in scores(follower)["scores"]))
-        until(lambda: scores(follower) == scores(url))
 
 
 def test_a_replica_accepts_nothing(made: Made, tmp_path: Path) -> None:

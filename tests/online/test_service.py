@@ -30,11 +30,11 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from livestore import Made, learnt, replayed, the_events
+from service_client import Client
 from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.operate import learn
-from tracecvr.online.client import Client
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import application

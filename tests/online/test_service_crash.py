@@ -17,8 +17,8 @@ from urllib.request import urlopen
 import pytest
 
 from crashing import OVER_HTTP, Toll, free_port, replayed, send_over, small_events, small_store, survived
+from service_client import Client
 from tracecvr.base.config import HOUR
-from tracecvr.online.client import Client
 from tracecvr.online.service.options import Options
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import verify_log

@@ -29,10 +29,10 @@ import pytest
 from conftest import Call
 
 from crashing import each_event_once, free_port, in_batches, learn_all, replayed, send_over, small_events, small_store
+from service_client import Client
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.data.table import NEVER
-from tracecvr.online.client import Client
 from tracecvr.online.log.event_database import EventDatabase
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.inbox import Inbox, Message

@@ -38,7 +38,7 @@ method = "oracle"
 role = "upper"
 """
 FAILS = '[[row]]\nmethod = "dfsn"\nset = {window = "9d"}\n'
-COMPARED = ("results.parquet", "reliability.parquet", "table.md", "table.tex")
+COMPARED = ("results.parquet", "reliability.parquet", "table.md")
 
 
 def machine_free(results: pl.DataFrame) -> pl.DataFrame:

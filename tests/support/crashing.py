@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from livestore import predicted
+from service_client import Client
 from tracecvr.authoring.method import Method
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.errors import UserError
@@ -33,7 +34,6 @@ from tracecvr.data import prepared
 from tracecvr.data.table import NEVER, ClickTable
 from tracecvr.datasets.synthetic import Synthetic
 from tracecvr.methods.trace import Trace
-from tracecvr.online.client import Client
 from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.log.event_log import EventLog

@@ -26,7 +26,7 @@ from tracecvr.base import registry
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.learner.archive import compact, erase
-from tracecvr.online.service.routing import Asked, RoutedScorer
+from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.store_check import verify
@@ -190,8 +190,8 @@ class Soak:
         versions = Versions(store.home, store.settings.keep).manifests()
         scorer = RoutedScorer(store)
         scorer.refresh()
-        clicks = [Asked(store.reader.values(e["features"])) for e in events()[:40] if e["type"] == "click"]
-        answers = [tuple(answer) for answer in asyncio.run(scorer.answer(clicks)).answers]
+        clicks = [store.reader.values(e["features"]) for e in events()[:40] if e["type"] == "click"]
+        answers = asyncio.run(scorer.main.answer(clicks))
         return [(m["intervals"], m["weights"], m["counts"], m["rows"]) for m in versions][-1:], answers
 
     def _killed(self, dice: random.Random) -> str:

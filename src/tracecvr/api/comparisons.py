@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +22,11 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import command, engines, gauntlet, progress_board, report, tables
-from tracecvr.bench.engines.serial import Serial
+from tracecvr.bench import engines, forecasts, gauntlet, progress_board, report, tables, tune
+from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.over_time import runs_over_time
-from tracecvr.bench.runner import BenchEngine, Request, State
+from tracecvr.bench.runner import BenchEngine, Request, State, Watch, hold_bench, run_cells
 from tracecvr.bench.suite import Suite
 from tracecvr.bench.suite_rows import role_of, rows_of
 
@@ -210,13 +211,31 @@ def carry_out(
     by: str | None = None,
     progress: bool = True,
 ) -> State:
-    """Carry out a bench, and show how far it is."""
-    if not progress:
-        return command.bench(request, out, engine, by)
+    """Carry out a bench, or the rest of it, and write its tables and its report. `by`: the feature that a suite of
+    forecasts forecasts by."""
+    if (request.suite.layout == "forecast") != (by is not None):
+        raise UserError("--by FEATURE goes with the suite forecast, such as --by campaign, and with no other")
+    with hold_bench(request, out) as held, _watching(progress) as watch:
+        state = run_cells(held, engine, watch)
+        if by is not None:
+            forecasts.write(out, held.log, by)
+        if request.suite.layout == "tune":
+            tune.write(out)
+        tables.write(out)
+        report.write(out)
+    return state
+
+
+@contextmanager
+def _watching(wanted: bool) -> Iterator[Watch]:
+    """What shows how far a bench is; nothing if it is not wanted."""
+    if not wanted:
+        yield lambda _: None
+        return
     from rich.console import Console
 
     with progress_board.Board(Console(stderr=True, force_jupyter=False)) as board:
-        return command.bench(request, out, engine, by, board)
+        yield board
 
 
 def run_gauntlet(

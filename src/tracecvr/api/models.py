@@ -238,11 +238,11 @@ class Model:
             self.encoder.save(folder / "encoder.json")
         return Path(path)
 
-    def export(self, path: str | Path, format: str = "onnx") -> dict[str, Any]:
-        """Write the model for systems without this package (`onnx` or `pt2`), checked; returns the manifest."""
+    def export(self, path: str | Path) -> dict[str, Any]:
+        """Write the model as ONNX, for systems without this package, checked; returns the manifest."""
         from tracecvr.export.write import export
 
-        return export(self.engine, self.encoder, self.source, format, Path(path))
+        return export(self.engine, self.encoder, self.source, Path(path))
 
     def __repr__(self) -> str:
         return f"Model({self.engine.method.name}, features={', '.join(self.features)})"

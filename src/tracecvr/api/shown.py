@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.bench.report import image_files, svg
+from tracecvr.bench.report import svg
 from tracecvr.bench.report.figure import Figure
 
 _STYLE = Markup(
@@ -37,9 +37,9 @@ class Picture:
     def save(self, path: str | Path) -> Path:
         """Write it to a file that ends with `.svg`, `.png` or `.pdf`; the last two need the extra `figures`."""
         kind = Path(path).suffix.removeprefix(".")
-        if kind not in image_files.KINDS:
+        if kind not in svg.KINDS:
             raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
-        return image_files.save_one(self.figure, Path(path), kind)
+        return svg.save_one(self.figure, Path(path), kind)
 
     def _repr_html_(self) -> str:
         return str(self.markup())

@@ -12,7 +12,7 @@ import polars as pl
 
 from tracecvr.base.files import write_text
 from tracecvr.bench.regret import Standing, standings
-from tracecvr.bench.report import image_files, render_page
+from tracecvr.bench.report import render_page, svg
 from tracecvr.bench.report.figure import Axis, Figure, Heat
 from tracecvr.bench.report.sentences import Sentence
 from tracecvr.bench.text_tables import Table, Text, figure_cell
@@ -58,7 +58,7 @@ def write(out: Path, frame: pl.DataFrame, facts: Mapping[str, Any], kinds: Seque
     write_text(out / "table.md", "\n".join(text) + "\n" + "\n\n".join(table.markdown() for table in made) + "\n")
     write_text(out / "report.html", render_page(_content(field), figures, made))
     written = [out / "table.md", out / "report.html"]
-    return written + (image_files.save(figures, out / "figures", kinds) if kinds else [])
+    return written + (svg.save(figures, out / "figures", kinds) if kinds else [])
 
 
 def _notes(field: Field) -> list[str]:

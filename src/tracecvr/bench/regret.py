@@ -10,15 +10,17 @@ has fewer than five days, widened by how much NLL differs between seeds if there
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY
-from tracecvr.base.files import read_json
+from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import stats
 from tracecvr.bench.outcome import Line, Outcome, numbers
 from tracecvr.bench.stats import Difference, Floats
@@ -185,3 +187,39 @@ def standings(frame: pl.DataFrame) -> list[Standing]:
         facts = (worst["method"], worst["label"], worst["role"], len(mine), near)
         made.append(Standing(*facts, worst["regret"] if len(mine) == every else None, worst["log"], median))
     return sorted(made, key=lambda one: (one.role == "upper", one.worst is None, one.worst or 0.0))
+
+
+# What the gauntlet has shown of each method, packaged: `docs/collect.py` writes it.
+
+
+FINDINGS = Path(__file__).with_name("gauntlet_results.json")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Which logs and seeds there were, and how each method stands."""
+
+    logs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    methods: dict[str, Standing]
+
+    def words(self, method: str) -> str:
+        """Of one method, in one line; empty if it was not there."""
+        if (one := self.methods.get(method)) is None or one.role == "upper":
+            return ""
+        worst = "failed on a log" if one.worst is None else f"worst regret {one.worst:.4f} ({one.worst_log})"
+        return f"{worst}; near the best on {one.near_best} of {len(self.logs)} logs"
+
+
+@cache
+def load_findings() -> Findings:
+    content = read_json(FINDINGS)
+    methods = {name: Standing(**standing) for name, standing in content["methods"].items()}
+    return Findings(tuple(content["logs"]), tuple(content["seeds"]), methods)
+
+
+def write_findings(frame: pl.DataFrame, facts: dict[str, Any], path: Path = FINDINGS) -> None:
+    """The file, from `gauntlet.parquet` and `gauntlet.json`."""
+    logs = frame["log"].unique(maintain_order=True).to_list()
+    methods = {one.method: asdict(one) for one in standings(frame)}
+    write_json(path, {"logs": logs, "seeds": facts["seeds"], "methods": methods})

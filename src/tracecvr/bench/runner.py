@@ -102,7 +102,7 @@ def hold_bench(request: Request, out: Path) -> Iterator[Bench]:
         yield _open(request, out)
 
 
-def carry_out(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) -> State:
+def run_cells(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) -> State:
     """Have an engine run every cell that is not finished, then write `results.parquet` and `failed.json`."""
     done = [cell.name for cell in bench.cells if results.is_finished(bench.out / "cells" / cell.name)]
     waiting = [cell for cell in bench.cells if cell.name not in done]

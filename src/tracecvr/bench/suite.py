@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.base import config
+from tracecvr.base.config import Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 
 LAYOUTS = ("comparison", "changes", "forecast", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
+_TABLES = ("set", "data", "row", "log", "short", "trial")
 _ROW_KEYS = {"method", "except", "label", "plugins", "set", "role", "base"}
 
 
@@ -89,22 +91,20 @@ class Log:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite file, checked."""
+    """A suite file, checked. What has a help text is a key of the file."""
 
-    name: str
-    about: str
-    layout: str = "comparison"
-    metrics: tuple[str, ...] = ("auc", "nll", "pr_auc", "ece")
+    name: str = ""
+    about: str = option("", "one sentence")
+    layout: str = option("comparison", "what the tables compare", choices=LAYOUTS)
+    metrics: tuple[str, ...] = option(("auc", "nll", "pr_auc", "ece"), "columns of the tables")
     settings: dict[str, str] = field(default_factory=dict)
     data: dict[str, dict[str, str]] = field(default_factory=dict)
     rows: tuple[dict[str, Any], ...] = ()
     trials: tuple[dict[str, str], ...] = ()
     """Settings of each trial; the first is the methods' defaults."""
-    score: str = "nll"
-    first: int | None = None
-    """Seconds of the stream that are tuned on."""
-    learning: str = "ours"
-    """A key of `LEARNING`."""
+    score: str = option("nll", "what trials are chosen by")
+    first: Seconds | None = option(None, "how much of the stream is tuned on")
+    learning: str = option("ours", "how the stream is learnt", choices=tuple(LEARNING))
     logs: tuple[Log, ...] = ()
     """The logs that it is run on, each a bench of its own; if empty, the one that --data names."""
     short: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -135,13 +135,7 @@ def with_learning(suite: Suite, learning: str | None) -> Suite:
     """The suite with other learning settings, by name; as it is for None."""
     if learning is None:
         return suite
-    _check_learning("--learning", learning)
-    return replace(suite, learning=learning)
-
-
-def _check_learning(where: str, name: Any) -> None:
-    if name not in LEARNING:
-        raise UserError(f"{where}: learning is {name!r}: choose one of {', '.join(LEARNING)}")
+    return replace(suite, learning=config.check_choice(learning, tuple(LEARNING), "--learning"))
 
 
 def seeds_of(given: str) -> tuple[int, ...]:
@@ -162,33 +156,22 @@ def seeds_of(given: str) -> tuple[int, ...]:
 
 
 def _check(path: Path, content: dict[str, Any]) -> Suite:
-    known = {"about", "layout", "metrics", "learning", "set", "data", "row", "log", "short"}
-    known |= {"trial", "first", "score"}
-    config.refuse_unknown(content, sorted(known), str(path))
-    layout = content.get("layout", "comparison")
-    if layout not in LAYOUTS:
-        raise UserError(f"{path}: layout is {layout!r}: choose one of {', '.join(LAYOUTS)}")
-    if "learning" in content:
-        _check_learning(str(path), content["learning"])
+    plain = [one.name for one in config.options(Suite)]
+    config.refuse_unknown(content, sorted((*plain, *_TABLES)), str(path))
+    suite = config.fill(Suite, {key: content[key] for key in plain if key in content}, str(path))
     rows = content.get("row", [])
     if not rows:
         raise UserError(f"{path}: no [[row]]: a suite needs at least one")
     for number, row in enumerate(rows, start=1):
         _check_row(f"{path}: row {number}", row)
-    _check_trials(path, layout, content)
-    defaults, first = Suite("", ""), content.get("first")
-    return Suite(
+    _check_trials(path, suite.layout, content)
+    return replace(
+        suite,
         name=path.stem,
-        about=content.get("about", ""),
-        layout=layout,
-        metrics=tuple(content.get("metrics", defaults.metrics)),
         settings=config.settings_of(content.get("set", {})),
         data={name: config.settings_of(given) for name, given in content.get("data", {}).items()},
         rows=tuple(rows),
         trials=tuple(map(config.settings_of, content.get("trial", []))),
-        score=content.get("score", defaults.score),
-        first=config.parse_duration(config.text_of(first), f"{path}: first") if first is not None else None,
-        learning=content.get("learning", defaults.learning),
         logs=tuple(_log(f"{path}: log {number}", log) for number, log in enumerate(content.get("log", []), start=1)),
         short={key: tuple(names) for key, names in content.get("short", {}).items()},
     )

@@ -1,4 +1,4 @@
-"""The tables of a bench, to read (`table.md`) and for a paper (`table.tex`)."""
+"""The tables of a bench: `table.md`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.files import write_text
-from tracecvr.bench import forecasts, paper, stats, tune
+from tracecvr.bench import forecasts, stats, tune
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
@@ -20,7 +20,6 @@ def write(out: Path) -> None:
     made, head = make_tables(outcome), _head(outcome)
     title = f"# {outcome.suite['name']}: {outcome.suite['about']}"
     write_text(out / "table.md", "\n\n".join([title, head, *(table.markdown() for table in made)]) + "\n")
-    write_text(out / "table.tex", "\n\n".join([f"% {head}", *(table.latex() for table in made)]) + "\n")
 
 
 def make_tables(outcome: Outcome) -> list[Table]:
@@ -130,9 +129,6 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
     headings = ["method", *(NAMES[m] + ARROWS.get(m, "") for m in outcome.metrics), "events/click", "steps/1000 clicks"]
     means = "pooled over the stream" if pooled else "means over intervals, weighted by clicks; calibration pooled"
     table = Table(f"Metrics, {means}", headings)
-    data = outcome.bench["data"]
-    with_paper = not pooled and outcome.suite["name"] in ("table1", "table2") and data in paper.TABLE1
-    headings += [f"paper's {NAMES[m]}" for m in paper.METRICS if with_paper]
     best = {m: outcome.rank(m, pooled)[:2] if m in ARROWS else [] for m in outcome.metrics}
     for number, line in enumerate(outcome.lines):
         row = [Text(line.name)]
@@ -142,15 +138,11 @@ def _figures(outcome: Outcome, pooled: bool) -> Table:
             row.append(Text(mean_text(spread), bold=first, underline=second))
         row += [Text(f"{line.mean('events_per_click') or 0:.2f}")]
         row += [Text(f"{1000 * (line.mean('steps_per_click') or 0):.3g}")]
-        if with_paper:
-            row += map(figure_cell, paper.figures(data, line.facts["method"], line.facts["plugins"]))
         if line.facts["role"] == "upper" and (number == 0 or outcome.lines[number - 1].facts["role"] != "upper"):
             table.apart.add(number)
         table.rows.append(row)
     if any(line.facts["role"] == "upper" for line in outcome.lines):
         table.notes.append("Best in bold, second best underlined; upper bounds are not ranked.")
-    if with_paper:
-        table.notes.append(f"The paper's columns are its own figures; {paper.CAVEATS[data]}.")
     return table
 
 

@@ -1,16 +1,10 @@
-"""Tables as data, and how they are written in Markdown and LaTeX."""
+"""Tables as data, and how they are written in Markdown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from tracecvr.bench import stats
-
-_TEX = str.maketrans(
-    {letter: f"\\{letter}" for letter in "&%_#${}"}
-    | {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "<": "$<$", ">": "$>$", "|": "$|$"}
-    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-)
 
 
 @dataclass(frozen=True)
@@ -28,12 +22,6 @@ class Text:
         if self.bold:
             return f"**{plain}**"
         return f"<u>{plain}</u>" if self.underline else plain
-
-    def latex(self) -> str:
-        plain = self.whole.translate(_TEX)
-        if self.bold:
-            return rf"\textbf{{{plain}}}"
-        return rf"\underline{{{plain}}}" if self.underline else plain
 
     @property
     def whole(self) -> str:
@@ -56,18 +44,6 @@ class Table:
         lines += [f"| {' | '.join(place.markdown() for place in row)} |" for row in self.rows]
         lines += [line for note in self.notes for line in ("", note)]
         return "\n".join(lines)
-
-    def latex(self) -> str:
-        """For a paper; it needs the package `booktabs`."""
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{self.title.translate(_TEX)}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.headings) - 1)}}}", r"\toprule"]
-        lines += [" & ".join(heading.translate(_TEX) for heading in self.headings) + r" \\"]
-        for number, row in enumerate(self.rows):
-            lines += [r"\midrule"] * (number in self.apart | {0})
-            lines.append(" & ".join(place.latex() for place in row) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}"]
-        lines += [rf"\par\footnotesize {note.translate(_TEX)}" for note in self.notes]
-        return "\n".join([*lines, r"\end{table}"])
 
 
 def mean_text(spread: stats.Spread | None) -> str:

@@ -1,4 +1,4 @@
-"""The command line: commands, what they print, what `new-method` writes, and the commands of live models."""
+"""The command line: commands, what they print, and the commands of live models."""
 
 from tracecvr.cli.commands import main
 

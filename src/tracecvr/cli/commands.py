@@ -257,28 +257,22 @@ def report(
 
 @app.command()
 def check(
-    method: Annotated[str | None, typer.Argument(help="Method or plugin, or the file that defines a method.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Check every method that is found.")] = False,
+    method: Annotated[str, typer.Argument(help="Method or plugin, or the file that defines a method.")],
     as_json: AsJson = False,
 ) -> None:
-    """Run methods, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
+    """Run a method, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
     from tracecvr import checks
     from tracecvr.base import registry
     from tracecvr.cli import tables
 
-    if (method is None) == (not everything):
-        raise UserError("give one method to be checked, or --all")
     if method in registry.available("plugin"):
         report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
     else:
-        named = None if method is None else [registry.Given(method)]
-        for name in named or ():
-            registry.get("method", name)
-        report = checks.run(named)
+        name = registry.Given(method)
+        registry.get("method", name)
+        report = checks.run([name])
     if as_json:
         typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
-    elif everything:
-        tables.matrix(report)
     else:
         tables.outcomes(report)
     if any(outcome.unexpected for outcome in report):
@@ -289,31 +283,16 @@ def check(
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of a run, or of a live model.")],
     out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
-    kind: Annotated[str, typer.Option("--format", help="onnx or pt2.")] = "onnx",
     version: Annotated[
         int | None, typer.Option(help="Version of a live model; the one that serves by default.")
     ] = None,
 ) -> None:
-    """Write a model for other systems, checked against torch, with a scorer that needs onnxruntime alone."""
+    """Write a model as ONNX, checked against torch, with a scorer that needs onnxruntime alone."""
     from tracecvr.api.models import load
 
-    manifest = load(model, version).export(out, kind)
-    for facts in manifest["models"].values():
-        typer.echo(f"{facts['file']}: within {facts['max_difference']:.1e} of torch's log-odds")
+    manifest = load(model, version).export(out)
+    typer.echo(f"score.onnx: within {manifest['max_difference']:.1e} of torch's log-odds")
     typer.echo(f"export: {out}")
-
-
-@app.command()
-def new_method(
-    name: Annotated[str, typer.Argument(help="Name of the method: lower case, digits and underscores.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory of the new file.")] = Path(),
-) -> None:
-    """Write a skeleton of a method, to be filled in and then checked."""
-    from tracecvr.cli.new_method import write
-
-    path = write(name, out)
-    typer.echo(f"written: {path}")
-    typer.echo(f"fill in schedule() and loss(), then: tracecvr check {path}")
 
 
 app.command()(forecasting.forecast)

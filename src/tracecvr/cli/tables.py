@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tracecvr.checks import CheckOutcome
     from tracecvr.data.inspection.inspect_log import Inspection
 
-MARKS = {"passed": "+", "not applicable": ".", "expected failure": "x", "failed": "F", "passed unexpectedly": "!"}
-
 
 def console() -> Console:
     """As wide as the terminal; wide enough for every table where there is none."""
@@ -95,7 +93,7 @@ def describe(kind: str) -> list[dict[str, Any]]:
 
 
 def _gauntlet_words(method: str) -> str:
-    from tracecvr.bench.gauntlet_results import load_findings
+    from tracecvr.bench.regret import load_findings
 
     return load_findings().words(method)
 
@@ -107,24 +105,6 @@ def listing(kind: str) -> None:
         texts = row["name"], row["summary"], ", ".join(o["name"] for o in row["options"])
         table.add_row(*texts, *[row["gauntlet"]] * len(tried))
     Console().print(table)
-
-
-def matrix(report: Sequence[CheckOutcome]) -> None:
-    """Methods down, checks across; a legend says what the marks mean, and every failure is told in full."""
-    from tracecvr import checks
-
-    out = console()
-    names = list(dict.fromkeys(outcome.check for outcome in report))
-    table = Table("method", *(str(i) for i in range(1, len(names) + 1)), box=SIMPLE_HEAD)
-    for method in dict.fromkeys(outcome.method for outcome in report):
-        table.add_row(method, *(MARKS[o.status] for o in report if o.method == method))
-    out.print(table)
-    out.print("  ".join(f"{i} {name}" for i, name in enumerate(names, start=1)))
-    out.print("  ".join(f"{mark} {status}" for status, mark in MARKS.items()))
-    for outcome in report:
-        if outcome.unexpected:
-            out.print(f"{outcome.method} {outcome.check}: {outcome.reason}", markup=False)
-    out.print(checks.summary(report))
 
 
 def outcomes(report: Sequence[CheckOutcome]) -> None:

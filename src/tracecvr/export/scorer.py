@@ -23,7 +23,7 @@ class Scorer:
         for column in self.manifest["features"]:
             if "rows" in column:
                 column["row_of"] = dict(zip(*np.load(folder / column["rows"]).tolist(), strict=True))
-        self.models = {name: load(folder / model["file"]) for name, model in self.manifest["models"].items()}
+        self.score = load(folder / "score.onnx")
 
     def ids(self, clicks: list[dict[str, Any]]) -> Any:
         columns = self.manifest["features"]
@@ -34,14 +34,7 @@ class Scorer:
         return 1 / (1 + np.exp(-self.log_odds(clicks)))
 
     def log_odds(self, clicks: list[dict[str, Any]]) -> Any:
-        return self.models["score"](ids=self.ids(clicks))
-
-    def posterior(self, clicks: list[dict[str, Any]], elapsed: list[int], ages: list[list[int | None]]) -> Any:
-        return 1 / (1 + np.exp(-self.posterior_log_odds(clicks, elapsed, ages)))
-
-    def posterior_log_odds(self, clicks: list[dict[str, Any]], elapsed: list[int], ages: list[list[int | None]]) -> Any:
-        age = [[self.manifest["never"] if one is None else one for one in row] for row in ages]
-        return self.models["posterior"](ids=self.ids(clicks), elapsed=np.array(elapsed), age=np.array(age))
+        return self.score(ids=self.ids(clicks))
 
 
 def identify(column: dict[str, Any], value: Any) -> int:

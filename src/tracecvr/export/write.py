@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from importlib.metadata import version
 from inspect import getsource
@@ -10,17 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from tracecvr.base.config import check_choice
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
-from tracecvr.data.bin_edges import edges
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Vocabulary
-from tracecvr.data.table import NEVER, atomic_directory
-from tracecvr.export import scorer
-from tracecvr.export.formats import FORMATS, Format, quiet, trace
-from tracecvr.export.outputs import BATCHES, ModelOutput, as_exported, model_outputs
+from tracecvr.data.row_encoder import edges
+from tracecvr.data.table import Ints, atomic_directory
+from tracecvr.export import onnx_files, scorer
 from tracecvr.learn.engine import Engine
+from tracecvr.learn.fast_scores import probes
 
 TOLERANCE = 1e-4
 """How far log-odds of an export may be from torch's."""
@@ -29,68 +29,61 @@ _HASHING = "xxh3_64 of the value as UTF-8 text, a missing one as the empty text,
 
 _README = """{method} of {dataset}, exported by tracecvr {version}.
 
-scorer.py needs Python and {needs}:
+scorer.py needs Python and onnxruntime{hashing}:
 
     python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
 
     from scorer import Scorer
     Scorer().predict([click, ...])         # P(conversion) of each; log_odds gives log-odds
-{posterior}
+
 manifest.json tells how features become ids, in which order, and the hashes of all files.
 """
 
-_POSTERIOR = """    Scorer().posterior([click, ...], [elapsed, ...], [[age, ...], ...])
 
-elapsed is seconds since the click, an age the delay in seconds of each of the actions known so far, else None:
-{actions}.
-"""
-
-
-def export(engine: Engine, encoder: Encoder, source: dict[str, Any], name: str, out: Path) -> dict[str, Any]:
-    """Write a model in a format and return its manifest; `source` says what it was taken from."""
-    kind = FORMATS[check_choice(name, tuple(FORMATS), "--format")]
-    kind.check()
+def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Write a model and return its manifest; `source` says what it was taken from."""
+    onnx_files.refuse_missing_packages()
     with atomic_directory(out) as folder:
-        models = {q.name: _write(q, engine, kind, folder / f"{q.name}.{name}") for q in model_outputs(engine)}
+        difference = _write_score(engine, folder / "score.onnx")
         features = [describe_column(column) | _rows(engine, encoder, column, folder) for column in encoder.columns]
-        write_text(folder / "scorer.py", _scorer(kind))
-        write_text(folder / "README.txt", _readme(engine, encoder, name, "posterior" in models))
+        write_text(folder / "scorer.py", getsource(scorer))
+        write_text(folder / "README.txt", _readme(engine, encoder))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        manifest = _manifest(engine, source, kind, name, features) | {"models": models, "files": files}
+        manifest = _manifest(engine, source, features) | {"max_difference": difference, "files": files}
         write_json(folder / "manifest.json", manifest)
         return manifest
 
 
-def _write(question: ModelOutput, engine: Engine, kind: Format, path: Path) -> dict[str, Any]:
-    """Write what answers a question, and hold its answers against the engine's."""
-    given = [as_exported(engine, batch) for batch in question.batches]
-    expected = [question.ask(batch) for batch in question.batches]  # first: tracing leaves no usable tensors in memory
+def _write_score(engine: Engine, path: Path) -> float:
+    """Write what scores clicks; returns how far its answers are from the engine's."""
+    batches = [probes(engine, size) for size in BATCHES]
+    expected = [engine.score(torch.from_numpy(ids)) for ids in batches]  # first: tracing leaves no usable tensors
+    given = [as_exported(engine, ids) for ids in batches]
     try:
         with engine.exporting():
-            kind.write(trace(question.module, given[-1]), path)
-        with quiet():
-            answer = kind.load(path)
-        answers = [answer(**dict(zip(question.inputs, batch, strict=True))) for batch in given]
+            onnx_files.write(onnx_files.trace(Score(engine), given[-1]), path)
+        score = scorer.load(path)
+        answers = [score(ids=ids) for ids in given]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
-        raise _untraceable(engine, question.name, error) from error
+        raise _untraceable(engine, error) from error
     finally:
         engine.forget()
     difference = max(float(np.abs(f - e).max()) for f, e in zip(answers, expected, strict=True))
     if not difference <= TOLERANCE:
         raise UserError(
-            f"{engine.method.name}: the exported {question.name} is {difference:.3g} from torch's log-odds, more than "
-            f"{TOLERANCE:g}; nothing was written. Try the other --format, and tell us"
+            f"{engine.method.name}: the exported score is {difference:.3g} from torch's log-odds, more than "
+            f"{TOLERANCE:g}; nothing was written. Tell us"
         )
-    return {"file": path.name, "inputs": list(question.inputs), "output": "log_odds", "max_difference": difference}
+    return difference
 
 
-def _untraceable(engine: Engine, what: str, error: Exception) -> UserError:
+def _untraceable(engine: Engine, error: Exception) -> UserError:
     method = engine.method
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return UserError(
-        f"the {what} of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
+        f"the score of method {method.name!r} with backbone {method.backbone!r} cannot be exported ({reason}); "
         "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says "
         "len(x), no `if` on values, no numpy"
     )
@@ -107,11 +100,6 @@ def describe_column(column: Column) -> dict[str, Any]:
     return facts
 
 
-def _scorer(kind: Format) -> str:
-    """The scorer's source, with the function that loads files of a format."""
-    return getsource(scorer).replace(getsource(scorer.load), getsource(kind.load))
-
-
 def _rows(engine: Engine, encoder: Encoder, column: Column, folder: Path) -> dict[str, Any]:
     """Write which values of a growing column have which rows: what a value is known by, and its row."""
     if not isinstance(column, Growing) or column.high:
@@ -123,13 +111,10 @@ def _rows(engine: Engine, encoder: Encoder, column: Column, folder: Path) -> dic
     return {"rows": file}
 
 
-def _manifest(
-    engine: Engine, source: dict[str, Any], kind: Format, name: str, features: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, Any]]) -> dict[str, Any]:
     schema = engine.schema
     return {
         "format": 1,
-        "kind": name,
         "model": source | {"state_sha256": engine.fingerprint()},
         "method": engine.method.name,
         "options": engine.resolve_options(),
@@ -139,20 +124,44 @@ def _manifest(
         "actions": list(schema.actions),
         "horizons": list(engine.method.ends),
         "d_max": schema.d_max,
-        "never": NEVER,
         "negatives_kept": schema.negatives_kept,
         "checked": {"batches": list(BATCHES), "tolerance": TOLERANCE},
-        "versions": {"tracecvr": version("tracecvr"), "torch": torch.__version__} | kind.versions(),
+        "versions": {"tracecvr": version("tracecvr"), "torch": torch.__version__} | onnx_files.versions(),
     }
 
 
-def _readme(engine: Engine, encoder: Encoder, name: str, posterior: bool) -> str:
+def _readme(engine: Engine, encoder: Encoder) -> str:
     hashing = " and xxhash" if any(isinstance(column, Hashed) for column in encoder.columns) else ""
     return _README.format(
         method=engine.method.name,
         dataset=engine.schema.dataset,
         version=version("tracecvr"),
-        needs=("torch" if name == "pt2" else "onnxruntime") + hashing,
+        hashing=hashing,
         features=", ".join(dict.fromkeys(column.raw for column in encoder.columns)),
-        posterior=_POSTERIOR.format(actions=", ".join(engine.schema.actions)) if posterior else "",
     )
+
+
+# What is exported: tensors alone.
+
+
+BATCHES = (1, 2, 1000)
+"""How many clicks are asked about at once."""
+
+
+class Score(nn.Module):
+    """`Engine.score`: a method's nets, and what clicks that were left out of the log do to its odds."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.method, self.nets = engine.method, engine.method.nets
+        self.kept = engine.schema.negatives_kept
+
+    def forward(self, ids: Tensor) -> Tensor:  # (B, F) -> (B,)
+        log_odds = self.method.log_odds(ids).float()
+        return log_odds if self.kept == 1 else log_odds + math.log(self.kept)
+
+
+def as_exported(engine: Engine, ids: Ints) -> Ints:
+    """Ids as the exported module takes them: of a growing column it is given rows."""
+    rows: Ints = engine.growing.as_rows(torch.from_numpy(ids)).numpy()
+    return rows

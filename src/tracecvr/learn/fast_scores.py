@@ -10,7 +10,7 @@ import torch
 
 from tracecvr.authoring.method import Method
 from tracecvr.base.seeds import generator
-from tracecvr.data.table import Ids
+from tracecvr.data.table import Ids, Ints
 from tracecvr.learn.engine import Engine
 from tracecvr.nets.numpy_mlp import numpy_form
 
@@ -40,17 +40,21 @@ def fast_score(engine: Engine) -> Score | None:
 
 def _agrees(engine: Engine, score: Score) -> bool:
     """Whether random clicks get the same scores. An engine whose scores are not finite is left to torch's error."""
-    x = _clicks(engine)
+    x = probes(engine, _PROBES).astype(np.int32)
     expected, computed = engine.score(torch.from_numpy(x)), score(x)
     return bool((np.abs(computed - expected) <= TOLERANCE * np.maximum(1, np.abs(expected))).all())
 
 
-def _clicks(engine: Engine) -> Ids:
-    """Random ids; half of those of growing columns have rows of their own."""
-    rng = generator(0, "fast scores")
-    x = np.stack([rng.integers(0, f.size, _PROBES) for f in engine.schema.features], axis=1).astype(np.int32)
-    for j, feature in enumerate(engine.schema.features):
+def probes(engine: Engine, size: int) -> Ints:
+    """Clicks to ask about: random features with many first and last ones; of growing columns, mostly values that have
+    rows of their own."""
+    rng, schema = generator(0, "probes", size), engine.schema
+    last = np.array([feature.size for feature in schema.features]) - 1
+    pick = rng.random((size, len(last)))
+    x = np.where(pick < 0.1, 0, np.where(pick < 0.2, last, rng.integers(0, last + 1, pick.shape)))
+    for j, feature in enumerate(schema.features):
         if feature.growth is not None and not feature.high and len(key := engine.growing.maps[feature.table].key):
-            known = key.numpy()[rng.integers(0, len(key), _PROBES // 2)]
-            x[: len(known), j], x[: len(known), j + 1] = known & (1 << 31) - 1, known >> 31
+            value = key.numpy()[rng.integers(0, len(key), size)]
+            pair = np.stack([value & (1 << 31) - 1, value >> 31], axis=1)
+            x[:, j : j + 2] = np.where(rng.random((size, 1)) < 0.9, pair, x[:, j : j + 2])
     return x

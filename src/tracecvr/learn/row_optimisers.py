@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tracecvr.nets.row_access import read_rows, write_rows
-from tracecvr.nets.row_gradients import touched_rows
+from tracecvr.nets.row_access import read_rows, touched_rows, write_rows
 
 START_OF_ROW = {"squares": 0.01}
 """What the state of a row that was never touched is, where it is not 0. Adagrad's sum of squares: as if a tenth of a

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tracecvr.nets.row_gradients import row_gradient, sum_by_row
+from tracecvr.nets.row_access import row_gradient, sum_by_row
 
 
 def exporting() -> bool:

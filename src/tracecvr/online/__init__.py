@@ -13,7 +13,7 @@ STORE/events.db         the event log (SQLite): an event is accepted once it is 
 STORE/events.position   the last acknowledged position of the log
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
 STORE/serving.json      which version serves; also in the log, as the next
-STORE/traffic.json      which challenger serves, and which answer a share of the clicks
+STORE/traffic.json      which challenger serves, if one does
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 ```
@@ -29,6 +29,6 @@ An event that is dated further ahead than is believed (`Grid.limit`) is set asid
 
 Rooms, each above those it uses: `log` (the event log), `store` (the directory, its versions and challengers), `ledger`
 (open clicks and what is known of them, built from the log), `learner` (ticks, live metrics, archive), `challengers`
-(their learners), `upkeep` (status, checks, replay of the log), `sources` (brokers), `service` (HTTP). `client` sends
-events to a service; `dataset_events` makes events of a dataset.
+(their learners), `upkeep` (status, checks, replay of the log), `sources` (brokers), `service` (HTTP). `dataset_events`
+makes events of a dataset.
 """

@@ -1,18 +1,25 @@
-"""Cells in worker processes of this machine. Workers end when their parent does, however it ends."""
+"""Cells on this machine: in worker processes, which end when their parent does, however it ends; or in this process."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
-from contextlib import suppress
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
 
 from tracecvr.base.processes import end_with_parent
 from tracecvr.base.progress import ThrottledProgress
-from tracecvr.bench.engines.processes import start_process, thread_settings
 from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 
@@ -97,3 +104,77 @@ def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
             return
         tell = ThrottledProgress(lambda where: pipe.send(("at", where)), _TELL_S)
         pipe.send(("ended", run_cell(cell, out, data, log, tell)))
+
+
+# Child processes: with their own environment, without Ctrl-C, and ended when the parent ends.
+
+
+def start_process(target: Callable[..., None], args: tuple[Any, ...], environment: Mapping[str, str]) -> SpawnProcess:
+    """A new process that calls `target`, which begins by `end_with_parent`. Whoever ends it kills it: what it was
+    writing is whole or not there."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
+    resource_tracker.ensure_running()  # the first process starts it, which would unblock Ctrl-C below
+    # Libraries read the environment when they are imported, so it has to be there from the start.
+    with _main_for(target), _environment(environment):
+        # Ctrl-C is ours to answer. A process inherits what is blocked, so none reaches it even while it imports.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return process
+
+
+def thread_settings(count: int) -> dict[str, str]:
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(count))
+
+
+@contextmanager
+def _main_for(target: Callable[..., None]) -> Iterator[None]:
+    """Hide the script that this process runs, unless it is what has the target: a new process would run it again, and
+    start processes of its own."""
+    main = sys.modules["__main__"]
+    if target.__module__ == "__main__":
+        yield
+        return
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _environment(environment: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# Cells one after the other in this process: for methods that no other process knows.
+
+
+class Serial:
+    def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
+        threads = torch.get_num_threads()  # a cell has one, as in every engine
+        try:
+            for cell in waiting:
+                self._run(cell, bench, state, watch)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _run(self, cell: Cell, bench: Bench, state: State, watch: Watch) -> None:
+        def tell(stage: str, done: int, total: int) -> None:
+            state.at[cell.name] = stage, done, total
+            watch(state)
+
+        tell("start", 0, 1)
+        state.end(cell.name, run_cell(cell, bench.out, bench.data, bench.log, tell))
+        watch(state)

@@ -1,4 +1,4 @@
-"""Cells as tasks of a Ray cluster: Ray places them, and starts those of a lost worker or node again.
+"""Cells as tasks of a Ray cluster (an extra): Ray places them, and starts those of a lost worker or node again.
 
 Tasks work in the bench directory, which all nodes must see under one path, on a filesystem whose locks hold between
 machines. So a cell that starts again goes on from its checkpoint, and it never runs beside an attempt that was given up
@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,7 @@ from typing import Any
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import is_locked, sha256
 from tracecvr.base.progress import no_progress
-from tracecvr.bench.engines.processes import thread_settings
-from tracecvr.bench.engines.ray_cluster import connect
+from tracecvr.bench.engines.local import thread_settings
 from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 from tracecvr.data.table import ClickTable
@@ -152,3 +152,63 @@ def _refuse_if_unfit(place: Place) -> None:
 
 
 _ONE_PATH = "all nodes need the bench and its log under one path, on one filesystem"
+
+
+# The cluster: reached, or started on this machine, and left as it was.
+
+
+_REACH_S = 5.0
+_OBJECTS = 256 * 2**20
+"""Bytes of shared memory for a cluster of our own: logs are read from disk by whoever needs them, results are small."""
+
+
+@contextmanager
+def connect(address: str | None = None) -> Iterator[None]:
+    """While it lasts, Ray is at hand: a cluster on this machine alone, which ends with it, or the one at `address`:
+    `auto` (one that runs here), `HOST:PORT` or `ray://HOST:PORT`. If the process is connected
+    already, that connection is used, and kept."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else every cluster that is started reports to its makers
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about versions to come, and about what an error says, too
+        try:
+            if address is None:
+                ray.init(
+                    "local",
+                    object_store_memory=_OBJECTS,
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                )
+            else:
+                _check_reachable(address)
+                ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+        except (OSError, RuntimeError, ValueError) as error:
+            where = "could not be started on this machine" if address is None else f"at {address} could not be reached"
+            raise UserError(f"the Ray cluster {where}: {_reason(error)}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself takes minutes to notice that nobody is there."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:
+        if address not in ("auto", "local"):
+            raise UserError(f"--address {address}: give auto, HOST:PORT or ray://HOST:PORT")
+        return
+    if not port.isdecimal():
+        raise UserError(f"--address {address}: {port!r} is no port")
+    with socket.create_connection((host.strip("[]"), int(port)), _REACH_S):
+        pass
+
+
+def _reason(error: Exception) -> str:
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (message.strip().splitlines() or [type(error).__name__])[0].rstrip(".")

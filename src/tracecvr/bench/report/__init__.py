@@ -4,9 +4,9 @@ What came out stands first, in words; then figures, the one that decides first; 
 here: small, printable, light or dark with the page. The same SVG, with its colours filled in, becomes files (`--png`,
 `--pdf`, `--svg`) and pictures in notebooks (`svg.write_document`).
 
-A bench becomes sentences (`sentences`) and figures (`figures`, with `comparisons`, `over_time` and what they share,
-`scene`). A figure is data (`figure`). Its panels are drawn by `panels` out of `elements` with the colours of `palette`;
-`svg` puts them together, `image_files` writes files.
+A bench becomes sentences (`sentences`) and figures (`figures`, with `over_time` and what they share, `scene`). A figure
+is data (`figure`). Its panels are drawn by `panels` out of `elements` with the colours of `palette`;
+`svg` puts them together and writes files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
 from tracecvr.bench import results
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import image_files, palette, svg
+from tracecvr.bench.report import palette, svg
 from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
@@ -53,7 +53,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     if tables and outcome.suite["layout"] != "tune":  # whose table has the cost of all trials of a method
         tables.append(costs(outcome))
     write_text(out / "report.html", render_page(content, made, tables))
-    return [out / "report.html", *image_files.save(made, out / "figures", kinds)]
+    return [out / "report.html", *svg.save(made, out / "figures", kinds)]
 
 
 def open_bench(out: Path) -> Outcome:

@@ -9,8 +9,8 @@ import polars as pl
 
 from tracecvr.base.durations import duration, log_day
 from tracecvr.bench import forecasts, stats, tune
-from tracecvr.bench.gauntlet_results import load_findings
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome, column_of, losers
+from tracecvr.bench.regret import load_findings
 from tracecvr.bench.text_tables import say_p
 from tracecvr.forecast.backtest import SIZES
 from tracecvr.forecast.estimators import DEFAULT

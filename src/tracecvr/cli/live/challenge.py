@@ -1,4 +1,4 @@
-"""Challengers of a live model: made, listed, given a share of the clicks, dropped."""
+"""Challengers of a live model: made, listed, dropped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import AsJson, Store, store_at
 from tracecvr.cli.live.create import refuse_files
 
-app = typer.Typer(help="Challengers of a live model: list them, give them a share, drop them.", no_args_is_help=True)
+app = typer.Typer(help="Challengers of a live model: list them, drop them.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the challenger.")]
 
@@ -67,8 +66,6 @@ def _describe(facts: dict[str, Any]) -> str:
     words = [facts["method"], f"{facts['learnt']:,} intervals learnt"]
     if facts["serves"]:
         words.append("serves")
-    elif facts["share"]:
-        words.append(f"answers {facts['share']:.3g} of the clicks")
     if "comparison" in facts:
         compared = facts["comparison"]
         d = compared["nll_difference"]
@@ -77,29 +74,6 @@ def _describe(facts: dict[str, Any]) -> str:
             interval = "" if d["low"] is None else f" (95 % at any time: {d['low']:+.5f} to {d['high']:+.5f})"
             words.append(f"NLL {d['mean']:+.5f} per click{interval} on {d['clicks']:,} clicks")
     return ", ".join(words)
-
-
-@app.command("set")
-def change(
-    store: Store,
-    name: Name,
-    share: Annotated[float, typer.Option(min=0, max=1, help="Share of the clicks that it answers.")],
-    by: Annotated[
-        str | None,
-        typer.Option(help="Column whose hash chooses the clicks: click_id (the default), user, or a feature."),
-    ] = None,
-) -> None:
-    """Let a challenger answer a share of the clicks."""
-    from tracecvr.online.store import traffic
-    from tracecvr.online.store.challenge import find_challenger
-
-    opened_store = store_at(store)
-    find_challenger(opened_store, name)
-    columns = ("click_id", "user", *opened_store.reader.features)
-    if by is not None and by not in columns:
-        raise UserError(f"--by {by}: expected one of {', '.join(columns)}")
-    now = traffic.give_share(opened_store.folder, name, share, by)
-    typer.echo(f"{name}: answers {share:g} of the clicks, by {now.column}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The service, the pump of a broker's events, and tokens."""
+"""The service, tokens, and brokers that events are pulled from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import Store, store_at
+from tracecvr.cli.live.arguments import AsJson, Store, print_facts, store_at
 from tracecvr.cli.live.operate import learn
 from tracecvr.online.service.options import Options
 
@@ -106,3 +106,26 @@ def token(
     made, digest = new_token()
     typer.echo(f"token: {made}", err=True)
     typer.echo(f"[[token]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\nscopes = {json.dumps(scopes)}")
+
+
+# Brokers: how far they were read.
+
+
+sources = typer.Typer(help="Brokers that events are pulled from: how far they were read.", no_args_is_help=True)
+
+
+@sources.command("list")
+def list_sources(store: Store, as_json: AsJson = False) -> None:
+    """How far each source was read, and what became of its messages."""
+    print_facts(store_at(store).log().sources(), as_json)
+
+
+@sources.command()
+def forget(store: Store, source: Annotated[str, typer.Argument(help="As listed by `tracecvr sources list`.")]) -> None:
+    """Forget how far a source was read: it will be read from --from on. Events that come again count once."""
+    opened_store = store_at(store)
+    from tracecvr.online.sources.pump import pump_lock
+
+    with pump_lock(opened_store):
+        opened_store.log().forget(source)
+    typer.echo(f"forgotten: {source}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,6 @@ import numpy.typing as npt
 import torch
 
 from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, turns_of
-from tracecvr.online.ledger.base_clicks import BaseClicks
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
 from tracecvr.online.log.event_log import Accepted, EventLog
@@ -319,3 +319,29 @@ class Ledger(TableSource):
         first = self.database.first
         self.database.drop(before)
         self.first_row += self.database.first - first
+
+
+class BaseClicks:
+    """Clicks of the log that a store started from, by their ids: those that were known at the split, and not longer
+    than `memory` seconds before."""
+
+    def __init__(self, table: ClickTable, split: int, memory: int) -> None:
+        self.table, self.memory = table, memory
+        self.first, self.end = (int(row) for row in np.searchsorted(table.arrival_ts, (split - memory, split)))
+
+    def rows_of(self, ids: Ints, now: int) -> Ints:
+        """The rows of clicks; -1 of those that are not there, or are too old by now."""
+        oldest = int(np.searchsorted(self.table.arrival_ts, now - self.memory))
+        if oldest >= self.end or not len(ids):
+            return np.full(len(ids), -1)
+        keys, rows = self._index
+        after = np.searchsorted(keys, ids, "right")
+        hit = (after > 0) & (keys[np.maximum(after, 1) - 1] == ids)
+        row = np.where(hit, rows[np.maximum(after, 1) - 1], -1)
+        return np.where(row >= oldest, row, -1)
+
+    @cached_property
+    def _index(self) -> tuple[Ints, Ints]:
+        ids = np.array(self.table.click_id[self.first : self.end])
+        order = np.argsort(ids, kind="stable")
+        return ids[order], self.first + order

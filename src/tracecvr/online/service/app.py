@@ -116,7 +116,7 @@ def _routes(app: FastAPI, service: Service) -> None:
             ) from None
         except UserError as error:
             raise HTTPException(422, str(error)) from None
-        await run_in_threadpool(service.scorer.refresh)
+        await run_in_threadpool(service.models.refresh)
         serving = service.scorer.model
         return bodies.Promoted(serving=serving.version if serving else None, model=serving.name if serving else None)
 
@@ -125,7 +125,7 @@ def _routes(app: FastAPI, service: Service) -> None:
         """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
         failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
         serving = service.scorer.ready()
-        newest = service.scorer.versions.manifests()[-1:]
+        newest = service.models.own.versions.manifests()[-1:]
         kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
         on = f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else ""  # no values: anybody may ask
         return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}{on}"
@@ -133,14 +133,14 @@ def _routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offer() -> bodies.Published:
         """The files that a replica needs, in the order in which it has to write them."""
-        return bodies.Published(files=await run_in_threadpool(list_published, service.scorer))
+        return bodies.Published(files=await run_in_threadpool(list_published, service.models))
 
     @app.get(
         "/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")], response_class=FileResponse
     )
     async def fetch(name: str) -> FileResponse:
         """One of them, as it is."""
-        if name not in await run_in_threadpool(list_published, service.scorer):
+        if name not in await run_in_threadpool(list_published, service.models):
             raise HTTPException(404, "no such file is published")
         return FileResponse(service.store.folder / name, media_type="application/octet-stream")
 
@@ -195,7 +195,7 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
 
 def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:
     key, (click, *actions) = _read_logged(service, given, kind)
-    store, scorer = service.store, service.scorer.main
+    store, scorer = service.store, service.scorer
     clock = max(service.log.facts().get("watermark", 0) + store.grid.lateness, click.ts)
     now, known = scorer.posterior(click, actions, clock)
     names = store.schema.actions
@@ -248,7 +248,7 @@ def _status(service: Service) -> dict[str, Any]:
     return facts | {
         "interval_s": service.store.grid.interval,
         "ticks": ticks_of(service.store, service.log, 200),
-        "all_versions": versions_of(service.store, service.scorer.versions),
+        "all_versions": versions_of(service.store, service.models.own.versions),
     }
 
 

@@ -129,16 +129,16 @@ class Score(BaseModel):
 
 
 class Scored(Score):
-    """A score; it says by which version of which model if that is another than of the whole answer."""
+    """A score, and by which version of which model."""
 
-    version: int | None = None
+    version: int
     model: str | None = Field(default=None, description="the challenger that answered; left out: the store's own model")
 
 
 class Scores(BaseModel):
     version: int
     model: str | None = Field(default=None, description="the challenger that answered; left out: the store's own model")
-    scores: list[Scored]
+    scores: list[Score]
     bad_values: dict[str, int] | None = Field(
         default=None, description="of each column, how many values could not be read: they count as missing"
     )

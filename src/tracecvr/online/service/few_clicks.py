@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta, Struct, defstruct, json
 from msgspec.structs import astuple
 
-from tracecvr.online.service.routing import Asked
 from tracecvr.online.service.scorer import FEW
 from tracecvr.online.service.scoring import Registration, Scoring, Service
 
@@ -33,7 +32,7 @@ def short_ways(service: Scoring) -> dict[str, ShortWay]:
     scored = _decoder("features", features, most)
 
     async def score(body: bytes) -> bytes:
-        return await service.score_values([Asked(astuple(one)) for one in scored.decode(body).features])
+        return await service.score_values([astuple(one) for one in scored.decode(body).features])
 
     if not isinstance(service, Service):
         return {"/v1/score": ShortWay("score", score)}

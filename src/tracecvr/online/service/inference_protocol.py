@@ -17,7 +17,6 @@ from tracecvr.data.encoder import TextColumn
 from tracecvr.online.service import bodies
 from tracecvr.online.service.bodies import ERRORS
 from tracecvr.online.service.limits import need
-from tracecvr.online.service.routing import Asked
 from tracecvr.online.service.scoring import Scoring, run_by_size
 
 NAME = "tracecvr"
@@ -92,10 +91,9 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
         _refuse_other(name)
         clicks = _clicks(asked.inputs)
         service.refuse_many("clicks", clicks)
-        values, version = await run_by_size(service.read_values, clicks), service.scorer.ready().version
-        answers = (await service.scorer.answer([Asked(one) for one in values])).answers
-        service.gauges.scored.inc(len(answers))
-        scores = [bodies.score_of(answer.log_odds) for answer in answers]
+        answers = await service.scorer.answer(await run_by_size(service.read_values, clicks))
+        service.gauges.scored.inc(len(answers.log_odds))
+        scores = [bodies.score_of(log_odds) for log_odds in answers.log_odds]
         wanted = [str(output.get("name")) for output in asked.outputs] if asked.outputs else _OUTPUTS
         if unknown := [name for name in wanted if name not in _OUTPUTS]:
             raise HTTPException(422, f"there is no output {unknown[0][:40]!r}: there are {', '.join(_OUTPUTS)}")
@@ -104,7 +102,7 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
             {"name": name, "shape": [count], "datatype": _NUMBERS, "data": [score[name] for score in scores]}
             for name in wanted
         ]
-        inferred = {"model_name": NAME, "model_version": str(version), "outputs": outputs}
+        inferred = {"model_name": NAME, "model_version": str(answers.version), "outputs": outputs}
         return inferred if asked.id is None else inferred | {"id": asked.id}
 
 

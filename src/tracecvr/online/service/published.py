@@ -16,13 +16,13 @@ ALLOWED = re.compile(
 """What such files may be called: a replica writes nothing else, whoever it asked."""
 
 
-def list_published(scorer: RoutedScorer) -> dict[str, PublishedFile]:
+def list_published(models: RoutedScorer) -> dict[str, PublishedFile]:
     """The files by name, in the order in which a replica has to write them: a version's state before its manifest, what
     chooses between versions last."""
-    folder = scorer.store.folder
+    folder = models.store.folder
     names = ["store.json", "base/table.json", "base/encoder.json"]
     states: dict[str, str] = {}
-    for one in scorer.answering():
+    for one in models.answering():
         home, model = one.store.home.relative_to(folder), one.model
         if one.store.model is not None:
             names.append((home / "challenger.json").as_posix())

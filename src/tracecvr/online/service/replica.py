@@ -188,7 +188,7 @@ class Replica(Scoring):
 
     def age(self) -> float | None:
         """Seconds since the version that serves was written."""
-        scorer = self.scorer.main
+        scorer = self.scorer
         if scorer.model is None:
             return None
         try:

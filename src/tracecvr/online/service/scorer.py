@@ -42,18 +42,13 @@ class ServingModel:
     """The engine's scores by NumPy calls, where these agree with torch."""
 
 
-class Answer(NamedTuple):
-    """What a click is answered with, by which version of which model; None is the store's own."""
+class Answers(NamedTuple):
+    """The log-odds of clicks, by which version of which model (None is the store's own), and of each column how many
+    values could not be read and counted as missing."""
 
-    log_odds: float
+    log_odds: list[float]
     version: int
     model: str | None
-
-
-class Answers(NamedTuple):
-    """Answers to one request, and of each column how many values could not be read and counted as missing."""
-
-    answers: list[Answer]
     unreadable: dict[str, int]
 
 
@@ -66,7 +61,7 @@ class _Batch:
     """Clicks that are scored together, and their answers once they were."""
 
     clicks: list[Values] = field(default_factory=list)
-    answers: list[Answer] | None = None
+    answers: Answers | None = None
 
 
 class MicroBatch:
@@ -86,11 +81,11 @@ class MicroBatch:
             self._open = _Batch()
             if start + len(clicks) < len(batch.clicks):
                 with suppress(Exception):  # each finds its own error
-                    answers, unreadable = self._score(batch.clicks)
-                    batch.answers = None if unreadable else answers  # whose they are is not known
+                    answers = self._score(batch.clicks)
+                    batch.answers = None if answers.unreadable else answers  # whose they are is not known
         if batch.answers is None:
             return self._score(clicks)
-        return Answers(batch.answers[start : start + len(clicks)], {})
+        return batch.answers._replace(log_odds=batch.answers.log_odds[start : start + len(clicks)])
 
 
 class LiveScorer:
@@ -128,7 +123,7 @@ class LiveScorer:
         if model.fast is None or not math.isfinite(sum(log_odds := model.fast(x).tolist())):
             with self._asking:
                 log_odds = model.engine.score(torch.from_numpy(x)).tolist()
-        return Answers([Answer(one, model.version, model.name) for one in log_odds], unreadable)
+        return Answers(log_odds, model.version, model.name, unreadable)
 
     def posterior(self, click: Accepted, actions: Sequence[Accepted], clock: int) -> tuple[float, Reveals]:
         """Log-odds of a click given what is known of it at a clock, and what that is."""
@@ -159,6 +154,7 @@ class LiveScorer:
             return float(model.engine.posterior_log_odds(known)[0]), known
 
     def ready(self) -> ServingModel:
+        """The version that serves, or an error that there is nothing yet."""
         if self.model is None:
             raise NotReadyError
         return self.model

@@ -24,8 +24,8 @@ from tracecvr.online.service.gauges import Gauges
 from tracecvr.online.service.limits import RateLimiter
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
-from tracecvr.online.service.routing import Asked, RoutedScorer
-from tracecvr.online.service.scorer import FEW
+from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scorer import FEW, LiveScorer, Values
 from tracecvr.online.store import choices
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import newest_time, status_of
@@ -68,28 +68,24 @@ class Scoring:
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits) -> None:
         self.store, self.tokens, self.limits = store, tokens, limits
-        self.scorer, self.gauges, self.pace = RoutedScorer(store), Gauges(self.status), RateLimiter(limits.rate)
+        self.models, self.gauges, self.pace = RoutedScorer(store), Gauges(self.status), RateLimiter(limits.rate)
+
+    @property
+    def scorer(self) -> LiveScorer:
+        """That of the model that serves."""
+        return self.models.main
 
     async def score(self, batch: bodies.Features) -> bytes:
         """The answer to clicks that are not registered."""
         self.refuse_many("clicks", batch.features)
-        return await self.score_values([Asked(v) for v in await run_by_size(self.read_values, batch.features)])
+        return await self.score_values(await run_by_size(self.read_values, batch.features))
 
-    async def score_values(self, clicks: Sequence[Asked]) -> bytes:
-        """The same of clicks by their raw values. Of each it is told who answered, if that is not who serves."""
-        answers, unreadable = await self.scorer.answer(clicks)
-        self.gauges.scored.inc(len(answers))
-        serving = self.scorer.ready()
-        version, model = serving.version, serving.name
-        scores = [
-            score_of(log_odds) if v == version and m == model else score_of(log_odds) | _by(v, m)
-            for log_odds, v, m in answers
-        ]
-        content = _by(version, model)
-        content["scores"] = scores
-        if unreadable:
-            content["bad_values"] = unreadable
-        return json.encode(content)
+    async def score_values(self, clicks: Sequence[Values]) -> bytes:
+        """The same of clicks by their raw values."""
+        log_odds, version, model, unreadable = await self.scorer.answer(clicks)
+        self.gauges.scored.inc(len(log_odds))
+        content = _by(version, model) | {"scores": [score_of(one) for one in log_odds]}
+        return json.encode(content | {"bad_values": unreadable} if unreadable else content)
 
     def refuse_many(self, what: str, items: Sequence[Any]) -> None:
         if len(items) > self.limits.batch:
@@ -172,7 +168,7 @@ class Scoring:
         }
 
     def look(self) -> None:
-        self.scorer.refresh()
+        self.models.refresh()
 
 
 class Service(Scoring):
@@ -212,13 +208,12 @@ class Service(Scoring):
     async def register_values(self, clicks: Sequence[Registration]) -> bytes:
         """The same of clicks by their raw values."""
         events = await run_by_size(self._events, clicks)
-        asked = [Asked(click.values, event.click, click.user) for click, event in zip(clicks, events, strict=True)]
-        answers, unreadable = await self.scorer.answer(asked)
-        pairs = zip(events, answers, strict=True)
-        receipt = await self.commit([event._replace(score=a[0], version=a[1], model=a[2]) for event, a in pairs])
-        self.gauges.scored.inc(len(answers))
-        known = [receipt.answers.get(event.event, a) for event, a in zip(events, answers, strict=True)]
-        scores = [score_of(log_odds) | _by(version, model) for log_odds, version, model in known]
+        log_odds, version, model, unreadable = await self.scorer.answer([click.values for click in clicks])
+        scored = list(zip(events, log_odds, strict=True))
+        receipt = await self.commit([e._replace(score=score, version=version, model=model) for e, score in scored])
+        self.gauges.scored.inc(len(scored))
+        known = [receipt.answers.get(event.event, (score, version, model)) for event, score in scored]
+        scores = [score_of(score) | _by(version, model) for score, version, model in known]
         content = {"scores": scores, **bodies.Receipt.facts(receipt, self.store.times)}
         return json.encode(content | {"bad_values": unreadable} if unreadable else content)
 
@@ -235,7 +230,7 @@ class Service(Scoring):
 
     def status(self) -> dict[str, Any]:
         learner = {"learner": asdict(self.learner())}
-        return status_of(self.store, self.scorer.versions) | learner | super().status()
+        return status_of(self.store, self.models.own.versions) | learner | super().status()
 
 
 def _by(version: int, model: str | None) -> dict[str, Any]:

@@ -139,8 +139,8 @@ def _next_interval(store: Store) -> int:
 
 
 def drop(store: Store, name: str) -> None:
-    """Remove a challenger: its versions and its share of the traffic; also one whose folder is lost. What clicks were
-    answered by it stays in the log."""
+    """Remove a challenger and its versions; also one whose folder is lost. What clicks were answered by it stays in the
+    log."""
     home, lost = store.folder / FOLDER / name, name in list_lost(store)
     if not lost:
         find_challenger(store, name)
@@ -155,10 +155,10 @@ def drop(store: Store, name: str) -> None:
 
 
 def list_lost(store: Store) -> list[str]:
-    """Challengers that have learnt, or that answer clicks, and whose folder is not there."""
-    choice = traffic.current(store.folder)
+    """Challengers that have learnt, or that serve, and whose folder is not there."""
+    serving = traffic.current(store.folder).model
     with closing(store.log()) as log:
-        known = {*log.models(), *choice.shares, *([choice.model] if choice.model else [])}
+        known = {*log.models(), *([serving] if serving else [])}
     return sorted(known - set(list_names(store)))
 
 

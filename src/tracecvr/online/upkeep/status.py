@@ -87,13 +87,12 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
 
 
 def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
-    """Of each challenger: progress, share, and both models on the same mature and the same recent clicks."""
-    now = traffic.current(store.folder)
+    """Of each challenger: progress, and both models on the same mature and the same recent clicks."""
+    serving = traffic.current(store.folder).model
     facts = {}
     for name in list_names(store):
         try:
-            traffic_facts = {"serves": now.model == name, "share": now.shares.get(name, 0.0)}
-            facts[name] = _describe_challenger(find_challenger(store, name), log) | traffic_facts
+            facts[name] = _describe_challenger(find_challenger(store, name), log) | {"serves": serving == name}
         except UserError as error:
             facts[name] = {"problem": str(error)}
     return facts

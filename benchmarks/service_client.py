@@ -1,8 +1,4 @@
-"""A client of the service: sends batches, tries again when it may, and never sends twice what counts twice.
-
->>> from tracecvr.online.client import Client
->>> with Client("http://127.0.0.1:8000", token="...") as client:
-...     pass
+"""A client of the service, for benchmarks and tests: it tries again when it may.
 
 Everything it sends is safe to send again: the service counts each event once.
 """
