@@ -17,9 +17,16 @@ from conftest import Call
 from livestore import Made, learnt, send, the_events
 from tracecvr.base.config import HOUR
 from tracecvr.base.errors import UserError
+from tracecvr.base.files import sha256
+from tracecvr.learn import checkpoint
 from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.learner.archive import compact, erase
+from tracecvr.online.log.event_database import EventDatabase
+from tracecvr.online.service.auth import Tokens
+from tracecvr.online.service.options import Limits
+from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scoring import Service
 from tracecvr.online.store import challenge, traffic
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.status import status_of
@@ -92,6 +99,19 @@ def test_lost_versions_are_learnt_again_and_said(store: Store, caplog: pytest.Lo
     assert weights(store) == expected
 
 
+def test_a_lost_folder_of_versions_is_noticed_and_made_again(store: Store, call: Call, capsys: Captured) -> None:
+    expected = weights(store)
+    for home in (store.folder, challenge.find_challenger(store, "other").home):
+        shutil.rmtree(home / "models")
+    said = wrong(store, call, capsys)
+    assert "versions: WRONG: versions 0 to " in said
+    assert "challenger other: WRONG: versions 0 to " in said
+    RoutedScorer(store).refresh()
+    assert call("tick", store.folder) == 0
+    assert weights(store) == expected
+    assert call("verify", store.folder) == 0
+
+
 def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     *_, before, newest = store.versions.published()
     for number, name in ((None, "json"), (newest, "safetensors")):  # nobody has chosen one; it was chosen
@@ -114,24 +134,64 @@ def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest
 # The choice of models.
 
 
-@pytest.mark.parametrize("name", ["serving.json", traffic.NAME])
-def test_another_valid_choice_is_damage(name: str, store: Store, call: Call, capsys: Captured) -> None:
-    store.versions.promote(store.versions.published()[-1])
-    traffic.promote(store.folder, "other")
-    path = store.folder / name
+def damage_value(path: Path, _: bytes) -> None:
     content = json.loads(path.read_text())
-    changed = {"version": store.versions.published()[0]} if name == "serving.json" else {"before": "other"}
-    path.write_text(json.dumps(content | changed))
-    assert f"{path} is damaged: remove it" in wrong(store, call, capsys)
-    if name == "serving.json":
-        with pytest.raises(UserError, match="is damaged"):
-            RoutedScorer(store).refresh()
-    else:
-        scorer = RoutedScorer(store)
-        scorer.refresh()
-        assert [one.store.model for one in scorer.answering()] == [None]
+    path.write_text(json.dumps(content | ({"version": 0} if "version" in content else {"before": "third"})))
+
+
+def put_back(path: Path, older: bytes) -> None:
+    path.write_bytes(older)
+
+
+def remove(path: Path, _: bytes) -> None:
     path.unlink()
+
+
+def exchange(path: Path, _: bytes) -> None:
+    (other,) = {"serving.json", traffic.NAME} - {path.name}
+    shutil.copy(path.with_name(other), path)
+
+
+@pytest.mark.parametrize("how", [damage_value, put_back, remove, exchange])
+@pytest.mark.parametrize("name", ["serving.json", traffic.NAME])
+def test_another_choice_is_noticed_and_mended(
+    name: str, how: Callable[[Path, bytes], None], store: Store, call: Call, capsys: Captured
+) -> None:
+    path, numbers = store.folder / name, store.versions.published()
+    store.versions.promote(numbers[0])
+    traffic.promote(store.folder, "other")
+    older = path.read_bytes()
+    store.versions.promote(numbers[-1])
+    traffic.promote(store.folder, None)
+    chosen = path.read_bytes()
+    service = Service(store, Tokens(), Limits(), LearnerState)
+    for act in (lambda: Store.open(store.folder), lambda: learn_all(store), service.look):
+        how(path, older)
+        assert f"choice of models: WRONG: {path} is not what the log knows" in wrong(store, call, capsys)
+        act()
+        assert path.read_bytes() == chosen
+    assert service.models.own.ready().version == numbers[-1]
     assert call("verify", store.folder) == 0
+
+
+def test_the_newer_choice_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that was killed between the file and the log; a log that has lost its end."""
+    traffic.promote(store.folder, "other")
+    with monkeypatch.context() as patch:
+        patch.setattr(EventDatabase, "keep_choice", lambda *_: None)
+        traffic.promote(store.folder, None)
+    assert traffic.current(store.folder).before == "other"
+    Store.open(store.folder)
+    (store.folder / traffic.NAME).unlink()
+    Store.open(store.folder)
+    assert traffic.current(store.folder).before == "other"
+
+
+def test_a_choice_that_nobody_made_is_refused(store: Store) -> None:
+    (store.folder / traffic.NAME).write_text("{}")
+    Store.open(store.folder)
+    with pytest.raises(UserError, match="is damaged: remove it"):
+        traffic.current(store.folder)
 
 
 def test_a_chosen_version_that_is_lost_is_noticed(store: Store, call: Call, capsys: Captured) -> None:
@@ -143,6 +203,14 @@ def test_a_chosen_version_that_is_lost_is_noticed(store: Store, call: Call, caps
 
 
 # Challengers that are gone.
+
+
+def test_the_definition_of_another_challenger_is_damage(store: Store, call: Call, capsys: Captured) -> None:
+    challenge.create(store, "third", challenge.choose_parts(store, None, (), {}), seed=6)
+    shutil.copy(*(store.folder / "challengers" / name / "challenger.json" for name in ("third", "other")))
+    assert "challenger.json is of challenger 'third'" in wrong(store, call, capsys)
+    with pytest.raises(UserError, match="is of challenger 'third'"):
+        challenge.find_challenger(store, "other")
 
 
 def lose_folder(home: Path) -> None:
@@ -254,6 +322,69 @@ def test_a_page_of_a_small_table_of_another_time_is_noticed(made: Made, hourly: 
             learnt(Store.open(store.folder))
     path.write_bytes(new)
     learnt(Store.open(store.folder))
+
+
+def test_a_small_table_of_another_time_is_not_written_over(store: Store) -> None:
+    """Events that come before the learner starts would give it a new hash."""
+    log = store.log()
+    log._db.execute("UPDATE facts SET value = value - 1 WHERE name = 'clicks'")
+    with pytest.raises(UserError, match="table facts is not as it was written"):
+        send(store, the_events()[800:900])
+    log.close()
+
+
+@pytest.mark.parametrize("column", ["name", "ts", "content"])
+def test_what_is_set_aside_is_not_another(column: str, store: Store, call: Call, capsys: Captured) -> None:
+    """Long messages have pages of their own."""
+    event = the_events()[0]
+    send(store, [event | {"ts": event["ts"] + 1}])
+    log = store.log()
+    log._db.execute(f"UPDATE aside SET {column} = (SELECT {column} || '0' FROM aside)")
+    with pytest.raises(UserError, match="what is set aside is not as it was written"):
+        log.aside()
+    log.close()
+    assert "what is set aside is not as it was written" in wrong(store, call, capsys)
+    assert call("tick", store.folder) == 2
+
+
+def test_positions_of_another_time_are_noticed(store: Store) -> None:
+    log = store.log()
+    log.begin({"nats:a": "one"}, {"nats:a/0": 0}, {})
+    for change in ("sources SET identity = 'two'", "positions SET position = 7"):
+        log._db.execute(f"UPDATE {change}")
+    assert log.damage()[:2] == ["table sources is of another time", "table positions is of another time"]
+    with pytest.raises(UserError, match=r"table (sources|positions) is not as it was written"):
+        log.begin({"nats:a": "one"}, {"nats:a/0": 0}, {})
+    log.close()
+
+
+# Folders in place of files.
+
+
+@pytest.mark.parametrize("name", ["events.position", "models/{}.json", "models/{}.safetensors"])
+def test_a_folder_in_place_of_a_file_is_refused_in_words(name: str, store: Store, call: Call, capsys: Captured) -> None:
+    send(store, the_events()[800:900])
+    path = store.folder / name.format(f"{store.versions.published()[-1]:09d}")
+    path.unlink()
+    path.mkdir()
+    assert call("tick", store.folder) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"error: {path}: a folder is in place of a file: move it away")
+
+
+def test_a_state_that_nobody_may_read_is_learnt_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, state = weights(store), store.versions.state({"intervals": store.versions.published()[-1]})
+
+    def read(path: Path) -> str:
+        if path == state:
+            raise PermissionError(13, "Permission denied", str(path))
+        return sha256(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "sha256", read)
+        assert store.versions.serving() != store.versions.published()[-1]
+    learn_all(store)
+    assert weights(store) == expected
 
 
 @pytest.mark.parametrize("how", ["lost", "exchanged", "of another table"])

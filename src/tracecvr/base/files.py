@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 from safetensors import SafetensorError
 
-from tracecvr.base.errors import HeldError, UserError
+from tracecvr.base.errors import HeldError, UserError, explain
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -45,6 +45,8 @@ class NotWrittenError(UserError):
 
 def not_written(path: Path, error: Exception) -> NotWrittenError:
     """The error for a file that could not be written: libraries' own seldom name it."""
+    if isinstance(error, IsADirectoryError | PermissionError):
+        return NotWrittenError(explain(error, path))
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return NotWrittenError(f"{path}: could not be written ({reason}); free some space, or write elsewhere")
 
@@ -90,7 +92,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:  # a folder of that name, say
-        raise UserError(f"{path}: not readable ({error.strerror})") from None
+        raise UserError(explain(error, path)) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
 

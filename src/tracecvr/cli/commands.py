@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracecvr.base.errors import UserError
+from tracecvr.base.errors import UserError, explain
 from tracecvr.cli import forecasting, live
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
@@ -323,7 +323,7 @@ def main() -> None:
             sys.exit(2)
         _fail(f"{message}; see `tracecvr --help`")
     except OSError as error:
-        _fail(f"{error.filename or ''}: {error.strerror}".lstrip(": ") if error.strerror else str(error))
+        _fail(explain(error))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracecvr.base.errors import HeldError, UserError
+from tracecvr.base.errors import HeldError, UserError, explain
 from tracecvr.base.files import locked
 from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Labels, nll
@@ -162,7 +162,8 @@ class Learners:
         except Exception as error:
             self._stop(name)
             self._paused_until[name] = time.monotonic() + _AGAIN_S
-            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            known = isinstance(error, UserError | OSError)
+            text = explain(error) if known else f"{type(error).__name__}: {error}"
             problem = " ".join(text.split())
             _log.error("challenger %s cannot learn: %s", name, problem)
             if challenger is not None and challenger.home.exists():  # else it is damaged, or was dropped

@@ -92,7 +92,7 @@ class WholeLog(EventLog):
         frame = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
         file = self._write(first, self.grid.number(until), frame) if rows else None
         with self._transaction():
-            self._changed |= {"erased", "archives"}
+            self._change("erased", "archives")
             for table in ("events", "erased"):
                 self._db.execute(f"DELETE FROM {table} WHERE seen < ?", (until,))
             if file is not None:
@@ -113,7 +113,7 @@ class WholeLog(EventLog):
                 actions += len(frame) - len(left) - len(theirs)
                 new = self._write(file.first, file.last, left)
                 with self._transaction():
-                    self._changed.add("archives")
+                    self._change("archives")
                     self._db.execute("DELETE FROM archives WHERE name = ?", (file.name,))
                     self._db.execute("INSERT INTO archives VALUES(?, ?, ?, ?)", new)
         self.remove_unlisted()

@@ -30,6 +30,7 @@ from tracecvr.online.learner.predictions import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.ledger.open_clicks import DamagedLedgerError
+from tracecvr.online.store import choices
 from tracecvr.online.store.store import Store
 from tracecvr.stream.reveal import After
 from tracecvr.stream.source import TableSource
@@ -87,10 +88,10 @@ class Learner:
             self._restore(manifest)
 
     def _say_lost(self, done: int) -> None:
-        """Say that versions are lost. The newest may be, if it was being written when the learner was killed."""
+        """Say that versions are lost. The newest was being written, if the learner was killed."""
         recorded = self.log.recorded(self.store.model)
-        if recorded > done + 1:
-            lost = f"versions {done + 1} to {recorded} are lost or damaged"
+        if recorded > done:
+            lost = f"versions {done + 1} to {recorded} are lost or damaged, or were not finished"
             _log.warning("%s: %s: they are learnt again from the log", self.store.home, lost)
 
     def tick(self) -> Tick | None:
@@ -107,6 +108,8 @@ class Learner:
             return self._tick()
 
     def _tick(self) -> Tick | None:
+        if self.store.model is None:
+            choices.mend(self.log, self.store.folder)  # a version that was chosen is kept
         if self.ledger.apply_erasures():  # of what frozen nets said of it, too
             self.engine.forget_answers()
         closed, first, since = self.closed(), self.ledger.done, time.monotonic()
@@ -228,6 +231,7 @@ def open_learner(
 ) -> Iterator[Learner]:
     """A learner that holds its model: a second one is refused."""
     models = store.home / "models"
+    models.mkdir(exist_ok=True)
     with locked(models, "a store has one learner; stop the other first"):
         for left in (*models.glob(".*.tmp"), *store.home.glob(".ledger.*.tmp")):  # of a process that was killed
             left.unlink()

@@ -58,6 +58,7 @@ CREATE TABLE aside(
   user TEXT,
   text TEXT NOT NULL,            -- the reason in words
   content BLOB NOT NULL,         -- the event, a JSON list; or the message as it came
+  hash TEXT NOT NULL,            -- of all that: there may be too many of them for a hash of the table
   UNIQUE(reason, name)
 );
 CREATE TABLE ticks(  -- of the store's own model, whose name is empty, and of challengers
@@ -87,13 +88,14 @@ CREATE TABLE positions(
   unknown_columns INTEGER NOT NULL DEFAULT 0,
   lost INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+CREATE TABLE choices(name TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID;  -- see `store/choices.py`
 """
 
-_FORMAT = 4
-_SMALL = ("facts", "closings", "archives", "erased")
+_FORMAT = 5
+_SMALL = ("facts", "closings", "archives", "erased", "sources", "positions")
 """Tables that have a hash in `sums`."""
 _HASH = 32
-"""Characters of the hash that the content of a tick begins with."""
+"""Characters of the hash that the content of a tick or a choice begins with."""
 _TABLES = "SELECT count(*) FROM sqlite_master"
 
 
@@ -104,7 +106,7 @@ class EventDatabase:
         self.path = path
         self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
         self._noted = page_checksums.read_position(path)
-        self._changed = {"facts"}
+        self._changed = set[str]()
         """Small tables that this transaction changes."""
         with self._errors("be opened"):
             self._db = page_checksums.connect(path)
@@ -159,7 +161,7 @@ class EventDatabase:
 
     def _content(self, text: Any) -> dict[str, Any]:
         if not isinstance(text, str) or text[:_HASH] != digest(text[_HASH:].encode()):  # pages were exchanged
-            raise UserError(f"{self.path} is damaged: a tick is not as it was written; {self._advice}")
+            raise self._damaged("a tick or a choice")
         content: dict[str, Any] = json.loads(text[_HASH:])
         return content
 
@@ -187,13 +189,39 @@ class EventDatabase:
         query = f"SELECT first, hash, data FROM series WHERE {where} ORDER BY first"
         for start, recorded, data in self._rows(query, (name, first, end)):
             if recorded != digest(data, start):
-                raise UserError(f"{self.path} is damaged: a series is not as it was written; {self._advice}")
+                raise self._damaged("a series")
             yield max(first, start), np.frombuffer(data, kind)[max(0, first - start) : max(0, end - start)]
 
     def cut_series(self, name: str, first: int) -> None:
         """Forget the blocks from a number on."""
         with self._transaction():
             self._db.execute("DELETE FROM series WHERE name = ? AND first >= ?", (name, first))
+
+    # What somebody has chosen.
+
+    def choice(self, name: str) -> dict[str, Any] | None:
+        rows = self._rows("SELECT content FROM choices WHERE name = ?", (name,))
+        return self._content(rows[0][0]) if rows else None
+
+    def keep_choice(self, name: str, content: dict[str, Any]) -> None:
+        text = json.dumps(content)
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO choices VALUES(?, ?)", (name, digest(text.encode()) + text))
+
+    # What is set aside.
+
+    def _set_aside(self, row: tuple[Any, ...]) -> None:
+        """A row of `aside` from its reason to its content."""
+        columns = "reason, name, click, ts, user, text, content, hash"
+        query = f"INSERT OR REPLACE INTO aside({columns}) VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+        self._db.execute(query, (*row, _hash_aside(row)))
+
+    def _read_aside(self, condition: str = "ORDER BY number", values: tuple[Any, ...] = ()) -> list[Any]:
+        """Rows of `aside`, if they are as they were written."""
+        rows = self._rows(f"SELECT * FROM aside {condition}", values)
+        if any(_hash_aside(row[1:-1]) != row[-1] for row in rows):
+            raise self._damaged("what is set aside")
+        return rows
 
     # Checking.
 
@@ -207,6 +235,9 @@ class EventDatabase:
                     sums = dict(self._db.execute("SELECT * FROM sums"))
                     old = [name for name in _SMALL if sums.get(name) != self._sum(name)]
                     errors = [f"table {name} is of another time" for name in old]
+                self._read_aside()
+        except UserError:
+            errors = ["what is set aside is not as it was written"]
         except page_checksums.ERRORS as error:
             errors = [page_checksums.reason(error)]
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []
@@ -239,6 +270,7 @@ class EventDatabase:
     def _transaction(self) -> Iterator[None]:
         with self._turn, self._errors("be written"):
             self._db.execute("BEGIN IMMEDIATE")
+            self._changed = set()
             try:
                 yield
             except BaseException:
@@ -249,10 +281,16 @@ class EventDatabase:
             sums = [(name, self._sum(name)) for name in sorted(self._changed)]
             self._db.executemany("INSERT OR REPLACE INTO sums VALUES(?, ?)", sums)
             self._db.execute("COMMIT")
-            self._changed = {"facts"}
         if position > self._noted:
             page_checksums.write_position(self.path, position)
             self._noted = position
+
+    def _change(self, *tables: str) -> None:
+        """Small tables are about to be changed: not if they are of another time, or their next hash would hide it."""
+        for table in set(tables) - self._changed:
+            if self._one("SELECT hash FROM sums WHERE name = ?", (table,)) != self._sum(table):
+                raise self._damaged(f"table {table}")
+            self._changed.add(table)
 
     def _sum(self, table: str) -> str:
         return digest(json.dumps(self._db.execute(f"SELECT * FROM {table}").fetchall()).encode())
@@ -261,6 +299,9 @@ class EventDatabase:
         """What was deleted is overwritten in the database; empty its write-ahead log, too."""
         with self._turn, self._errors("be written"):
             self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _damaged(self, what: str) -> UserError:
+        return UserError(f"{self.path} is damaged: {what} is not as it was written; {self._advice}")
 
     @property
     def _advice(self) -> str:
@@ -275,3 +316,7 @@ class EventDatabase:
             if page_checksums.is_damage(error):
                 advice = self._advice
             raise UserError(f"{self.path}: could not {what} ({page_checksums.reason(error)}); {advice}") from error
+
+
+def _hash_aside(row: tuple[Any, ...]) -> str:
+    return digest(repr(row).encode())

@@ -23,7 +23,6 @@ _CLICKS_FIRST = "WHERE seen >= ? AND seen < ? ORDER BY kind > 0, seen, ts, click
 _ERASED = "FROM erased WHERE seen >= ? AND seen < ? ORDER BY place"
 _COUNT = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value"
 _RAISE = "INSERT INTO facts VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET value = max(value, excluded.value)"
-_SET_ASIDE = "INSERT OR REPLACE INTO aside(reason, name, click, ts, user, text, content) VALUES(?, ?, ?, ?, ?, ?, ?)"
 
 OF_ANOTHER_MODEL = -2
 """Instead of a version: that of another model answered."""
@@ -188,9 +187,11 @@ class EventLog(EventDatabase):
         return clock, newest, facts.get("newest_at", clock if grid.origin is None else grid.origin + newest)
 
     def _count(self, counts: dict[str, int]) -> None:
+        self._change("facts")
         self._db.executemany(_COUNT, [(name, n) for name, n in counts.items() if n])
 
     def _store_facts(self, facts: dict[str, int]) -> None:
+        self._change("facts")
         self._db.executemany("INSERT OR REPLACE INTO facts VALUES(?, ?)", list(facts.items()))
 
     # What is set aside.
@@ -222,15 +223,14 @@ class EventLog(EventDatabase):
                 continue
             room -= fresh
             content = json.dumps(event).encode()
-            self._db.execute(_SET_ASIDE, (reason, event.event, event.click, event.ts, event.user, text, content))
+            self._set_aside((reason, event.event, event.click, event.ts, event.user, text, content))
         return not_kept
 
     def _take_back(self, reason: str, until: int, count: int = -1) -> list[Event]:
         """Events that are set aside no longer."""
-        query = "SELECT number, content FROM aside WHERE reason = ? AND ts <= ? ORDER BY ts, number LIMIT ?"
-        rows = self._rows(query, (reason, until, count))
-        self._db.executemany("DELETE FROM aside WHERE number = ?", [(number,) for number, _ in rows])
-        return [Event(*json.loads(content)) for _, content in rows]
+        rows = self._read_aside("WHERE reason = ? AND ts <= ? ORDER BY ts, number LIMIT ?", (reason, until, count))
+        self._db.executemany("DELETE FROM aside WHERE number = ?", [row[:1] for row in rows])
+        return [Event(*json.loads(row[7])) for row in rows]
 
     def count_aside(self, *reasons: str) -> int:
         """How much is set aside for some reasons; for all by default."""
@@ -239,8 +239,8 @@ class EventLog(EventDatabase):
 
     def aside(self, *reasons: str) -> list[Aside]:
         """What is set aside, in the order in which it came."""
-        rows = self._rows("SELECT reason, name, ts, text, content FROM aside ORDER BY number")
-        return [Aside(*row) for row in rows if not reasons or row[0] in reasons]
+        rows = self._read_aside()
+        return [Aside(row[1], row[2], row[4], row[6], row[7]) for row in rows if not reasons or row[1] in reasons]
 
     def accept_ahead(self, until: int | None = None) -> Receipt:
         """Accept events that were set aside and are dated up to a time; by default, up to what is believed now."""
@@ -273,10 +273,11 @@ class EventLog(EventDatabase):
             return self.closed()
 
     def _close(self, watermark: int) -> None:
+        self._change("facts")
         self._db.execute(_RAISE, ("watermark", watermark))
         last = self.grid.closed(watermark)
         if last > self.closed():
-            self._changed.add("closings")
+            self._change("closings")
             self._db.execute("INSERT INTO closings(number, pos) VALUES(?, ?)", (last - 1, self.position()))
 
     def closed(self) -> int:
@@ -333,6 +334,7 @@ class EventLog(EventDatabase):
     def erase(self, user: str) -> tuple[int, int]:
         """Delete all events of a user and all actions of his clicks; how many clicks and actions."""
         with self._transaction():
+            self._change("erased")
             clicks = self._rows("SELECT pos, click, ts, seen FROM events WHERE user = ? AND kind = 0", (user,))
             closed_until = self.grid.bounds(self.closed())[0]
             for pos, _, ts, seen in clicks:
@@ -349,7 +351,6 @@ class EventLog(EventDatabase):
             for ascii_only in (True, False):  # whoever wrote a message may have escaped the name or not
                 name = json.dumps(user, ensure_ascii=ascii_only).encode()
                 self._db.execute("DELETE FROM aside WHERE reason = ? AND instr(content, ?)", (UNREAD, name))
-            self._changed.add("erased")
             self._count({"erased_clicks": len(clicks), "erased_actions": actions, "erasures": 1})
         self._truncate()
         return len(clicks), actions

@@ -23,7 +23,6 @@ _MOVE = """UPDATE positions SET position = ?2, messages = messages + 1, set_asid
 _REPEATED = "UPDATE positions SET repeated = repeated + 1 WHERE partition = ?"
 _NEWEST = "UPDATE positions SET newest = max(coalesce(newest, ?2), ?2) WHERE partition = ?1"
 _WAITING = "SELECT count(*) FROM aside WHERE reason = ? AND substr(name, 1, length(source) + 1) = source || '/'"
-_SET_ASIDE = "INSERT OR REPLACE INTO aside(reason, name, text, content) VALUES(?, ?, ?, ?)"
 _BYTES = 1 << 20
 """A message that is larger is set aside: to parse it would keep everything waiting."""
 _REASON = 500
@@ -99,6 +98,7 @@ class Inbox(EventLog):
         """Fix where partitions start that are new, so that a start at *now* is the same after a crash; and refuse
         another stream or topic that only has the name of one that was read."""
         with self._transaction():
+            self._change("sources", "positions")
             known = dict(self._rows("SELECT source, identity FROM sources"))
             for source, identity in identities.items():
                 if known.get(source) not in (None, "", identity):  # empty: forgotten, or never reached
@@ -119,14 +119,15 @@ class Inbox(EventLog):
         messages left, time goes no further than its newest event, or the others would make it late.
         """
         with self._transaction():
+            self._change("positions")
             fresh = [p for p in parsed if self._is_new(p)]
             *_, (receipt, _) = self._enter([[event for p in fresh for event in p.events]])
             believed = [(p.message.partition, e.ts) for p in fresh for e in p.events if e.ts <= receipt.limit]
             self._db.executemany(_NEWEST, believed)
             aside = [p for p in fresh if p.reason]
             self._refuse_a_flood(len(aside))
-            rows = [(UNREAD, p.message.name, p.reason, p.message.payload) for p in aside]
-            self._db.executemany(_SET_ASIDE, rows)
+            for p in aside:
+                self._set_aside((UNREAD, p.message.name, None, None, None, p.reason, p.message.payload))
             self._db.executemany("UPDATE positions SET lag = ?2 WHERE partition = ?1", list(lag.items()))
             until = self._find_time(lag)
             if until is not None:
@@ -172,12 +173,14 @@ class Inbox(EventLog):
     def reader(self) -> int:
         """A number that tells this store from others that read the same source."""
         with self._transaction():
+            self._change("facts")
             self._db.execute("INSERT OR IGNORE INTO facts VALUES('reader', ?)", (secrets.randbits(32),))
         return self.facts()["reader"]
 
     def note_problem(self, sources: Sequence[str], problem: str | None) -> None:
         """Note why sources cannot be read at present; None when they can again."""
         with self._transaction():
+            self._change("sources")
             self._db.executemany(
                 "INSERT INTO sources VALUES(?1, '', ?2) ON CONFLICT DO UPDATE SET problem = ?2",
                 [(source, problem) for source in sources],
@@ -201,6 +204,7 @@ class Inbox(EventLog):
     def forget(self, source: str) -> None:
         """Forget how far a source was read. What was read from it stays, and what was set aside, too."""
         with self._transaction():
+            self._change("sources", "positions")
             if source not in dict(self._rows("SELECT source, 1 FROM sources")):
                 raise UserError(f"{source!r} was never read; see `tracecvr sources list`")
             self._db.execute("DELETE FROM positions WHERE source = ?", (source,))

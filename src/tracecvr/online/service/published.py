@@ -7,14 +7,13 @@ import re
 from tracecvr.base.files import sha256
 from tracecvr.online.service.bodies import PublishedFile
 from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.store import traffic
+from tracecvr.online.store.choices import SERVING, TRAFFIC
 
 ALLOWED = re.compile(
     r"store\.json|base/(table|encoder)\.json|(serving|traffic)\.json"
     r"|(challengers/[a-z][a-z0-9_-]*/)?(models/[0-9]{9}\.(json|safetensors)|challenger\.json)"
 )
 """What such files may be called: a replica writes nothing else, whoever it asked."""
-_CHOICES = (traffic.NAME, "serving.json")
 
 
 def list_published(models: RoutedScorer) -> dict[str, PublishedFile]:
@@ -32,7 +31,7 @@ def list_published(models: RoutedScorer) -> dict[str, PublishedFile]:
             names += [f"{stem}.safetensors", f"{stem}.json"]
             states[f"{stem}.safetensors"] = model.manifest["sha256"]
     files = {}
-    for name in (*names, *_CHOICES):
+    for name in (*names, TRAFFIC, SERVING):
         path = folder / name
         if path.is_file():
             facts = path.stat()

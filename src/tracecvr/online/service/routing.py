@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tracecvr.base.errors import UserError
+from tracecvr.base.errors import UserError, explain
 from tracecvr.online.service.scorer import LiveScorer
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import find_challenger
@@ -34,7 +34,7 @@ class RoutedScorer:
             self._promoted = None if self._chosen is None else self._open(self._chosen)
         except (OSError, UserError) as error:
             self._promoted = None
-            problem = f"challenger {self._chosen} cannot answer, and the store's own model does: {error}"
+            problem = f"challenger {self._chosen} cannot answer, and the store's own model does: {explain(error)}"
         if problem not in ("", self._problem):  # once
             _log.error("%s", problem)
         self._problem = problem

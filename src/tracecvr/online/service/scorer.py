@@ -101,7 +101,8 @@ class LiveScorer:
 
     def refresh(self) -> None:
         """Look whether another version serves, and load it. Nobody waits for it meanwhile."""
-        state = tuple(p.stat().st_mtime_ns for p in (self.store.home, self.store.home / "models"))
+        folders = (self.store.home, self.store.home / "models")
+        state = tuple(folder.stat().st_mtime_ns for folder in folders if folder.exists())
         if state == self._seen:
             return
         number = self.versions.serving()

@@ -26,6 +26,7 @@ from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scorer import FEW, LiveScorer, Values
+from tracecvr.online.store import choices
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.status import newest_time, status_of
 
@@ -178,6 +179,12 @@ class Service(Scoring):
         self.learner = learner
         self.committer = Committer(store.log)
         self.log = store.log()
+
+    def look(self) -> None:
+        try:
+            choices.mend(self.log, self.store.folder)
+        finally:
+            super().look()
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:

@@ -100,6 +100,8 @@ def find_challenger(store: Store, name: str) -> Challenger:
     advice = f"copy it from where the store is whole, or remove {home} and run `tracecvr challengers drop`"
     recorded = read_hashed(home / "challenger.json", advice)
     refuse_other_format(recorded, _FORMAT, home / "challenger.json")
+    if recorded["name"] != name:
+        raise UserError(f"{home / 'challenger.json'} is of challenger {recorded['name']!r}: {advice}")
     settings = store.content["settings"] | recorded["settings"]
     return Challenger(store.folder, store.content | {"code": {}} | recorded | {"settings": settings}, name)
 
@@ -116,6 +118,7 @@ def create(store: Store, name: str, chosen: Parts, seed: int | None = None) -> C
     Engine(method, store.schema, seed, plugins, stream=stream)  # refuses what does not fit together
     content = {
         "format": _FORMAT,
+        "name": name,
         **parts_record(*chosen),
         "settings": {"seed": seed},
         "since": _next_interval(store),

@@ -34,8 +34,8 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_hashed(path: Path, content: dict[str, Any]) -> None:
-    """A small file with its own hash: another value may be as valid as the one that was written."""
-    write_json(path, content | {"hash": digest(content)})
+    """A small file with its own hash: another value, or another file's, may be as valid as what was written."""
+    write_json(path, content | {"hash": digest([path.name, content])})
 
 
 def read_hashed(path: Path, otherwise: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def read_hashed(path: Path, otherwise: str) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{path} is missing: {otherwise}")
     content = read_json(path)
-    if not isinstance(content, dict) or content.pop("hash", None) != digest(content):
+    if not isinstance(content, dict) or content.pop("hash", None) != digest([path.name, content]):
         raise UserError(f"{path} is damaged: {otherwise}")
     return content
 

@@ -33,6 +33,7 @@ from tracecvr.online.log.grid import Grid
 from tracecvr.online.log.inbox import Inbox
 from tracecvr.online.log.page_checksums import read_position
 from tracecvr.online.log.times import AskedTimes, Times
+from tracecvr.online.store import choices
 from tracecvr.online.store import file_hashes as files
 from tracecvr.online.store.starting_run import RunEnd, StartingRun
 from tracecvr.online.store.versions import Versions
@@ -163,6 +164,9 @@ class Store:
             files.refuse_if_changed(folder)
             if os.access(folder, os.W_OK):  # a copy to look at has no log that could be opened
                 store.refuse_lost_log()
+                if (folder / "events.db").is_file():
+                    with closing(store.log()) as log:
+                        choices.mend(log, folder)
         return store
 
     def refuse_lost_log(self) -> None:

@@ -11,12 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked
-from tracecvr.online.store.file_hashes import read_hashed, write_hashed
+from tracecvr.online.store import choices
 
-NAME = "traffic.json"
-_LOCK = ".traffic.lock"
-_PATIENCE_S = 10.0
+NAME = choices.TRAFFIC
 
 
 @dataclass(frozen=True)
@@ -31,10 +28,7 @@ class Traffic:
 
 def current(folder: Path) -> Traffic:
     """As a store's directory says now."""
-    path = folder / NAME
-    if not path.exists():
-        return Traffic()
-    return Traffic(**read_hashed(path, "remove it, and the store's own model answers; then choose again"))
+    return Traffic(**choices.read(folder / NAME) or {})
 
 
 def promote(folder: Path, model: str | None) -> Traffic:
@@ -61,10 +55,4 @@ def forget(folder: Path, name: str) -> None:
 
 
 def _change(folder: Path, change: Callable[[Traffic], Traffic]) -> Traffic:
-    """Change the choice. Commands, the service and the learner may do so at once: they take turns."""
-    with locked(folder, "another process changes which model serves: try again", _LOCK, _PATIENCE_S):
-        old = current(folder)
-        new = change(old)
-        if new != old:
-            write_hashed(folder / NAME, asdict(new))
-        return new
+    return Traffic(**choices.change(folder / NAME, lambda old: asdict(change(Traffic(**old or {})))))

@@ -10,7 +10,7 @@ from typing import Any
 from tracecvr.base.errors import UserError
 from tracecvr.learn.checkpoint import Checkpoints, digest
 from tracecvr.learn.engine import Engine
-from tracecvr.online.store.file_hashes import read_hashed, write_hashed
+from tracecvr.online.store import choices
 
 _log = logging.getLogger("tracecvr.store")
 
@@ -21,7 +21,7 @@ class Versions(Checkpoints):
 
     def __init__(self, folder: Path, keep: int, content: dict[str, Any] | None = None) -> None:
         super().__init__(folder / "models", keep)
-        self._serving = folder / "serving.json"
+        self._serving = folder / choices.SERVING
         self._lost: set[int] = set()
         self._content = None if content is None else digest(content)
 
@@ -66,7 +66,7 @@ class Versions(Checkpoints):
         if number is not None and number not in self.published():
             known = ", ".join(map(str, self.published())) or "none"
             raise UserError(f"version {number} cannot serve: choose one of those published ({known})")
-        write_hashed(self._serving, {"version": number})
+        choices.change(self._serving, lambda _: {"version": number})
 
     def rollback(self) -> int:
         """Let the version before the one that serves do so."""
@@ -78,7 +78,4 @@ class Versions(Checkpoints):
 
     def chosen(self) -> int | None:
         """The version that somebody has chosen to serve."""
-        if not self._serving.exists():
-            return None
-        number: int | None = read_hashed(self._serving, "remove it, and the newest version serves")["version"]
-        return number
+        return (choices.read(self._serving) or {}).get("version")

@@ -10,7 +10,7 @@ from typing import Any
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.online.learner.archive import WholeLog
-from tracecvr.online.store import file_hashes
+from tracecvr.online.store import choices, file_hashes
 from tracecvr.online.store.challenge import FOLDER, challengers, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import verify_log
@@ -62,6 +62,10 @@ def _challenger(store: Store, name: str) -> Finding:
 def _lost_challengers(store: Store) -> Iterator[Finding]:
     """Of the choice of models, and of challengers that are not there though somebody counts on them."""
     try:
+        with closing(store.log()) as log:
+            for path in choices.list_different(log, store.folder):
+                text = f"{path} is not what the log knows: the next command on the store mends it"
+                yield Finding("choice of models", False, text)
         for name in list_lost(store):
             advice = f"copy it from where the store is whole, or `tracecvr challengers drop {store.folder} {name}`"
             yield Finding(f"challenger {name}", False, f"{store.folder / FOLDER / name} is missing: {advice}")
@@ -110,9 +114,12 @@ def _versions(store: Store) -> Finding:
 
 
 def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
-    """Versions that say that the log was elsewhere when they were made."""
+    """Versions that say that the log was elsewhere when they were made; and what is lost of those that it knows."""
+    newest = listed[-1]["intervals"] if listed else -1
     try:
         with closing(store.log()) as log:
+            if (known := log.recorded(store.model)) > newest + 1:  # one may have been cut short, by a kill
+                yield f"versions {newest + 1} to {known} are lost: they are learnt again from the log"
             for m in listed:
                 number = m["intervals"]
                 closed_at = log.position(number - 1) if 0 < number <= log.closed() else m["position"]
