@@ -24,6 +24,7 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import stats
 from tracecvr.bench.outcome import Line, Outcome, numbers
 from tracecvr.bench.stats import Difference, Floats
+from tracecvr.bench.suite_rows import title_of
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import FullPlan
 
@@ -219,7 +220,7 @@ def load_findings() -> Findings:
 
 
 def write_findings(frame: pl.DataFrame, facts: dict[str, Any], path: Path = FINDINGS) -> None:
-    """The file, from `gauntlet.parquet` and `gauntlet.json`."""
+    """The file, from `gauntlet.parquet` and `gauntlet.json`: methods as they are by default."""
     logs = frame["log"].unique(maintain_order=True).to_list()
-    methods = {one.method: asdict(one) for one in standings(frame)}
+    methods = {one.method: asdict(one) for one in standings(frame) if one.label == title_of(one.method)}
     write_json(path, {"logs": logs, "seeds": facts["seeds"], "methods": methods})
