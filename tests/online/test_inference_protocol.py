@@ -1,13 +1,15 @@
 """The Open Inference Protocol: the same scores as `/v1/score`, with tokens and limits as elsewhere.
 
-The client of KServe does not install beside our pinned packages (it wants older ones), so its requests are written out.
+The client of KServe does not install beside our pinned packages (it wants older ones), so what it sends is written out.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
+import numpy as np
 import pytest
 
 from livestore import the_events
@@ -65,6 +67,42 @@ def test_a_missing_value_is_null(ready: Store) -> None:
     with served(ready) as url, Client(url) as client:
         status, answer = infer(url, inference([blank]))
         assert (status, answer["outputs"][1]["data"]) == (200, [client.score([blank])["scores"][0]["log_odds"]])
+
+
+def as_bytes(content: dict[str, Any], kinds: dict[str, str]) -> tuple[bytes, str]:
+    """A request with values after its JSON, as KServe's client sends NumPy arrays, and how long the JSON is."""
+    values = b""
+    for one in content["inputs"]:
+        data, kind = one.pop("data"), kinds.get(one["name"])
+        texts = [str(value).encode() for value in data]
+        part = np.array(data, kind).tobytes() if kind else b"".join(struct.pack("<I", len(t)) + t for t in texts)
+        one |= {"datatype": "FP64" if kind else "BYTES", "parameters": {"binary_data_size": len(part)}}
+        values += part
+    head = json.dumps(content).encode()
+    return head + values, str(len(head))
+
+
+def test_values_may_follow_the_json_as_bytes(ready: Store) -> None:
+    with served(ready) as url:
+        facts = asked(url, "GET", MODEL)[1]
+        kinds = {one["name"]: "<f8" for one in facts["inputs"] if one["datatype"] == "FP64"}
+        assert 0 < len(kinds) < len(facts["inputs"])
+        body, length = as_bytes(inference(CLICKS[:3]), kinds)
+        sent = {"Inference-Header-Content-Length": length, "Content-Type": "application/octet-stream"}
+        answer = asked(url, "POST", f"{MODEL}/infer", body, headers=sent)
+        assert answer == infer(url, inference(CLICKS[:3]))
+        for wrong, size in ((body[:-1], length), (body, "x"), (body, "3"), (b"[]", "2")):
+            status, said = asked(
+                url, "POST", f"{MODEL}/infer", wrong, headers=sent | {"Inference-Header-Content-Length": size}
+            )
+            assert (status, "values as bytes" in said["error"]) == (422, True)
+
+
+def test_a_body_is_json_whatever_it_is_called(ready: Store) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # of curl -d
+    with served(ready) as url:
+        body = json.dumps(inference(CLICKS[:2])).encode()
+        assert asked(url, "POST", f"{MODEL}/infer", body, headers=form) == infer(url, inference(CLICKS[:2]))
 
 
 def wrong_requests() -> list[tuple[Any, int, str]]:

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from itertools import product
@@ -98,12 +98,21 @@ def running(app: FastAPI, limits: Limits = GENEROUS) -> Iterator[str]:
         thread.join()
 
 
-def asked(url: str, method: str, path: str, body: bytes | None = None, *, authorization: str = "") -> tuple[int, Any]:
+def asked(
+    url: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    *,
+    authorization: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, Any]:
     """Status and content of an answer."""
     where = urlsplit(url)
     connection = HTTPConnection(where.hostname or "", where.port, timeout=20)
     try:
-        connection.request(method, path, body, JSON_TYPE | ({"Authorization": authorization} if authorization else {}))
+        sent = JSON_TYPE | ({"Authorization": authorization} if authorization else {}) | dict(headers or {})
+        connection.request(method, path, body, sent)
         response = connection.getresponse()
         text = response.read().decode()
     finally:

@@ -93,6 +93,8 @@ class Gate(FastAPI):
                 await answer.send_json(content, path)
             else:
                 scope.setdefault("state", {})["token"] = token
+                if body is not None:
+                    scope["headers"] = _as_json(scope["headers"])
                 await super().__call__(scope, receive, answer)
         finally:
             self._at_work -= 1
@@ -156,6 +158,11 @@ def _join(parts: Sequence[Message], most: int) -> bytes:
     if len(body) > most:
         raise _TooLargeError
     return body
+
+
+def _as_json(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Every body is JSON, whatever a client calls it: `curl -d` calls it a form."""
+    return [*(one for one in headers if one[0] != b"content-type"), (b"content-type", b"application/json")]
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -1,16 +1,21 @@
 """The Open Inference Protocol, version 2 (KServe, Triton), so that its clients and gateways can ask for scores.
 
 A raw column is an input of its own: `{"name": "device", "shape": [2], "datatype": "BYTES", "data": ["phone", null]}`.
-All inputs have as many values as there are clicks; null is a missing value. The outputs are `probability` and
-`log_odds`.
+All inputs have as many values as there are clicks; null is a missing value. Values may also follow the JSON as bytes
+(the binary tensor data extension), as clients send NumPy arrays by default. The outputs are `probability` and
+`log_odds`, as JSON.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import FastAPI, HTTPException
+import numpy as np
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi.routing import APIRoute
+from msgspec import json
 from pydantic import BaseModel, Field
 
 from tracecvr.data.encoder import TextColumn
@@ -23,6 +28,11 @@ NAME = "tracecvr"
 """What the model is called. Which of the store's models answers is decided as for `/v1/score`."""
 _TEXT, _NUMBERS = "BYTES", "FP64"
 _OUTPUTS = ("probability", "log_odds")
+_BINARY = "binary_tensor_data"
+_TYPES = {"BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"} | {
+    f"{kind}{8 * size}": f"<{letter}{size}" for kind, letter in (("INT", "i"), ("UINT", "u")) for size in (1, 2, 4, 8)
+}
+"""Types of numbers as NumPy writes them."""
 
 
 class Input(BaseModel):
@@ -44,24 +54,25 @@ class Inference(BaseModel):
 
 def inference_routes(app: FastAPI, service: Scoring) -> None:
     """Routes of the protocol."""
+    routes = APIRouter(route_class=_Route)
 
-    @app.get("/v2")
+    @routes.get("/v2")
     async def server() -> dict[str, Any]:
         """What answers."""
-        return {"name": NAME, "version": app.version, "extensions": []}
+        return {"name": NAME, "version": app.version, "extensions": [_BINARY]}
 
-    @app.get("/v2/health/live")
+    @routes.get("/v2/health/live")
     async def live() -> dict[str, bool]:
         """Whether the process answers."""
         return {"live": True}
 
-    @app.get("/v2/health/ready", responses={503: {"model": bodies.Failure}})
+    @routes.get("/v2/health/ready", responses={503: {"model": bodies.Failure}})
     async def ready() -> dict[str, bool]:
         """Whether there is a version to answer with."""
         service.scorer.ready()
         return {"ready": True}
 
-    @app.get("/v2/models/{name}", responses=ERRORS, dependencies=[need("score")])
+    @routes.get("/v2/models/{name}", responses=ERRORS, dependencies=[need("score")])
     async def model(name: str) -> dict[str, Any]:
         """What the model takes and gives."""
         _refuse_other(name)
@@ -78,14 +89,14 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
             "outputs": [{"name": name, "datatype": _NUMBERS, "shape": [-1]} for name in _OUTPUTS],
         }
 
-    @app.get("/v2/models/{name}/ready", responses=ERRORS, dependencies=[need("score")])
+    @routes.get("/v2/models/{name}/ready", responses=ERRORS, dependencies=[need("score")])
     async def model_ready(name: str) -> dict[str, Any]:
         """Whether it can answer."""
         _refuse_other(name)
         service.scorer.ready()
         return {"name": NAME, "ready": True}
 
-    @app.post("/v2/models/{name}/infer", responses=ERRORS, dependencies=[need("score")])
+    @routes.post("/v2/models/{name}/infer", responses=ERRORS, dependencies=[need("score")])
     async def infer(name: str, asked: Inference) -> dict[str, Any]:
         """Score clicks without registering them."""
         _refuse_other(name)
@@ -104,6 +115,8 @@ def inference_routes(app: FastAPI, service: Scoring) -> None:
         ]
         inferred = {"model_name": NAME, "model_version": str(answers.version), "outputs": outputs}
         return inferred if asked.id is None else inferred | {"id": asked.id}
+
+    app.include_router(routes)
 
 
 def _refuse_other(name: str) -> None:
@@ -125,3 +138,52 @@ def _clicks(inputs: list[Input]) -> list[dict[str, Any]]:
     if len(counts) != 1 or not min(counts):
         raise HTTPException(422, "inputs: expected one for each column, all with as many values as there are clicks")
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+class _Route(APIRoute):
+    """A route whose bodies may hold bytes after their JSON."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_all(request: Request) -> Response:
+            return await handle(_BinaryRequest(request.scope, request.receive))
+
+        return handle_all
+
+
+class _BinaryRequest(Request):
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            self._body = await super().body()
+            if (length := self.headers.get("inference-header-content-length")) is not None:
+                self._body = _all_json(self._body, length)
+        return self._body
+
+
+def _all_json(body: bytes, length: str) -> bytes:
+    """A body with all values in its JSON, which is the first `length` bytes of it."""
+    try:
+        size = int(length)
+        content, rest = json.decode(body[:size]), memoryview(body)[size:]
+        for one in content["inputs"]:
+            if (size := one.get("parameters", {}).pop("binary_data_size", None)) is not None:
+                one["data"], rest = _values(rest[:size], one["datatype"]), rest[size:]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise HTTPException(422, "values as bytes: they do not fit what the JSON before them says") from error
+    return json.encode(content)
+
+
+def _values(content: memoryview, datatype: str) -> list[Any]:
+    """The values of one input. Of a text, its length comes first, as four bytes."""
+    if datatype != _TEXT:
+        values: list[Any] = np.frombuffer(content, _TYPES[datatype]).tolist()
+        return values
+    texts, place = [], 0
+    while place < len(content):
+        size = int.from_bytes(content[place : place + 4], "little")
+        place += 4 + size
+        texts.append(str(content[place - size : place], "utf-8"))
+    if place != len(content):
+        raise ValueError("a text is cut off")
+    return texts
