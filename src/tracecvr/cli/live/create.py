@@ -26,7 +26,7 @@ def init(
     model: Annotated[
         Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
     ] = None,
-    method: Annotated[str, typer.Option("--method")] = "trace",
+    method: Annotated[str, typer.Option("--method")] = "telescoped",
     plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
