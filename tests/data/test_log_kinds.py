@@ -245,6 +245,20 @@ def test_ids_that_come_again_and_again_are_said_to(tmp_path: Path, capsys: pytes
     assert "of the rows are dropped (2,900 duplicate_click" in doubts
 
 
+@pytest.mark.parametrize(("deeper", "conversion"), [("subscription", "subscription"), ("registration", "install")])
+def test_of_a_chain_of_actions_the_one_that_is_paid_for_counts(deeper: str, conversion: str, tmp_path: Path) -> None:
+    """Each subscription comes after an installation. Where no name says which one counts, it is in doubt."""
+    rows, _ = shop_rows()
+    clicks = rows.select("click_id", "campaign", time="click_time", event=pl.lit("ad_click"))
+    installed = rows.drop_nulls().select("click_id", "campaign", time="purchase_time", event=pl.lit("install"))
+    later = installed[::2].with_columns(time=pl.col("time") + HOUR, event=pl.lit(deeper))
+    pl.concat([clicks, installed, later]).write_csv(tmp_path / "events.csv")
+    inspection = inspected(tmp_path / "events.csv", tmp_path)
+    assert inspection.schema.action[0].name == conversion
+    asked = [f"every '{deeper}' comes after a conversion" in doubt for doubt in inspection.doubts]
+    assert any(asked) == (conversion != deeper)
+
+
 # Files that are no CSV, and words of errors.
 
 

@@ -81,7 +81,7 @@ class Measured:
             )
         return doubts + [
             f"every {name!r} comes after a conversion of its click: if it takes the conversion back, describe it in "
-            "[refund] in place of [[action]]"
+            "[refund] in place of [[action]]; if it is what you pay for, make it the first [[action]]"
             for name, count in self.after.items()
             if count and count == len(self.delays[name])
         ]

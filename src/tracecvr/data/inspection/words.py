@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 CLICK = ("click", "clk", "pv", "view", "impression", "visit")
-CONVERSION = ("conver", "purchas", "buy", "bought", "order", "sale", "sold", "pay", "paid", "install", "signup", "lead")
+_PAID = ("conver", "purchas", "buy", "bought", "order", "sale", "sold", "pay", "paid", "subscri")
+CONVERSION = (*_PAID, "install", "signup", "lead")
+"""The likeliest first: an app's subscription is paid for, its installation is a step on the way."""
 REFUND = ("refund", "return", "cancel", "chargeback", "revers", "undone", "undo")
-ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "subscri", "regist", "download", "open", "detail")
+ACTION = ("cart", "basket", "fav", "wish", "add", "like", "share", "regist", "download", "open", "detail")
 TYPE = ("event", "type", "action", "behavio", "kind", "activity", "status")
 AMOUNT = ("amount", "price", "revenue", "value", "total", "money"), ("quantity", "qty", "units", "pieces")
 """Money, then pieces."""
