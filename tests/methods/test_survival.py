@@ -484,6 +484,9 @@ def test_esdf_gradient_vanishes_at_the_truth_for_every_boundary(window: int) -> 
 def test_esdf_slots() -> None:
     assert esdf().edges == (15 * MINUTE, HOUR, 6 * HOUR, DAY)
     assert esdf(slots=(HOUR, 2 * HOUR)).edges == (HOUR, 2 * HOUR, DAY)
+    assert esdf(window=5 * MINUTE).edges == (5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY), (
+        "a slot ends with the window"
+    )
     month = replace(SLOTTED.schema, d_max=30 * DAY)
     of_criteo, of_taobao = ESDF(), ESDF()
     of_criteo.bind(month, 0)
@@ -495,7 +498,7 @@ def test_esdf_slots() -> None:
 
 def test_esdf_refuses_a_window_inside_a_slot_and_slots_out_of_order() -> None:
     with pytest.raises(UserError, match=r"7200 s.*inside a slot.*900, 3600, 21600, 86400"):
-        esdf(window=2 * HOUR)
+        esdf(window=2 * HOUR, slots=(15 * MINUTE, HOUR, 6 * HOUR))
     with pytest.raises(UserError, match=r"18000 s.*inside a slot"):
         esdf(looks=(5 * HOUR,))
     with pytest.raises(UserError, match="rising order"):

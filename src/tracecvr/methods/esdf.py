@@ -36,14 +36,16 @@ class ESDF(Survival):
     status = "reconstructed"
 
     slots: tuple[Seconds, ...] | None = option(
-        None, "ends of the slots, the last of which is d_max whatever is given; the dataset's by default", low=0
+        None,
+        "ends of the slots, the last of which is d_max whatever is given; the dataset's and the window by default",
+        low=0,
     )
 
     @property
     def edges(self) -> tuple[int, ...]:
         """The ends of the slots in force."""
-        default = self.schema.windows or _DEFAULT
-        slots = default if self.slots is None else self.slots
+        default = {*(self.schema.windows or _DEFAULT), self.wait}
+        slots = sorted(default) if self.slots is None else self.slots
         return (*(end for end in slots if end < self.schema.d_max), self.schema.d_max)
 
     @property
