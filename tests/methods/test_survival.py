@@ -492,6 +492,8 @@ def test_esdf_slots() -> None:
     of_criteo.bind(month, 0)
     assert of_criteo.edges == (900, 3600, 21600, *(d * DAY for d in (1, 2, 3, 4, 5, 6, 7, 14, 30)))
     assert of_criteo.heads() == 13
+    of_criteo.bind(replace(month, d_max=365 * DAY, horizons=(7 * DAY, 90 * DAY, 365 * DAY)), 0)
+    assert of_criteo.edges[-4:] == (14 * DAY, 30 * DAY, 90 * DAY, 365 * DAY), "horizons after the last slot"
     of_taobao.bind(replace(month, windows=Taobao.windows, d_max=3 * DAY, window=12 * HOUR), 0)
     assert of_taobao.edges == (2 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY)
 

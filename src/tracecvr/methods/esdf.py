@@ -37,15 +37,17 @@ class ESDF(Survival):
 
     slots: tuple[Seconds, ...] | None = option(
         None,
-        "ends of the slots, the last of which is d_max whatever is given; the dataset's and the window by default",
+        "ends of the slots, the last of which is d_max whatever is given; by default the dataset's or those for a month, "
+        "the window, and later horizons",
         low=0,
     )
 
     @property
     def edges(self) -> tuple[int, ...]:
         """The ends of the slots in force."""
-        default = {*(self.schema.windows or _DEFAULT), self.wait}
-        slots = sorted(default) if self.slots is None else self.slots
+        default = self.schema.windows or _DEFAULT
+        later = (end for end in self.ends if end > default[-1])
+        slots = sorted({*default, self.wait, *later}) if self.slots is None else self.slots
         return (*(end for end in slots if end < self.schema.d_max), self.schema.d_max)
 
     @property
