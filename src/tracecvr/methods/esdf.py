@@ -37,8 +37,8 @@ class ESDF(Survival):
 
     slots: tuple[Seconds, ...] | None = option(
         None,
-        "ends of the slots, the last of which is d_max whatever is given; by default the dataset's or those for a month, "
-        "the window, and later horizons",
+        "ends of the slots, the last of which is d_max whatever is given; by default those for the "
+        "dataset or for a month, the window, and later horizons",
         low=0,
     )
 
