@@ -14,7 +14,7 @@ from tracecvr.base.metrics import Floats
 from tracecvr.data.table import Ints
 from tracecvr.forecast.cells import Cells
 from tracecvr.forecast.estimators import DEFAULT, ESTIMATORS, LEARNT_FROM, Estimates, estimate
-from tracecvr.forecast.intervals import misses
+from tracecvr.forecast.intervals import History
 
 LEVEL = 0.9
 """Of intervals, by default."""
@@ -63,11 +63,13 @@ def between(
         a.astype(np.float64) for a in (estimates.final[estimator], estimates.so_far, estimates.recent)
     )
     low, high, some = np.empty_like(final), np.empty_like(final), cells.some(LEARNT_FROM)
-    for place, one in enumerate(age.tolist()):
+    histories = {one: History(some, one, estimator, day[age == one]) for one in np.unique(age).tolist()}
+    for place, (today, one) in enumerate(zip(day.tolist(), age.tolist(), strict=True)):
         had = so_far[:, place]
         lowest = -had if cells.takes_back else np.zeros_like(had)
-        past = misses(some, one, estimator, int(day[place]) + 1 + one)
-        ends = past.between(final[:, place] - had, recent[:, place], level, lowest)
+        expected, history = final[:, place] - had, histories[one]
+        width = history.widening(today, expected, level)
+        ends = history.misses(today).between(expected, recent[:, place], level, lowest, width)
         low[:, place], high[:, place] = (had + end for end in ends)
     return low, high
 

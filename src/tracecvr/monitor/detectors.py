@@ -8,8 +8,9 @@ starts. With c = starts in a month times tests, there is at most one false alarm
 
 Stops and traffic are weighed by interval. Rates and delays are weighed by day, because intervals of one day miss in the
 same direction: evidence can start at the beginning of each day. Counts are negative binomial: their variance m + t m^2
-exceeds Poisson's. t is estimated from past misses, of intervals or of days. A model that is persistently off by less
-than `null` allows is no change.
+exceeds Poisson's. t is estimated from past misses, of intervals or of days; on a day on which all others miss by more
+than their own t allows, that of a segment is larger as well. A model that is persistently off by less than `null`
+allows is no change.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class Detectors:
     def _weigh(self, count: Floats, mean: Floats) -> Floats:
         """log L of all tests: of an interval, or of the day so far."""
         excess, (came, expected) = self.excess(), self._today()
+        excess[_BY_DAY:, 1:] *= self._strangeness(excess[_BY_DAY, 0])
         count, mean = (np.concatenate([a[:_BY_DAY], b[:1]]) for a, b in ((count, came), (mean, expected)))
         counted = log_ratio(count[_OF], mean[_OF], excess[_OF], _NULL, _CHANGED)
         # Ages vary more than chance lets them, and clicks from before a change do not show it. So what is tested is
@@ -136,6 +138,13 @@ class Detectors:
         variance = expected[1:]
         off = (came[1:] - variance) / np.sqrt(variance + excess[_BY_DAY + 1 :] * variance**2 + 0.25)
         return np.concatenate([counted, _FAR * np.minimum(off, _FARTHEST) - _FAR**2 / 2])
+
+    def _strangeness(self, excess: float) -> Floats:
+        """Of each segment: how many times its variance all others have missed by today, in square. On a day that is
+        strange for all, each differs more than on others."""
+        count, mean = np.maximum(self.today[:2, :1] - self.today[:2, 1:], 0.0)
+        strange: Floats = np.maximum((count - mean) ** 2 / (mean + excess * mean**2 + 0.25), 1.0)
+        return strange
 
     def _today(self) -> tuple[Floats, Floats]:
         """Of the day so far, young conversions and log L of paces: what came, and the mean if all is as usual, which is
