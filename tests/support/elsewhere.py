@@ -1,7 +1,7 @@
 """A make-believe device: it really computes, by the processor's kernels, and refuses what a real device would refuse.
 
-Its tensors call themselves `meta`. One that meets a tensor of the processor raises, as does one that is read through
-NumPy and, if asked for, one in double precision.
+Its tensors call themselves `meta`. One that meets a tensor of the processor raises: even if that is a single number,
+which a real device would take. So does one that is read through NumPy and, if asked for, one in double precision.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tracecvr.base import devices
+from tracecvr.learn import optimisers
+from tracecvr.nets import fused
 
 NAME = "meta"
 
@@ -29,7 +31,7 @@ class FarTensor(Tensor):
     has_double = True
 
     @staticmethod
-    def __new__(cls, near: Tensor) -> FarTensor:  # noqa: PYI034
+    def __new__(cls, near: Tensor) -> FarTensor:
         if near.dtype == torch.float64 and not cls.has_double:
             raise TypeError("the device has no double precision")
         place = near.stride(), near.storage_offset()
@@ -47,6 +49,8 @@ class FarTensor(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == Tensor.data.__set__:  # torch gives the wrapper another shape, and knows of no numbers
             args[0].near = args[1].near
+        if func == Tensor.__getitem__ and isinstance(args[1], tuple):  # torch makes a tensor of a list, without numbers
+            args = args[0], tuple(torch.tensor(one).to(NAME) if isinstance(one, list) else one for one in args[1])
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -74,7 +78,7 @@ class _MadeOfLists(TorchFunctionMode):
 def _compute(func: Any, args: Any, kwargs: Any) -> Any:
     given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
     far = [one for one in given if isinstance(one, FarTensor)]
-    strangers = [tuple(one.shape) for one in given if not isinstance(one, FarTensor) and one.dim()]
+    strangers = [tuple(one.shape) for one in given if not isinstance(one, FarTensor)]
     if far and strangers and func.overloadpacket is not torch.ops.aten.copy_:
         raise RuntimeError(f"{func}: a tensor of the processor, of shape {strangers[0]}, meets one of the device")
     device = str(kwargs.get("device", NAME if far else "cpu"))
@@ -99,3 +103,10 @@ def elsewhere(has_double: bool = True) -> Iterator[str]:
         patch.setattr(devices, "_WITHOUT_DOUBLE", () if has_double else (NAME,))
         patch.setattr(FarTensor, "has_double", has_double)
         yield NAME
+
+
+def compute_as_elsewhere(patch: pytest.MonkeyPatch, has_double: bool = True) -> None:
+    """Have the processor compute as another device does: with torch's plain forms of what nets are made of."""
+    for module in (fused, optimisers):
+        patch.setattr(module, "is_on_processor", lambda _: False)
+    patch.setattr(devices, "_WITHOUT_DOUBLE", () if has_double else ("cpu",))

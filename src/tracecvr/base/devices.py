@@ -27,15 +27,16 @@ _WITHOUT_DOUBLE = ("mps",)
 
 def choose(name: str) -> str:
     """The device of a name: of `auto`, the first that is here."""
-    if name not in ("auto", *_IS_HERE):
+    if name == "auto":
+        return next(device for device, is_here in _IS_HERE.items() if is_here())
+    if name not in _IS_HERE:
         raise UserError(f"option 'device' is {name!r}: choose one of auto, {', '.join(_IS_HERE)}")
-    device = next(one for one, is_here in _IS_HERE.items() if name == one or (name == "auto" and is_here()))
-    if not _IS_HERE[device]():
+    if not _IS_HERE[name]():
         raise UserError(
-            f"option 'device' is {name!r}: torch {torch.__version__} has no such device on this machine; "
-            "choose auto or cpu, or install a torch that is built for it"
+            f"option 'device' is {name!r}: torch {torch.__version__} finds no such device on this machine; choose auto "
+            "or cpu, or install a torch that is built for it"
         )
-    return device
+    return name
 
 
 def computing_on(device: str) -> AbstractContextManager[Any]:

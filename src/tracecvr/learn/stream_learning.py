@@ -64,10 +64,7 @@ class StreamLearning:
         "optimiser of stream and warm-up, by name: adam, lazy_adam or one of an entry point; auto: lazy_adam if tables "
         "have more than 100,000 rows in all, else adam",
     )
-    device: str = option(
-        "cpu",
-        "where nets learn: cpu, cuda or mps; auto for the first of cuda, mps and cpu that is there",
-    )
+    device: str = option("cpu", "where nets learn: cpu, cuda or mps; auto: the first of cuda, mps and cpu that is here")
     level_steps: float = option(
         10.0,
         "how many times as large steps are for the biases of outputs that are rates: they alone carry the level of all "

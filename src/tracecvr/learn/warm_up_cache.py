@@ -74,13 +74,13 @@ class WarmUpCache:
             return None
         try:
             with safe_open(path, "pt") as kept:
-                tensors = {key: kept.get_tensor(key) for key in kept.keys()}  # noqa: SIM118  (it is no dictionary)
+                tensors = {key: torch.as_tensor(kept.get_tensor(key)) for key in kept.keys()}  # noqa: SIM118  (no dictionary)
                 seconds, passes = float(kept.metadata()["seconds"]), int(kept.metadata()["passes"])
         except (SafetensorError, OSError, KeyError):
             return None  # damaged: made again
         fit.net.load_state_dict(under(tensors, "net."))
         fit.net.eval()
-        fit.part.counts |= {name: torch.as_tensor(value) for name, value in under(tensors, "count.").items()}
+        fit.part.counts |= under(tensors, "count.")
         self.seconds += seconds
         return Fitted(passes, under(tensors, "moment."))
 

@@ -20,7 +20,7 @@ from tracecvr.base.devices import is_on_processor
 def read_rows(table: Tensor, ids: Tensor) -> Tensor:
     """A copy of `table[ids]`."""
     if not is_on_processor(table):
-        return table[ids]
+        return table.detach()[ids]
     rows = _records(table).take(ids.numpy())
     values = torch.from_numpy(rows if table.dim() == 1 else rows.view(np.uint8))
     return values.view(table.dtype).view(len(ids), *table.shape[1:])
