@@ -22,6 +22,8 @@ from tracecvr.learn import optimisers
 from tracecvr.nets import fused
 
 NAME = "meta"
+_DEVICE = torch.device(NAME)
+_SET_DATA = vars(torch._C.TensorBase)["data"].__set__
 
 
 class FarTensor(Tensor):
@@ -35,11 +37,11 @@ class FarTensor(Tensor):
         if near.dtype == torch.float64 and not cls.has_double:
             raise TypeError("the device has no double precision")
         place = near.stride(), near.storage_offset()
-        made: FarTensor = Tensor._make_wrapper_subclass(cls, near.shape, *place, dtype=near.dtype, device=NAME)
+        made: FarTensor = Tensor._make_wrapper_subclass(cls, near.shape, *place, dtype=near.dtype, device=_DEVICE)
         made.near = near
         return made
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"far {self.near!r}"
 
     def tolist(self) -> Any:
@@ -47,7 +49,7 @@ class FarTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == Tensor.data.__set__:  # torch gives the wrapper another shape, and knows of no numbers
+        if func == _SET_DATA:  # torch gives the wrapper another shape, and knows of no numbers
             args[0].near = args[1].near
         if func == Tensor.__getitem__ and isinstance(args[1], tuple):  # torch makes a tensor of a list, without numbers
             args = args[0], tuple(torch.tensor(one).to(NAME) if isinstance(one, list) else one for one in args[1])
@@ -55,7 +57,7 @@ class FarTensor(Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _compute(func, args, kwargs or {})
 
 
@@ -98,7 +100,7 @@ def _compute(func: Any, args: Any, kwargs: Any) -> Any:
 @contextmanager
 def elsewhere(has_double: bool = True) -> Iterator[str]:
     """While it lasts, there is a device of this name."""
-    with pytest.MonkeyPatch.context() as patch, _MadeOfLists(), _MadeThere():
+    with pytest.MonkeyPatch.context() as patch, _MadeOfLists(), _MadeThere():  # type: ignore[no-untyped-call]
         patch.setitem(devices._IS_HERE, NAME, lambda: True)
         patch.setattr(devices, "_WITHOUT_DOUBLE", () if has_double else (NAME,))
         patch.setattr(FarTensor, "has_double", has_double)

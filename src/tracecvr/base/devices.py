@@ -1,8 +1,6 @@
-"""Where nets learn and score: on the processor, or on a device beside it.
-
-What is made while `computing_on` is in force is made on that device, so code that makes tensors names none. Arrays go
-there by `torch.as_tensor`, and come back by `array_of`. Random numbers are drawn on the processor.
-"""
+"""Where nets learn and score: on the processor, or on a device beside it. What is made while `computing_on` is in force
+is made there, so code that makes tensors names no device. Arrays go there by `torch.as_tensor`, back by `array_of`.
+Random numbers are drawn on the processor."""
 
 from __future__ import annotations
 

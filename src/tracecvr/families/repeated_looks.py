@@ -161,8 +161,7 @@ class RepeatedLooks(Method):
         """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
         size = (1 / share).round().long()
         block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger
-        start = uniform(array_of(block))
-        return torch.as_tensor((start + array_of(b.row % size / size)) % 1 < array_of(share))
+        return torch.as_tensor((uniform(array_of(block)) + array_of(b.row % size / size)) % 1 < array_of(share))
 
     def weight(self, b: Reveals) -> Tensor:
         """How many clicks each event stands for."""

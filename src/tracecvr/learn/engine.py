@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,18 +46,18 @@ from tracecvr.stream.source import History, Source
 _HISTORY_BLOCK = 1 << 18
 """Clicks of history whose values are counted at once."""
 
-P, R = ParamSpec("P"), TypeVar("R")
+Do = TypeVar("Do", bound=Callable[..., Any])
 
 
-def _on_its_device(do: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:
+def _on_its_device(do: Do) -> Do:
     """What an engine does, with new tensors made where its nets are."""
 
     @wraps(do)
-    def done(engine: Engine, *args: P.args, **kwargs: P.kwargs) -> R:
+    def done(engine: Engine, *args: Any, **kwargs: Any) -> Any:
         with computing_on(engine.stream.device):
             return do(engine, *args, **kwargs)
 
-    return done
+    return cast(Do, done)
 
 
 class Engine:
@@ -271,8 +271,7 @@ class Engine:
 
     def snapshot(self, path: Path) -> None:
         """Write the whole state to one safetensors file, atomically."""
-        state = on_processor(self.state())
-        write_atomically(path, lambda temporary: save_file(state, temporary))
+        write_atomically(path, lambda temporary: save_file(on_processor(self.state()), temporary))
 
     def restore(self, path: Path) -> None:
         """Read a snapshot of an engine of the same configuration."""

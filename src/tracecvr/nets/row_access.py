@@ -30,10 +30,10 @@ def write_rows(table: Tensor, ids: Tensor, values: Tensor) -> None:
     """`table[ids] = values`, with a value for each id."""
     assert values.shape == (len(ids), *table.shape[1:])
     assert values.dtype == table.dtype
-    if not is_on_processor(table):
+    if is_on_processor(table):
+        np.put(_records(table), ids.numpy(), _records(values.contiguous()))
+    else:
         table[ids] = values
-        return
-    np.put(_records(table), ids.numpy(), _records(values.contiguous()))
 
 
 def _records(table: Tensor) -> npt.NDArray[Any]:

@@ -143,9 +143,8 @@ def save_model(engine: Engine, folder: Path) -> None:
 
 
 def parts(recorded: Mapping[str, Any], device: str | None = None) -> tuple[Method, tuple[Plugin, ...], StreamLearning]:
-    """The method, the plugins and the stream's learning that were recorded by name and options; `device` is instead of
-    the one that they learnt on. What was loaded from a file is not loaded again: a record names no file that may be
-    executed."""
+    """The method, the plugins and the stream's learning that were recorded by name and options; with a device, for that
+    one. What was loaded from a file is not loaded again: a record names no file that may be executed."""
     options = recorded["config"]
     for name in recorded.get("code", ()):
         kind = "method" if name == recorded["method"] else "plugin"

@@ -158,14 +158,13 @@ class Reveals:
 
     def take(self, index: Tensor | slice, rng: np.random.Generator | None = None) -> Self:
         """The events at `index`, in that order."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
+        picked = {f.name: column[index] for f in fields(self) if isinstance(column := getattr(self, f.name), Tensor)}
         return replace(self, **picked, rng=rng)
 
     def to(self, device: str) -> Self:
         """The events on a device."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{n: column.to(device) for n, column in columns.items() if isinstance(column, Tensor)})
+        moved = {f.name: column.to(device) for f in fields(self) if isinstance(column := getattr(self, f.name), Tensor)}
+        return replace(self, **moved, rng=self.rng)
 
 
 def _trajectory(b: Reveals, horizons: tuple[int, ...]) -> tuple[Tensor, Tensor]:
