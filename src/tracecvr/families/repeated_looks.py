@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tracecvr.authoring.method import Method
 from tracecvr.base.config import Seconds, option
+from tracecvr.base.devices import array_of, double
 from tracecvr.base.seeds import uniform
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
 
@@ -80,7 +81,7 @@ class RepeatedLooks(Method):
         """
         if not self._noise:
             return torch.ones(len(self.looks))
-        converted, shown = self.counts["looks"].double()
+        converted, shown = double(self.counts["looks"])
         shares: Tensor = (converted / shown / self._noise).clamp(_LEAST_SHARE, 1.0)
         shares[0] = 1.0
         reached = int((shown > 0).sum())
@@ -160,8 +161,7 @@ class RepeatedLooks(Method):
         """A share of all clicks, another one at each look: of any n consecutive clicks one, if the share is 1 / n."""
         size = (1 / share).round().long()
         block = b.row.div(size, rounding_mode="floor") * len(self.schedule()) + b.trigger
-        start = torch.from_numpy(uniform(block.numpy()))
-        return (start + b.row % size / size) % 1 < share
+        return torch.as_tensor((uniform(array_of(block)) + array_of(b.row % size / size)) % 1 < array_of(share))
 
     def weight(self, b: Reveals) -> Tensor:
         """How many clicks each event stands for."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tracecvr.authoring.losses import cross_entropy, mean_over
 from tracecvr.authoring.method import Method
 from tracecvr.authoring.part import Helper
+from tracecvr.base.devices import double
 from tracecvr.nets.backbones import Perceptron
 from tracecvr.stream.reveal import After, LabelledReveals, Schedule
 
@@ -94,7 +95,7 @@ def count_states(b: LabelledReveals, ends: tuple[int, ...], actions: int) -> Ten
     state, visible = b.trajectory(ends)
     cell = (state[:, :, :actions] * 2 ** torch.arange(actions)).sum(2).long()  # (B, H)
     outcome = F.one_hot(cell * 2 + b.truth.long()[:, None], 2 ** (actions + 1))  # (B, H, cells x 2)
-    seen: Tensor = (outcome * visible.long()[:, :, None]).sum(0).double().unflatten(1, (-1, 2))
+    seen: Tensor = double((outcome * visible.long()[:, :, None]).sum(0)).unflatten(1, (-1, 2))
     return seen
 
 
@@ -102,21 +103,21 @@ def count_action_states(b: LabelledReveals, ends: tuple[int, ...]) -> Tensor:
     """How often each state of each single action came with each label: (H, K, 2, 2)."""
     state, visible = b.trajectory(ends)
     outcome = F.one_hot(state.long() * 2 + b.truth.long()[:, None, None], 4)  # (B, H, K, 2 x 2)
-    seen: Tensor = (outcome * visible.long()[:, :, None, None]).sum(0).double().unflatten(2, (2, 2))
+    seen: Tensor = double((outcome * visible.long()[:, :, None, None]).sum(0)).unflatten(2, (2, 2))
     return seen
 
 
 def label_entropy(cells: Tensor) -> Tensor:
     """H(y | o) in nats of each window, from counts (..., cells, 2)."""
     joint = cells / cells.sum((-2, -1), keepdim=True).clamp_min(1.0)
-    given = joint / joint.sum(-1, keepdim=True).clamp_min(1e-300)
-    return -(joint * given.clamp_min(1e-300).log()).sum((-2, -1))
+    given = joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(cells.dtype).tiny)
+    return -(joint * given.clamp_min(torch.finfo(cells.dtype).tiny).log()).sum((-2, -1))
 
 
 def window_weights(cells: Tensor, beta: float) -> Tensor:
     """eta_h = exp(-h/H - beta C_h) / (H - h + 1) from counts (H, cells, 2); C_h is H(y | o_h) over its maximum."""
     count = len(cells)
     entropy = label_entropy(cells)
-    relative = entropy / entropy.max().clamp_min(1e-300)
+    relative = entropy / entropy.max().clamp_min(torch.finfo(cells.dtype).tiny)
     h = torch.arange(1, count + 1, dtype=cells.dtype)
     return torch.exp(-h / count - beta * relative) / (count - h + 1)

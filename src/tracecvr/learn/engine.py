@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.authoring.part import Part
 from tracecvr.base.config import validate, values
+from tracecvr.base.devices import array_of, computing_on
 from tracecvr.base.errors import DivergedError, UserError
 from tracecvr.base.files import write_atomically
 from tracecvr.base.metrics import probability
@@ -31,7 +32,7 @@ from tracecvr.data.table import Schema
 from tracecvr.learn.averaged_net import AveragedNet
 from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
 from tracecvr.learn.level import larger_steps
-from tracecvr.learn.named_tensors import digest, under
+from tracecvr.learn.named_tensors import digest, on_processor, under
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
 from tracecvr.learn.optimisers import take_step
 from tracecvr.learn.recorded_outputs import RecordedOutputs
@@ -44,6 +45,19 @@ from tracecvr.stream.source import History, Source
 
 _HISTORY_BLOCK = 1 << 18
 """Clicks of history whose values are counted at once."""
+
+Do = TypeVar("Do", bound=Callable[..., Any])
+
+
+def _on_its_device(do: Do) -> Do:
+    """What an engine does, with new tensors made where its nets are."""
+
+    @wraps(do)
+    def done(engine: Engine, *args: Any, **kwargs: Any) -> Any:
+        with computing_on(engine.stream.device):
+            return do(engine, *args, **kwargs)
+
+    return cast(Do, done)
 
 
 class Engine:
@@ -97,7 +111,10 @@ class Engine:
             plugin.bind(schema, seed)
         self.schedule = method.schedule()
         self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
-        self.growing = GrowingColumns(schema)
+        for net in self._nets:  # not built there: first weights are drawn on the processor
+            net.to(self.stream.device)
+        with computing_on(self.stream.device):
+            self.growing = GrowingColumns(schema)
         self.growing.check(self._memory, schema.interval)
         self.growing.join(self._nets)
         self.reveals = self.steps = self.skipped = 0
@@ -113,6 +130,7 @@ class Engine:
 
     # Learning.
 
+    @_on_its_device
     def warm_up(
         self,
         history: History,
@@ -126,6 +144,7 @@ class Engine:
         self._admit(history)
         self._start_stream(self._warm_up.run(history, progress, share))
 
+    @_on_its_device
     def tick(self, source: Source, start: int, end: int) -> int:
         """Learn from the events of one interval; returns their number."""
         self._record(source, start, end)
@@ -140,7 +159,7 @@ class Engine:
         with self._calls.showing(events, source, start, end) as shown:
             for turn in range(self.method.passes):
                 rng = generator(self.seed, "tick", start, turn)
-                order = torch.from_numpy(rng.permutation(len(events)))
+                order = torch.as_tensor(rng.permutation(len(events)))
                 shuffled = events.take(order)
                 for batch in self.stream.batches(len(events), batch_size_of(self.method)):
                     self._learn(shown.batch(shuffled.take(batch, rng), order[batch]), start)
@@ -154,6 +173,7 @@ class Engine:
         """Whether an interval has nothing to learn from: a tick of it would leave what is served as it is."""
         return not self._refreshed(start, end) and not len(self.events(source, start, end))
 
+    @_on_its_device
     def events(self, source: Source, start: int, end: int) -> Reveals:
         """What an interval has to show of the method's schedule."""
         return self.method.condense(source.reveals(self.schedule, start, end, truth=self.method.privileged))
@@ -168,6 +188,7 @@ class Engine:
 
     # Answering.
 
+    @_on_its_device
     def score(self, x: Tensor) -> npt.NDArray[np.float32]:
         """Log-odds served for clicks: by the current model, or by the one of `publish_lag` ticks ago."""
         with self.serving():
@@ -177,9 +198,10 @@ class Engine:
         """P(conversion | features, trajectory so far) of clicks at any age."""
         return probability(self.posterior_log_odds(reveals)).astype(np.float32)
 
+    @_on_its_device
     def posterior_log_odds(self, reveals: Reveals) -> npt.NDArray[np.float32]:
         """The same as log-odds."""
-        index = torch.arange(len(reveals))
+        reveals, index = reveals.to(self.stream.device), torch.arange(len(reveals))
         with self.serving():
             return self._answer(lambda rows: self.method.posterior(reveals.take(rows)), index)
 
@@ -227,8 +249,10 @@ class Engine:
             tensors |= {f"published.{age}.{name}": value for name, value in served.items()}
         return tensors | {f"logged.{name}": value for name, value in self._logs.state().items()}
 
+    @_on_its_device
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become the engine that `state` was taken from."""
+        state = {name: value.to(self.stream.device) for name, value in state.items()}
         self.reveals, self.steps, self.skipped = state["counters"].tolist()
         self.growing.load_state(under(state, "map."))
         for owner, part in self._parts.items():
@@ -247,8 +271,7 @@ class Engine:
 
     def snapshot(self, path: Path) -> None:
         """Write the whole state to one safetensors file, atomically."""
-        state = {name: value.contiguous() for name, value in self.state().items()}
-        write_atomically(path, lambda temporary: save_file(state, temporary))
+        write_atomically(path, lambda temporary: save_file(on_processor(self.state()), temporary))
 
     def restore(self, path: Path) -> None:
         """Read a snapshot of an engine of the same configuration."""
@@ -401,7 +424,7 @@ class Engine:
         parts: list[npt.NDArray[np.float32]] = [np.empty(0, np.float32)]
         with torch.no_grad():
             for block in rows.split(BLOCK):
-                parts.append(ask(block).float().numpy())
+                parts.append(array_of(ask(block).float()))
         self.forget()
         # Clicks without a conversion that were left out of the log had no part in learning: odds are theirs to lower.
         answers = np.concatenate(parts)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.authoring.part import Part
+from tracecvr.base.devices import double
 from tracecvr.learn.net_calls import BLOCK
 from tracecvr.nets.backbones import output_layers, shift_outputs, start_at
 from tracecvr.stream.reveal import LabelledReveals
@@ -43,7 +44,7 @@ class StartingRates:
         """Count a batch of history for all nets of a part."""
         for name in part.nets:
             if (rates := part.base_rates(name, b)) is not None:
-                events = rates[1].flatten(1).double()
+                events = double(rates[1].flatten(1))
                 mature = b.mature.repeat(len(events) // len(b))[:, None]
                 both = torch.stack([events, events.where(mature, torch.nan)])
                 counts = torch.stack([both.nansum(1), (~both.isnan()).sum(1)])  # (events and clicks, all or mature, J)
@@ -70,7 +71,7 @@ def fit_level(part: Part, name: str, history: History) -> None:
             if (pair := part.level(name, sample)) is not None:
                 pairs.append(pair)
     if pairs:
-        logit, outcome = (torch.cat(column).double() for column in zip(*pairs, strict=True))
+        logit, outcome = (double(torch.cat(column)) for column in zip(*pairs, strict=True))
         shift_outputs(part.nets[name], best_shift(logit, outcome))
 
 

@@ -21,6 +21,7 @@ import xxhash
 from torch import Tensor, nn
 
 from tracecvr.authoring.part import Net, call_directly
+from tracecvr.base.devices import array_of
 from tracecvr.base.files import not_written
 from tracecvr.nets.backbones import is_frozen
 from tracecvr.stream.reveal import After, Reveals, Schedule
@@ -186,7 +187,7 @@ class PerClickCache:
         parts: list[Tensor] = []
         for number, index in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
             first, answers = self._block(source, start + number * width, width, compute)
-            parts.append(torch.from_numpy(answers[(events.row[index] - first).numpy()]))
+            parts.append(torch.as_tensor(answers[array_of(events.row[index] - first)]))
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
         return torch.cat(parts)[back]
@@ -202,7 +203,7 @@ class PerClickCache:
             if answers is not None:
                 return first, answers
         clicks = source.clicks(start, start + width)
-        first, answers = int(clicks.row[0]), compute(clicks.x).numpy()
+        first, answers = int(clicks.row[0]), array_of(compute(clicks.x))
         self._blocks[start] = Block(first, answers if self._folder is None else self._write(self._folder, answers))
         return first, answers
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tracecvr.base import registry
+from tracecvr.base.devices import is_on_processor
 from tracecvr.base.errors import DivergedError
 from tracecvr.learn.row_optimisers import ForgettingAdagrad, FusedAdam, LazyAdamRows
 from tracecvr.nets.blend import Blend
@@ -85,7 +86,7 @@ def take_step(optimisers: Collection[torch.optim.Optimizer], loss: torch.Tensor,
 def _set_sparse(net: nn.Module, on: bool) -> None:
     for module in net.modules():
         if isinstance(module, nn.Embedding):
-            module.sparse = on
+            module.sparse = on and is_on_processor(module.weight)
 
 
 def _adam(parameters: list[nn.Parameter], learning_rate: float, weight_decay: float) -> FusedAdam:

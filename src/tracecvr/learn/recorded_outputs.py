@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tracecvr.base.devices import array_of
 from tracecvr.data.table import Ints
 from tracecvr.stream.reveal import Reveals
 
@@ -38,14 +39,14 @@ class RecordedOutputs:
         """The events with what was logged of their clicks, NaN where nothing was."""
         if not self._blocks:
             return events
-        row = events.row.numpy()
+        row = array_of(events.row)
         values = self._blocks[0].values
         logged = values.new_full((len(row), values.shape[1]), torch.nan)
         which = np.searchsorted([block.first for block in self._blocks], row, side="right") - 1
         for number in np.unique(which[which >= 0]):
             block, mine = self._blocks[number], np.flatnonzero(which == number)
             mine = mine[row[mine] - block.first < len(block.values)]
-            logged[mine] = block.values[row[mine] - block.first]
+            logged[torch.as_tensor(mine)] = block.values[torch.as_tensor(row[mine] - block.first)]
         return replace(events, logged=logged)
 
     def state(self) -> dict[str, Tensor]:

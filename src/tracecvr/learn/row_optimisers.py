@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tracecvr.base.devices import double
 from tracecvr.nets.row_access import read_rows, touched_rows, write_rows
 
 START_OF_ROW = {"squares": 0.01}
@@ -182,8 +183,8 @@ class ShareOptimiser(Optimiser):
             return
         state = self.state[shares]
         if not state:
-            state["parabola"] = torch.tensor([0.5, 1.0], dtype=torch.float64) * _DOUBT_OF_SHARES
-        at_perceptron, at_regression = shares.grad.double()
+            state["parabola"] = double(torch.tensor([0.5, 1.0])) * _DOUBT_OF_SHARES
+        at_perceptron, at_regression = double(shares.grad)
         state["parabola"] += torch.stack([-at_perceptron, at_regression - at_perceptron])
         slope, curvature = state["parabola"]
         share = (slope / curvature.clamp_min(_DOUBT_OF_SHARES)).clamp(0.0, 1.0)
@@ -192,4 +193,4 @@ class ShareOptimiser(Optimiser):
 
 def power(base: float, exponent: Tensor) -> Tensor:
     """In double precision: 0.999 to a power of thousands loses digits otherwise."""
-    return torch.pow(base, exponent.double())
+    return torch.pow(base, double(exponent))

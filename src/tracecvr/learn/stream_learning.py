@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.base.config import HOUR, Seconds, option
+from tracecvr.base.devices import choose
 from tracecvr.base.errors import UserError
 from tracecvr.learn.named_tensors import under
 from tracecvr.learn.optimisers import make_optimisers
@@ -63,6 +64,7 @@ class StreamLearning:
         "optimiser of stream and warm-up, by name: adam, lazy_adam or one of an entry point; auto: lazy_adam if tables "
         "have more than 100,000 rows in all, else adam",
     )
+    device: str = option("cpu", "where nets learn: cpu, cuda or mps; auto: the first of cuda, mps and cpu that is here")
     level_steps: float = option(
         10.0,
         "how many times as large steps are for the biases of outputs that are rates: they alone carry the level of all "
@@ -77,6 +79,7 @@ class StreamLearning:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "device", choose(self.device))
         if self.batch_size == 1:
             raise UserError(
                 "stream.batch_size = 1: batch normalisation needs 2 events or more, or 0 for a whole interval"
@@ -138,4 +141,4 @@ def load_moments(optimisers: dict[str, torch.optim.Optimizer], net: nn.Module, s
     for kind, optimiser in optimisers.items():
         for parameter in (parameter for group in optimiser.param_groups for parameter in group["params"]):
             if entries := under(state, f"{kind}.{names[id(parameter)]}."):
-                optimiser.state[parameter] = entries
+                optimiser.state[parameter] = {key: value.to(parameter.device) for key, value in entries.items()}

@@ -106,6 +106,7 @@ class WarmUp:
         """What the training of a net depends on, beside the net, its loss and history."""
         return {
             "optimiser": self.stream.optimiser,
+            "device": self.stream.device,
             "learning_rate": self.method.learning_rate,
             "weight_decay": self.method.weight_decay,
             "title": fit.title,

@@ -24,7 +24,7 @@ from tracecvr.authoring.method import Method
 from tracecvr.authoring.part import Part
 from tracecvr.base import registry
 from tracecvr.base.files import locked, write_atomically
-from tracecvr.learn.named_tensors import digest, under
+from tracecvr.learn.named_tensors import digest, on_processor, under
 from tracecvr.learn.warm_up import Fit, Fitted
 
 
@@ -61,11 +61,11 @@ class WarmUpCache:
         before, clock = dict(fit.part.counts), time.monotonic()
         fitted = train(fit)
         counts = {k: v for k, v in fit.part.counts.items() if k not in before or not torch.equal(v, before[k])}
-        state = {f"net.{k}": v.contiguous() for k, v in fit.net.state_dict().items()}
-        state |= {f"count.{k}": v.contiguous() for k, v in counts.items()}
-        state |= {f"moment.{k}": v.contiguous() for k, v in fitted.moments.items()}
+        state = {f"net.{k}": v for k, v in fit.net.state_dict().items()}
+        state |= {f"count.{k}": v for k, v in counts.items()}
+        state |= {f"moment.{k}": v for k, v in fitted.moments.items()}
         facts = {"seconds": f"{time.monotonic() - clock:.6f}", "passes": str(fitted.passes)}
-        write_atomically(path, lambda draft: save_file(state, draft, facts))
+        write_atomically(path, lambda draft: save_file(on_processor(state), draft, facts))
         return fitted
 
     def _take_over(self, fit: Fit, path: Path) -> Fitted | None:
@@ -74,7 +74,7 @@ class WarmUpCache:
             return None
         try:
             with safe_open(path, "pt") as kept:
-                tensors = {key: kept.get_tensor(key) for key in kept.keys()}  # noqa: SIM118  (it is no dictionary)
+                tensors = {key: torch.as_tensor(kept.get_tensor(key)) for key in kept.keys()}  # noqa: SIM118  (no dictionary)
                 seconds, passes = float(kept.metadata()["seconds"]), int(kept.metadata()["passes"])
         except (SafetensorError, OSError, KeyError):
             return None  # damaged: made again

@@ -66,7 +66,7 @@ class GDFM(TrajectoryAware):
         if "cells" not in self.counts:
             raise UserError("gdfm weighs its windows by warm-up history: call warm_up first")
         entropy = label_entropy(self.counts["cells"])  # (H, K)
-        relative = entropy / entropy.max().clamp_min(1e-300)
+        relative = entropy / entropy.max().clamp_min(torch.finfo(entropy.dtype).tiny)
         ends = torch.tensor(self.ends, dtype=entropy.dtype)[:, None]
         weight = torch.exp(-self.alpha * relative - self.beta * ends / ends[-1].clamp_min(1.0))
         copies = torch.arange(len(ends), 0, -1)[:, None]

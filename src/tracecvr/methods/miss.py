@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tracecvr.authoring.losses import cross_entropy, mean_over, mixture
 from tracecvr.authoring.method import MultiWindow
 from tracecvr.base.config import option
+from tracecvr.base.devices import double
 from tracecvr.base.errors import UserError
 from tracecvr.nets.backbones import output_layers
 from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule
@@ -66,7 +67,7 @@ class MISS(MultiWindow):
         self._count("conversions", counts, float(torch.exp(torch.tensor(-len(late) / self.recent))))
 
     def _count(self, name: str, new: Tensor, kept: float) -> None:
-        self.counts[name] = kept * self.counts.get(name, torch.zeros(len(new), dtype=torch.float64)) + new
+        self.counts[name] = kept * self.counts.get(name, double(torch.zeros(len(new)))) + new
 
     def positive_weight(self) -> Tensor:
         """1 + alpha P(d > d_i | y = 1) of each head, as counted."""

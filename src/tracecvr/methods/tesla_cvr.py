@@ -61,8 +61,8 @@ class TeslaCVR(ESDFM):
     def _draw(self, b: Reveals, score: Tensor, rows: int) -> Tensor:
         """Positions among the negatives, (rows, K), in proportion to 1 - f."""
         rng = np.random.default_rng(0) if b.rng is None else b.rng
-        share = self.stop_gradient(torch.sigmoid(-score)).clamp(1e-6, 1 - 1e-6).double().numpy()
-        return torch.from_numpy(rng.choice(len(share), size=(rows, self.negatives), p=share / share.sum()))
+        share = self.stop_gradient(torch.sigmoid(-score)).clamp(1e-6, 1 - 1e-6).cpu().double().numpy()
+        return torch.as_tensor(rng.choice(len(share), size=(rows, self.negatives), p=share / share.sum()))
 
     def fixed_point(self, p: float, delayed: float) -> float | None:
         return None if self.ranking else super().fixed_point(p, delayed)

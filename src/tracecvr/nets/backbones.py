@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tracecvr.base.config import DAY, MINUTE
 from tracecvr.data.table import Schema
-from tracecvr.nets.fused import Group, exporting, lookup, normed_linear, project
+from tracecvr.nets.fused import Group, exporting, in_plain_form, lookup, normed_linear, project
 from tracecvr.nets.growing import GrowingMap, keys
 from tracecvr.nets.rows import Rows
 
@@ -71,7 +71,7 @@ class Embedding(nn.Module):
         A feature with few values for the size of the batch goes through its block of the layer value by value; each
         row of the batch then only looks up and adds. Criteo's 17 tables have 3,488 rows, a batch 17 x 4,096 ids.
         """
-        at_most = 0 if exporting() or self.table.lag is not None else len(x) // 2
+        at_most = 0 if in_plain_form(x) or self.table.lag is not None else len(x) // 2
         few = [i for i, t in enumerate(self.tables) if self.sizes[t] <= at_most]
         if not few:
             return F.linear(torch.cat([self(x), *beside], dim=1), layer.weight, layer.bias)

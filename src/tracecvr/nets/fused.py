@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tracecvr.base.devices import is_on_processor
 from tracecvr.nets.row_access import row_gradient, sum_by_row
 
 
@@ -19,6 +20,11 @@ def exporting() -> bool:
     """Whether torch is drawing a graph of the net, for any number of rows: forms that depend on it are then left aside,
     and so are bags, which ONNX does not have."""
     return torch.compiler.is_compiling()
+
+
+def in_plain_form(tensor: Tensor) -> bool:
+    """Whether the fast forms are left aside: while exporting, and on other devices, where torch's own are fast."""
+    return exporting() or not is_on_processor(tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +44,7 @@ class Group:
 def lookup(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
     """Sums of table rows: (V, D) and ids (B, n) to (B, D). With `sparse`, the gradient holds only the rows of `ids`:
     to compute it takes no longer if the table has more rows."""
-    if exporting():
+    if in_plain_form(table):
         return F.embedding(ids, table).sum(1)
     if not (table.requires_grad and torch.is_grad_enabled()):
         return F.embedding_bag(ids, table, mode="sum")
@@ -136,7 +142,7 @@ def _by_feature(weight: Tensor, dim: int) -> Tensor:
 def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
     """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves. `h` is
     overwritten: half of what a ReLU costs is memory for its result."""
-    if exporting() or len(h) < norm.num_features:
+    if in_plain_form(h) or len(h) < norm.num_features:
         return F.linear(_normalise(F.relu(h, inplace=True), norm), linear.weight, linear.bias)
     out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
     return out

@@ -14,9 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tracecvr.base.devices import is_on_processor
+
 
 def read_rows(table: Tensor, ids: Tensor) -> Tensor:
     """A copy of `table[ids]`."""
+    if not is_on_processor(table):
+        return table.detach()[ids]
     rows = _records(table).take(ids.numpy())
     values = torch.from_numpy(rows if table.dim() == 1 else rows.view(np.uint8))
     return values.view(table.dtype).view(len(ids), *table.shape[1:])
@@ -26,7 +30,10 @@ def write_rows(table: Tensor, ids: Tensor, values: Tensor) -> None:
     """`table[ids] = values`, with a value for each id."""
     assert values.shape == (len(ids), *table.shape[1:])
     assert values.dtype == table.dtype
-    np.put(_records(table), ids.numpy(), _records(values.contiguous()))
+    if is_on_processor(table):
+        np.put(_records(table), ids.numpy(), _records(values.contiguous()))
+    else:
+        table[ids] = values
 
 
 def _records(table: Tensor) -> npt.NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tracecvr.base.devices import double
 from tracecvr.nets.fused import lookup
 from tracecvr.nets.row_access import read_rows, write_rows
 
@@ -52,8 +53,8 @@ class Lag:
 
     def __init__(self, average: Tensor, newest: Tensor) -> None:
         self.average, self.newest = average, newest
-        self.since = torch.zeros(len(newest), dtype=torch.float64)
-        self.clock = torch.zeros((), dtype=torch.float64)
+        self.since = double(torch.zeros(len(newest)))
+        self.clock = double(torch.zeros(()))
 
     def rows(self, ids: Tensor) -> Tensor:
         """Averaged rows as of now: (n,) to (n, dim)."""

@@ -57,7 +57,7 @@ class Completer(Plugin):
     def helper_loss(self, name: str, b: LabelledReveals) -> Tensor:
         assert b.rng is not None
         state, visible = b.trajectory(self.ends)
-        length = torch.from_numpy(b.rng.integers(self.shortest, len(self.ends) + 1, len(b)))
+        length = torch.as_tensor(b.rng.integers(self.shortest, len(self.ends) + 1, len(b)))
         kept = visible * (torch.arange(len(self.ends)) < length[:, None])
         return cross_entropy(self.call(name, b.x, state * kept[:, :, None], kept), b.truth).mean()
 

@@ -119,13 +119,13 @@ def run(
 
 
 def load(out: Path) -> Engine:
-    """The model of a run as its newest checkpoint has it: to score with, or to go on learning."""
+    """The model of a run as its newest checkpoint has it, on the processor: to score with, or to go on learning."""
     checkpoints = Checkpoints(out / "checkpoint")
     manifest = checkpoints.latest()
     if manifest is None:
         raise UserError(f"{out} holds no checkpoint: give the directory of a run")
     made = manifest["run"]
-    method, plugins, stream = parts(made)
+    method, plugins, stream = parts(made, "cpu")
     plan, schema = made["config"]["plan"], Schema.from_json(manifest["schema"])
     stream = stream.fit_to(plan.get("interval") or schema.interval)
     engine = Engine(method, schema, made["seed"], plugins, plan["publish_lag"], stream)
@@ -142,9 +142,9 @@ def save_model(engine: Engine, folder: Path) -> None:
     Checkpoints(folder / "checkpoint").save(engine, 0, facts)
 
 
-def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], StreamLearning]:
-    """The method, the plugins and the stream's learning that were recorded by name and options. What was loaded from a
-    file is not loaded again: a record names no file that may be executed."""
+def parts(recorded: Mapping[str, Any], device: str | None = None) -> tuple[Method, tuple[Plugin, ...], StreamLearning]:
+    """The method, the plugins and the stream's learning that were recorded by name and options; with a device, for that
+    one. What was loaded from a file is not loaded again: a record names no file that may be executed."""
     options = recorded["config"]
     for name in recorded.get("code", ()):
         kind = "method" if name == recorded["method"] else "plugin"
@@ -156,7 +156,8 @@ def parts(recorded: Mapping[str, Any]) -> tuple[Method, tuple[Plugin, ...], Stre
     plugins: tuple[Plugin, ...] = tuple(
         restore(registry.get("plugin", name), options["plugins"][name]) for name in recorded["plugins"]
     )
-    return method, plugins, restore(StreamLearning, options["stream"])
+    stream = options["stream"] | ({} if device is None else {"device": device})
+    return method, plugins, restore(StreamLearning, stream)
 
 
 def parts_record(method: Method, plugins: Sequence[Plugin], stream: StreamLearning) -> dict[str, Any]:

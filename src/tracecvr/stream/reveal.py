@@ -158,9 +158,13 @@ class Reveals:
 
     def take(self, index: Tensor | slice, rng: np.random.Generator | None = None) -> Self:
         """The events at `index`, in that order."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        picked = {name: column[index] for name, column in columns.items() if isinstance(column, Tensor)}
+        picked = {f.name: column[index] for f in fields(self) if isinstance(column := getattr(self, f.name), Tensor)}
         return replace(self, **picked, rng=rng)
+
+    def to(self, device: str) -> Self:
+        """The events on a device."""
+        moved = {f.name: column.to(device) for f in fields(self) if isinstance(column := getattr(self, f.name), Tensor)}
+        return replace(self, **moved, rng=self.rng)
 
 
 def _trajectory(b: Reveals, horizons: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -209,17 +213,17 @@ def reveal(
     elapsed = clock - click_ts
     came = click_ts if arrival_ts is None else arrival_ts
     return Reveals(
-        row=torch.from_numpy(row),
-        x=torch.from_numpy(np.ascontiguousarray(x)),
-        arrival=torch.from_numpy(came),
-        lateness=torch.from_numpy(came - click_ts),
-        elapsed=torch.from_numpy(elapsed),
-        trigger=torch.from_numpy(np.zeros_like(row) if trigger is None else trigger),
-        age=torch.from_numpy(age),
-        converted=torch.from_numpy(age[:, 0] <= d_max),
-        mature=torch.from_numpy(elapsed >= d_max),
-        known=torch.from_numpy(known_after),
-        refund=torch.from_numpy(refund),
+        row=torch.as_tensor(row),
+        x=torch.as_tensor(np.ascontiguousarray(x)),
+        arrival=torch.as_tensor(came),
+        lateness=torch.as_tensor(came - click_ts),
+        elapsed=torch.as_tensor(elapsed),
+        trigger=torch.as_tensor(np.zeros_like(row) if trigger is None else trigger),
+        age=torch.as_tensor(age),
+        converted=torch.as_tensor(age[:, 0] <= d_max),
+        mature=torch.as_tensor(elapsed >= d_max),
+        known=torch.as_tensor(known_after),
+        refund=torch.as_tensor(refund),
     )
 
 
@@ -239,8 +243,8 @@ def add_outcomes(
         final &= ~is_refunded(refund_ts, click_ts, click_ts + d_max, d_max)
     return LabelledReveals(
         **{f.name: getattr(events, f.name) for f in fields(events)},
-        truth=torch.from_numpy(final.astype(np.float32)),
-        delay=torch.from_numpy(delay),
+        truth=torch.as_tensor(final.astype(np.float32)),
+        delay=torch.as_tensor(delay),
         span=events.elapsed if span is None else span,
     )
 

@@ -94,7 +94,7 @@ class TableSource:
 
     def clicks(self, start: int, end: int) -> Clicks:
         first, last = self.table.rows_between(start, end)
-        x = torch.from_numpy(np.array(self.table.x[first:last]))
+        x = torch.as_tensor(np.array(self.table.x[first:last]))
         return Clicks(np.arange(first, last, dtype=np.int64) + self.first_row, x)
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
@@ -257,5 +257,5 @@ class TableHistory:
             action_ts = np.where(known_ts <= clock[:, None], action_ts, NEVER)
             undone = None if undone is None else np.where(undone <= clock[:, None], undone, NEVER)
         events = replace(self.source._reveal(row, clock, known_ts=known_ts), rng=rng)
-        span = torch.from_numpy(self.end - table.click_ts[row])
+        span = torch.as_tensor(self.end - table.click_ts[row])
         return add_outcomes(events, table.click_ts[row], action_ts, table.schema.d_max, undone, span)

@@ -67,7 +67,7 @@ class Learner:
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
         self.store = store
         torch.set_num_threads(store.settings.threads)
-        self.log, self.engine = store.log(), store.engine()
+        self.log, self.engine = store.log(), store.engine(None)
         if store.model is None:  # once for all that learn from it
             self.log.refuse_damage()
         store.refuse_lost_log()

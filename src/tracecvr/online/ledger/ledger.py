@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tracecvr.base.devices import array_of
 from tracecvr.data.table import NEVER, TURNS, ClickTable, Ints, turns_of
 from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
@@ -128,8 +129,8 @@ class Ledger(TableSource):
 
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
         events = super().reveals(schedule, start, end, truth)
-        erased = self._erased[events.row.numpy() - self.first_row]
-        return events.take(torch.from_numpy(np.flatnonzero(~erased))) if erased.any() else events
+        erased = self._erased[array_of(events.row) - self.first_row]
+        return events.take(torch.as_tensor(np.flatnonzero(~erased))) if erased.any() else events
 
     def known_between(self, start: int, end: int) -> Ints:
         """Positions in the table of clicks that became known in [start, end) and were not erased."""

@@ -268,8 +268,9 @@ class Store:
         unknown: list[int] = absent[~np.isin(absent, self.base.click_id)].tolist() if len(absent) else []
         return unknown
 
-    def engine(self) -> Engine:
-        method, plugins, stream = parts(self.content)
+    def engine(self, device: str | None = "cpu") -> Engine:
+        """A new engine of its model: to answer, on the processor; with None, on the device that it learns on."""
+        method, plugins, stream = parts(self.content, device)
         return Engine(method, self.schema, self.settings.seed, plugins, stream=stream)
 
 

@@ -57,7 +57,7 @@ def verify_log(store: Store, progress: Progress = no_progress) -> LogVerificatio
     What nets say of open clicks is in temporary files, not in memory: a month of them may not fit.
     """
     torch.set_num_threads(store.settings.threads)
-    engine = store.engine()
+    engine = store.engine(None)
     engine.keep_answers_in(Path(tempfile.gettempdir()))
     ledger = ledger_of(store, engine)
     log = WholeLog(store)
