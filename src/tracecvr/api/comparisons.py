@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +21,11 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import engines, forecasts, gauntlet, progress_board, report, tables, tune
+from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tune
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.over_time import runs_over_time
-from tracecvr.bench.runner import BenchEngine, Request, State, Watch, hold_bench, run_cells
+from tracecvr.bench.runner import BenchEngine, Request, State, hold_bench, run_cells
 from tracecvr.bench.suite import Suite
 from tracecvr.bench.suite_rows import role_of, rows_of
 
@@ -215,8 +214,8 @@ def carry_out(
     forecasts forecasts by."""
     if (request.suite.layout == "forecast") != (by is not None):
         raise UserError("--by FEATURE goes with the suite forecast, such as --by campaign, and with no other")
-    with hold_bench(request, out) as held, _watching(progress) as watch:
-        state = run_cells(held, engine, watch)
+    with hold_bench(request, out) as held, shown.progress(progress) as tell:
+        state = run_cells(held, engine, lambda s: tell("cells", len(s.done) + len(s.failed), len(s.cells)))
         if by is not None:
             forecasts.write(out, held.log, by)
         if request.suite.layout == "tune":
@@ -224,18 +223,6 @@ def carry_out(
         tables.write(out)
         report.write(out)
     return state
-
-
-@contextmanager
-def _watching(wanted: bool) -> Iterator[Watch]:
-    """What shows how far a bench is; nothing if it is not wanted."""
-    if not wanted:
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with progress_board.Board(Console(stderr=True, force_jupyter=False)) as board:
-        yield board
 
 
 def run_gauntlet(

@@ -19,7 +19,6 @@ from typing import Any
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import is_locked, sha256
-from tracecvr.base.progress import no_progress
 from tracecvr.bench.engines.local import thread_settings
 from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
@@ -132,7 +131,7 @@ def run_on_node(cell: Cell, place: Place) -> str | None:
     _refuse_if_unfit(place)
     with suppress(OSError):  # only methods that are given as files are looked for from there
         os.chdir(place.cwd)
-    return run_cell(cell, place.out, place.data, place.log, no_progress)
+    return run_cell(cell, place.out, place.data, place.log)
 
 
 def _refuse_if_unfit(place: Place) -> None:
