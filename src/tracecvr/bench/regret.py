@@ -174,7 +174,6 @@ class Standing:
     near_best: int
     worst: float | None
     worst_log: str
-    median: float
 
 
 def standings(frame: pl.DataFrame) -> list[Standing]:
@@ -184,9 +183,8 @@ def standings(frame: pl.DataFrame) -> list[Standing]:
     for mine in frame.partition_by("label", maintain_order=True):
         worst = mine.sort("regret", descending=True).row(0, named=True)
         near = int(mine["near_best"].fill_null(False).sum())
-        median = float(mine["regret"].median())  # type: ignore[arg-type]
         facts = (worst["method"], worst["label"], worst["role"], len(mine), near)
-        made.append(Standing(*facts, worst["regret"] if len(mine) == every else None, worst["log"], median))
+        made.append(Standing(*facts, worst["regret"] if len(mine) == every else None, worst["log"]))
     return sorted(made, key=lambda one: (one.role == "upper", one.worst is None, one.worst or 0.0))
 
 
