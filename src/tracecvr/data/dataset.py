@@ -172,8 +172,7 @@ class _Preparation:
     def table(self, folder: Path | None) -> ClickTable:
         self._check_log()
         total, done, clicks = self.sorter.rows, 0, 0
-        few = folder is None and total * self.scratch.row_bytes <= self.scratch.budget
-        columns = ColumnFiles(self.scratch, folder, in_memory=few)
+        columns = ColumnFiles(self.scratch, folder)
         for rows in self.sorter.slices():
             sound = self._clean(rows)
             columns.append(self._block(sound))
