@@ -211,7 +211,7 @@ def test_the_suite_names_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_findings_are_those_of_the_results_in_the_docs(tmp_path: Path) -> None:
     folder = documents.ROOT / "docs" / "results" / "gauntlet"
     frame = pl.read_parquet(folder / "gauntlet.parquet")
-    regret.write_findings(frame, read_json(folder / "gauntlet.json"), tmp_path / "again.json")
+    documents.script("collect").write_findings(frame, read_json(folder / "gauntlet.json"), tmp_path / "again.json")
     assert read_json(tmp_path / "again.json") == read_json(regret.FINDINGS)
     made = "\n\n".join(table.markdown() for table in tables(Field(frame, read_json(folder / "gauntlet.json"))))
     assert made in (folder / "table.md").read_text()
