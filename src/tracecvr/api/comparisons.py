@@ -203,13 +203,7 @@ def load_board(path: str | Path) -> Board:
     return Board(Path(path))
 
 
-def carry_out(
-    request: Request,
-    out: Path,
-    engine: BenchEngine,
-    by: str | None = None,
-    progress: bool = True,
-) -> State:
+def carry_out(request: Request, out: Path, engine: BenchEngine, by: str | None = None, progress: bool = True) -> State:
     """Carry out a bench, or the rest of it, and write its tables and its report. `by`: the feature that a suite of
     forecasts forecasts by."""
     if (request.suite.layout == "forecast") != (by is not None):
@@ -226,21 +220,20 @@ def carry_out(
 
 
 def run_gauntlet(
-    request: Request,
-    out: Path,
-    engine: BenchEngine,
-    logs: Sequence[str] = (),
-    short: bool = False,
-) -> gauntlet.Ran:
-    """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form."""
+    request: Request, out: Path, engine: BenchEngine, logs: Sequence[str] = (), short: bool = False
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form. Returns
+    failed cells with their reason, and logs that are not at hand."""
     suite = request.suite
     methods = request.methods or (suite.short.get("methods", ()) if short else ())
     chosen = gauntlet.choose_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
-
-    def carry(one: Request, folder: Path) -> State:
-        return carry_out(one, folder, engine)
-
-    return gauntlet.carry_out(replace(request, methods=methods), chosen, out, carry)
+    benches, absent = gauntlet.begin(replace(request, methods=methods), chosen, out)
+    failed: dict[str, str] = {}
+    for name, one in benches.items():
+        state = carry_out(one, out / name, engine)
+        failed |= {f"{name}/{cell}": why for cell, why in state.failed.items()}
+    gauntlet.write(out)
+    return failed, absent
 
 
 def _rows(

@@ -229,8 +229,7 @@ def bench(
         tuned=given,
     )
     if loaded.logs:
-        ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
-        failed, absent = ran.failed, ran.absent
+        failed, absent = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
     else:
         failed, absent = carry_out(request, out, chosen, by).failed, ()
     tables.bench(out, failed, absent)
