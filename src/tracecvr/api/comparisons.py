@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -273,7 +272,7 @@ def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, a
     here = any(one in registry.registered_names(kind) for row in rows for kind, one in _parts(row))
     if name == "local" and (workers == 1 or here):
         return Serial()
-    return engines.choose(name, os.cpu_count() or 1, workers, address)
+    return engines.choose(name, workers, address)
 
 
 def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:

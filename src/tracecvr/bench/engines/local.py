@@ -22,6 +22,9 @@ from tracecvr.base.processes import end_with_parent
 from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+"""The environment of a process that runs cells: results depend on the number of threads."""
+
 
 @dataclass(frozen=True)
 class Local:
@@ -58,7 +61,7 @@ class _Worker:
 
 def _start(bench: Bench) -> _Worker:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = start_process(_worker, (theirs, bench.out, bench.data, bench.log), thread_settings(1))
+    process = start_process(_worker, (theirs, bench.out, bench.data, bench.log), ONE_THREAD)
     theirs.close()
     return _Worker(process, ours)
 
@@ -111,10 +114,6 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return process
-
-
-def thread_settings(count: int) -> dict[str, str]:
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(count))
 
 
 @contextmanager
