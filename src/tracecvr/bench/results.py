@@ -77,7 +77,7 @@ def _count_bins(cell: Cell, folder: Path) -> pl.DataFrame:
 def _make_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
     passes = result["config"]["method"]["passes"]
-    return (
+    content: dict[str, Any] = (
         {
             "cell": cell.name,
             "plugins": "+".join(row.plugins),
@@ -98,3 +98,4 @@ def _make_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
         | {f"interval_{name}": result["metrics"]["interval"][name] for name in INTERVAL_METRICS}
         | {f"time_{name}_s": cost[f"{name}_s"] for name in _TIMES}
     )
+    return content
