@@ -146,7 +146,6 @@ class _Preparation:
         self.dataset, self.where, self.scratch = dataset, where, scratch
         self.encoder = Encoder.of(dataset.columns())
         self.actions = dataset.table_schema(self.encoder).actions  # what cannot be is refused before anything is read
-        scratch.row_bytes = 4 * len(self.encoder.columns) + 8 * (2 + len(self.actions))
         self.log = RawLog(pl.DataFrame(), rows=0)
         self.sorter = ClickSorter(scratch)
         self.first, self.last = NEVER, -1
