@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import gauntlet, regret, report
+from tracecvr.bench.suite_rows import title_of
 
 FOLDER = Path(__file__).parent / "results"
 TAKEN = (
@@ -54,8 +57,15 @@ def collect_gauntlet(bench: Path, folder: Path = FOLDER, packaged: Path = regret
     for path in (bench / "gauntlet.json", *gauntlet.write(bench, ["png"])):
         if path.suffix != ".html":  # as large as all its data, most of it the same script and style
             shutil.copyfile(path, out / path.name)
-    regret.write_findings(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
+    write_findings(pl.read_parquet(bench / "gauntlet.parquet"), facts, packaged)
     return out
+
+
+def write_findings(frame: pl.DataFrame, facts: dict[str, Any], path: Path) -> None:
+    """What is packaged, from `gauntlet.parquet` and `gauntlet.json`: of methods as they are by default."""
+    logs = frame["log"].unique(maintain_order=True).to_list()
+    methods = {one.method: asdict(one) for one in regret.standings(frame) if one.label == title_of(one.method)}
+    write_json(path, {"logs": logs, "seeds": facts["seeds"], "methods": methods})
 
 
 def shown(page: Path, suite: str) -> list[str]:

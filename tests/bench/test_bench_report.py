@@ -212,13 +212,6 @@ def test_noise_is_called_noise(tmp_path: Path) -> None:
     assert "Use either; TRACE is not slower." in text
 
 
-def test_changes_are_counted(tmp_path: Path) -> None:
-    figures = {"TRACE": (0.80, 0.81, 0.82)} | {f"x{n}": (0.70, 0.712, 0.72) for n in range(7)}
-    text = words(madeup.bench(tmp_path, figures, {f"x{n}": "TRACE" for n in range(7)}, layout="changes"))
-    assert "worse: AUC: 0 of 7 rows are better than the row that they are compared with" in text
-    assert "statistically significant: 0 better, 7 worse" in text
-
-
 # Figures.
 
 

@@ -25,8 +25,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.bench import engines, results, suite, tables, tuned
 from tracecvr.bench.engines.local import Serial
-from tracecvr.bench.runner import Request, State, hold_bench, run_cells
-from tracecvr.bench.suite import Cell, Row
+from tracecvr.bench.runner import Request, hold_bench, run_cells
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 
 
@@ -241,15 +240,3 @@ def start(folder: Path) -> Iterator[Start]:
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
-
-
-# What is seen meanwhile.
-
-
-def test_time_left_follows_from_the_cells_that_have_ended() -> None:
-    cells = tuple(Cell(Row(name, name, name=name), 0) for name in "abcd")
-    state = State(cells, before=1, done=["a~seed0"])
-    state.started -= 60
-    assert state.seconds_left() is None
-    state.end("b~seed0", None)
-    assert state.seconds_left() == pytest.approx(2 * 60, rel=0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -208,18 +207,6 @@ def test_temporary_files_have_no_name_and_are_closed(
     Taobao().prepare(taobao_log(tmp_path, 0), Watched(budget=2_000))
     assert len(files) > 10
     assert all(file.closed for file in files)
-
-
-def test_a_disk_without_room_is_refused_before_the_work_begins(
-    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = taobao_log(tmp_path, 0)
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=50_000))
-    assert len(Taobao().prepare(path)[0])  # fits in memory
-    with pytest.raises(UserError, match=r"about 600 rows need 0\.0 GB of disk, 0\.0 GB are free; free some space"):
-        Taobao().prepare(path, Scratch(budget=20_000))
-    assert list(temporary.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

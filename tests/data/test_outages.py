@@ -95,8 +95,7 @@ def test_clicks_that_an_outage_hides_are_not_judged(tmp_path: Path) -> None:
         result("odd", outages="1d")
 
 
-def test_outages_are_part_of_a_schema_only_where_there_are_any(table: ClickTable) -> None:
-    assert "outages" not in table.schema.to_json()
+def test_outages_are_part_of_a_schema(table: ClickTable) -> None:
     declared = replace(table.schema, outages=pair((1, 2, 5, 9), "outages"))
     assert Schema.from_json(declared.to_json()) == declared
 

@@ -269,7 +269,7 @@ def test_the_scorer_needs_neither_torch_nor_this_package(tmp_path: Path) -> None
     rates = subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout.split()
     np.testing.assert_allclose([float(rate) for rate in rates], 1 / (1 + np.exp(-np.array(score))), atol=1e-6)
 
-    assert set(manifest["files"]) == {"score.onnx", "scorer.py", "README.txt"}
+    assert set(manifest["files"]) == {"score.onnx", "scorer.py"}
     assert manifest["model"]["state_sha256"] == engine.fingerprint()
     _one_click_takes_little(out)
     _damage_is_noticed(out)
@@ -392,7 +392,6 @@ def test_xxhash_is_needed_only_where_a_feature_is_hashed(tmp_path: Path, monkeyp
     plain = Encoder(ENCODER.columns[2:])
     for encoder, out in ((ENCODER, "hashed"), (plain, "plain")):
         Model(trained("vanilla", schema_of(encoder)), encoder, {}).export(tmp_path / out)
-        assert ("xxhash" in (tmp_path / out / "README.txt").read_text()) == (out == "hashed")
     monkeypatch.setitem(sys.modules, "xxhash", None)
     assert exported(tmp_path / "plain").ids(RAW).tolist() == ENCODER.encode(frame(RAW))[:, 2:].tolist()
     with pytest.raises(ImportError, match="xxhash"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +20,11 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import engines, forecasts, gauntlet, progress_board, report, tables, tune
+from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tune
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.over_time import runs_over_time
-from tracecvr.bench.runner import BenchEngine, Request, State, Watch, hold_bench, run_cells
+from tracecvr.bench.runner import BenchEngine, Request, State, hold_bench, run_cells
 from tracecvr.bench.suite import Suite
 from tracecvr.bench.suite_rows import role_of, rows_of
 
@@ -204,19 +202,13 @@ def load_board(path: str | Path) -> Board:
     return Board(Path(path))
 
 
-def carry_out(
-    request: Request,
-    out: Path,
-    engine: BenchEngine,
-    by: str | None = None,
-    progress: bool = True,
-) -> State:
+def carry_out(request: Request, out: Path, engine: BenchEngine, by: str | None = None, progress: bool = True) -> State:
     """Carry out a bench, or the rest of it, and write its tables and its report. `by`: the feature that a suite of
     forecasts forecasts by."""
     if (request.suite.layout == "forecast") != (by is not None):
         raise UserError("--by FEATURE goes with the suite forecast, such as --by campaign, and with no other")
-    with hold_bench(request, out) as held, _watching(progress) as watch:
-        state = run_cells(held, engine, watch)
+    with hold_bench(request, out) as held, shown.progress(progress) as tell:
+        state = run_cells(held, engine, lambda s: tell("cells", len(s.done) + len(s.failed), len(s.cells)))
         if by is not None:
             forecasts.write(out, held.log, by)
         if request.suite.layout == "tune":
@@ -226,34 +218,21 @@ def carry_out(
     return state
 
 
-@contextmanager
-def _watching(wanted: bool) -> Iterator[Watch]:
-    """What shows how far a bench is; nothing if it is not wanted."""
-    if not wanted:
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with progress_board.Board(Console(stderr=True, force_jupyter=False)) as board:
-        yield board
-
-
 def run_gauntlet(
-    request: Request,
-    out: Path,
-    engine: BenchEngine,
-    logs: Sequence[str] = (),
-    short: bool = False,
-) -> gauntlet.Ran:
-    """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form."""
+    request: Request, out: Path, engine: BenchEngine, logs: Sequence[str] = (), short: bool = False
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Carry out a suite that has its own logs, all of them or those named; `short` is the suite's short form. Returns
+    failed cells with their reason, and logs that are not at hand."""
     suite = request.suite
     methods = request.methods or (suite.short.get("methods", ()) if short else ())
     chosen = gauntlet.choose_logs(suite, logs or (suite.short.get("logs", ()) if short else ()))
-
-    def carry(one: Request, folder: Path) -> State:
-        return carry_out(one, folder, engine)
-
-    return gauntlet.carry_out(replace(request, methods=methods), chosen, out, carry)
+    benches, absent = gauntlet.begin(replace(request, methods=methods), chosen, out)
+    failed: dict[str, str] = {}
+    for name, one in benches.items():
+        state = carry_out(one, out / name, engine)
+        failed |= {f"{name}/{cell}": why for cell, why in state.failed.items()}
+    gauntlet.write(out)
+    return failed, absent
 
 
 def _rows(
@@ -293,7 +272,7 @@ def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, a
     here = any(one in registry.registered_names(kind) for row in rows for kind, one in _parts(row))
     if name == "local" and (workers == 1 or here):
         return Serial()
-    return engines.choose(name, os.cpu_count() or 1, workers, address)
+    return engines.choose(name, workers, address)
 
 
 def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -11,8 +11,8 @@ DIR/table.md, report.html
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,19 +23,8 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json, write_parquet
 from tracecvr.bench import gauntlet_report, regret
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.runner import Request, State
+from tracecvr.bench.runner import Request
 from tracecvr.bench.suite import Log, Suite
-
-Carry = Callable[[Request, Path], State]
-"""Carries out the bench of one log in a directory."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What became of a gauntlet: failed cells with their reason, and logs that are not at hand."""
-
-    failed: dict[str, str]
-    absent: tuple[str, ...]
 
 
 def choose_logs(suite: Suite, names: Sequence[str]) -> tuple[Log, ...]:
@@ -46,8 +35,8 @@ def choose_logs(suite: Suite, names: Sequence[str]) -> tuple[Log, ...]:
     return tuple(known[name] for name in names or known)
 
 
-def carry_out(request: Request, logs: Sequence[Log], out: Path, carry: Carry) -> Ran:
-    """Run the bench of every log that is at hand, and write what they show together."""
+def begin(request: Request, logs: Sequence[Log], out: Path) -> tuple[dict[str, Request], tuple[str, ...]]:
+    """Write down which logs there are. Returns the bench of each that is at hand, and the names of the others."""
     if request.tuned.methods:
         raise UserError("--tuned: its settings were chosen on one log; the gauntlet has many")
     sources = {log.name: source_of(log) for log in logs}
@@ -65,12 +54,7 @@ def carry_out(request: Request, logs: Sequence[Log], out: Path, carry: Carry) ->
         "tracecvr": version("tracecvr"),
     }
     write_json(out / "gauntlet.json", facts)
-    failed: dict[str, str] = {}
-    for log in present:
-        state = carry(_request(request, log, sources[log.name]), out / log.name)
-        failed |= {f"{log.name}/{cell}": why for cell, why in state.failed.items()}
-    write(out)
-    return Ran(failed, absent)
+    return {log.name: _request(request, log, sources[log.name]) for log in present}, absent
 
 
 def source_of(log: Log) -> Path | None:

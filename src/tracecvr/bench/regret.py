@@ -10,21 +10,19 @@ has fewer than five days, widened by how much NLL differs between seeds if there
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from tracecvr.base import metrics
 from tracecvr.base.config import DAY
-from tracecvr.base.files import read_json, write_json
+from tracecvr.base.files import read_json
 from tracecvr.bench import stats
 from tracecvr.bench.outcome import Line, Outcome, numbers
 from tracecvr.bench.stats import Difference, Floats
-from tracecvr.bench.suite_rows import title_of
 from tracecvr.data.table import ClickTable
 from tracecvr.runs.replay import FullPlan
 
@@ -174,7 +172,6 @@ class Standing:
     near_best: int
     worst: float | None
     worst_log: str
-    median: float
 
 
 def standings(frame: pl.DataFrame) -> list[Standing]:
@@ -184,9 +181,8 @@ def standings(frame: pl.DataFrame) -> list[Standing]:
     for mine in frame.partition_by("label", maintain_order=True):
         worst = mine.sort("regret", descending=True).row(0, named=True)
         near = int(mine["near_best"].fill_null(False).sum())
-        median = float(mine["regret"].median())  # type: ignore[arg-type]
         facts = (worst["method"], worst["label"], worst["role"], len(mine), near)
-        made.append(Standing(*facts, worst["regret"] if len(mine) == every else None, worst["log"], median))
+        made.append(Standing(*facts, worst["regret"] if len(mine) == every else None, worst["log"]))
     return sorted(made, key=lambda one: (one.role == "upper", one.worst is None, one.worst or 0.0))
 
 
@@ -217,10 +213,3 @@ def load_findings() -> Findings:
     content = read_json(FINDINGS)
     methods = {name: Standing(**standing) for name, standing in content["methods"].items()}
     return Findings(tuple(content["logs"]), tuple(content["seeds"]), methods)
-
-
-def write_findings(frame: pl.DataFrame, facts: dict[str, Any], path: Path = FINDINGS) -> None:
-    """The file, from `gauntlet.parquet` and `gauntlet.json`: methods as they are by default."""
-    logs = frame["log"].unique(maintain_order=True).to_list()
-    methods = {one.method: asdict(one) for one in standings(frame) if one.label == title_of(one.method)}
-    write_json(path, {"logs": logs, "seeds": facts["seeds"], "methods": methods})

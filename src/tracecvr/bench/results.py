@@ -76,30 +76,22 @@ def _count_bins(cell: Cell, folder: Path) -> pl.DataFrame:
 
 def _make_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
-    judged = result["judged"]
     passes = result["config"]["method"]["passes"]
     content: dict[str, Any] = (
         {
             "cell": cell.name,
-            "label": row.label,
-            "variant": row.variant,
-            "role": row.role,
-            "base": row.base,
-            "method": row.method,
             "plugins": "+".join(row.plugins),
             "settings": json.dumps(row.settings, sort_keys=True),
             "seed": cell.seed,
-            "clicks": judged["clicks"],
-            "conversions": judged["conversions"],
             "events": cost["reveals"],
-            "steps": cost["steps"],
-            "skipped_events": cost["skipped_events"],
-            "clipped_weights": cost["clipped_weights"],
             "events_per_click": cost["reveals"] / clicks,
             "steps_per_click": cost["steps"] / clicks,
             "shown_per_click": cost["reveals"] * passes / clicks,
             "memory_peak_mb": cost["peak_rss_mb"],
         }
+        | {name: getattr(row, name) for name in ("label", "variant", "role", "base", "method")}
+        | {name: result["judged"][name] for name in ("clicks", "conversions")}
+        | {name: cost[name] for name in ("steps", "skipped_events", "clipped_weights")}
         | dict.fromkeys((*POOLED, *BESIDE))
         | result["metrics"]["pooled"]
         | {f"{r}_{name}": v for r, content in result["references"].items() for name, v in content.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -18,8 +17,7 @@ from typing import Any, Protocol
 
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import is_locked, locked, read_json, write_json
-from tracecvr.base.progress import Progress
+from tracecvr.base.files import locked, read_json, write_json
 from tracecvr.bench import results, tuned
 from tracecvr.bench.suite import Cell, Suite
 from tracecvr.bench.suite_rows import rows_of
@@ -48,26 +46,14 @@ class Request:
 
 @dataclass
 class State:
-    """Where a bench is: what is shown while it runs."""
+    """Which cells are done, and which have failed and why."""
 
     cells: tuple[Cell, ...]
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    at: dict[str, tuple[str, int, int]] = field(default_factory=dict)
-    """Cells at work: stage, done, total."""
-    started: float = field(default_factory=time.monotonic)
-    before: int = 0
-    """Cells that were done before this session."""
-
-    def seconds_left(self) -> float | None:
-        """As if all cells took equally long; None before the first has ended."""
-        ended = len(self.done) + len(self.failed)
-        now = time.monotonic() - self.started
-        return now * (len(self.cells) - ended) / (ended - self.before) if ended > self.before else None
 
     def end(self, name: str, failure: str | None) -> None:
-        """A cell is at work no more: it is done unless there is a failure to tell."""
-        self.at.pop(name, None)
+        """A cell has ended: it is done unless there is a failure to tell."""
         if failure is None:
             self.done.append(name)
         else:
@@ -88,7 +74,7 @@ class Bench:
 
 
 class BenchEngine(Protocol):
-    """Has cells run somewhere, and tells in `state` where they are, which are done and which failed."""
+    """Has cells run somewhere, and tells in `state` which are done and which failed."""
 
     def __call__(self, bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch) -> None:
         """Return when all cells that wait are done or failed; call `watch` every second or so."""
@@ -106,7 +92,7 @@ def run_cells(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) 
     """Have an engine run every cell that is not finished, then write `results.parquet` and `failed.json`."""
     done = [cell.name for cell in bench.cells if results.is_finished(bench.out / "cells" / cell.name)]
     waiting = [cell for cell in bench.cells if cell.name not in done]
-    state = State(bench.cells, done, before=len(done))
+    state = State(bench.cells, done)
     if waiting:
         engine(bench, waiting, state, watch)
     results.write(bench.out, bench.cells)
@@ -190,13 +176,13 @@ def _is_draft(path: Path) -> bool:
 # A cell.
 
 
-def run_cell(cell: Cell, out: Path, data: str, log: Path, tell: Progress) -> str | None:
+def run_cell(cell: Cell, out: Path, data: str, log: Path) -> str | None:
     """Run a cell, or the rest of it, in this process; why it failed, or None if it is done."""
     folder, row = out / "cells" / cell.name, cell.row
     try:
-        _until_free(folder, tell)
+        _wait_until_free(folder)
         spec = spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
-        run(spec, folder, resume=True, progress=tell, shared=out / "warm")
+        run(spec, folder, resume=True, shared=out / "warm")
     except UserError as error:
         return str(error)
     except Exception as error:
@@ -205,9 +191,8 @@ def run_cell(cell: Cell, out: Path, data: str, log: Path, tell: Progress) -> str
     return None
 
 
-def _until_free(folder: Path, tell: Progress) -> None:
-    """Wait a while for a process that was given up but has not ended yet; if it does not, the run will say so."""
-    end = time.monotonic() + _FREE_S
-    while folder.exists() and is_locked(folder) and time.monotonic() < end:
-        tell("wait", 0, 1)
-        time.sleep(0.1)
+def _wait_until_free(folder: Path) -> None:
+    """Wait a while for a process that was given up but has not ended yet."""
+    if folder.exists():
+        with locked(folder, patience=_FREE_S):
+            pass

@@ -154,7 +154,3 @@ def improvement(value: float, zero: float, one: float) -> float | None:
     0.25
     """
     return (value - zero) / (one - zero) if one != zero else None
-
-
-def better(metric: str, a: float, b: float) -> bool:
-    return a < b if metric in LOWER_IS_BETTER else a > b

@@ -15,8 +15,6 @@ from tracecvr.bench.suite_rows import title_of
 from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.bench.tuned import Choice, Period, Tuned
 
-REPLAYED = "the clicks that were replayed"
-
 
 def choose(outcome: Outcome) -> dict[str, Choice]:
     """The best trial of each method by the suite's score, pooled, its mean over seeds, the first of equals; and what
@@ -45,16 +43,16 @@ def choose(outcome: Outcome) -> dict[str, Choice]:
 
 def table(outcome: Outcome) -> Table:
     metric = outcome.suite["score"]
-    title = (
-        f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {outcome.period or REPLAYED}"
-    )
+    clicks = outcome.period or "the clicks that were replayed"
+    title = f"Best of {len(outcome.suite['trials'])} trials each, by pooled {NAMES[metric]} on {clicks}"
     made = Table(title, _headings(metric))
     for method, choice in choose(outcome).items():
         made.rows.append(_row(title_of(method), _list_settings(choice.settings), choice))
     made.notes = [
         "Every method has the same trials. Labels are final: some become known after the period. Steps and time are "
         "those of all trials; a warm-up that cells share is charged to the one that did it.",
-        "Use the settings with --tuned: on the same log, with fresh seeds, judged on clicks after the period.",
+        "The best of several trials is flattered by its choice. Use the settings with --tuned: on the same log, with "
+        "fresh seeds, judged on clicks after the period.",
     ]
     return made
 

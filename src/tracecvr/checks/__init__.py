@@ -13,8 +13,7 @@ import pkgutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from tracecvr.base import registry
 from tracecvr.checks.subject import NotApplicable, Subject
@@ -35,9 +34,6 @@ class CheckOutcome:
     @property
     def unexpected(self) -> bool:
         return self.status in ("failed", "passed unexpectedly")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def all_checks() -> dict[str, Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -215,7 +216,7 @@ def bench(
     from tracecvr.bench.runner import Request
     from tracecvr.cli import tables
 
-    chosen, given = engines.choose(engine, os.cpu_count() or 1, workers, address), tuning.load(tuned)
+    chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
     _refuse_data(loaded, data is not None or source is not None or bool(data_set or schema), logs, short)
     request = Request(
@@ -229,8 +230,7 @@ def bench(
         tuned=given,
     )
     if loaded.logs:
-        ran = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
-        failed, absent = ran.failed, ran.absent
+        failed, absent = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
     else:
         failed, absent = carry_out(request, out, chosen, by).failed, ()
     tables.bench(out, failed, absent)
@@ -272,7 +272,7 @@ def check(
         registry.get("method", name)
         report = checks.run([name])
     if as_json:
-        typer.echo(json.dumps([outcome.to_json() for outcome in report], indent=2))
+        typer.echo(json.dumps([asdict(outcome) for outcome in report], indent=2))
     else:
         tables.outcomes(report)
     if any(outcome.unexpected for outcome in report):

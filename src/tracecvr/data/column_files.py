@@ -26,19 +26,17 @@ _BLOCK = 1 << 22
 
 class ColumnFiles:
     """Takes columns in blocks of rows, all with the same names, and keeps them in .npy files: those of a directory,
-    where `map_column` finds them, or files without a name; if they are few, in memory."""
+    where `map_column` finds them, or files without a name."""
 
-    def __init__(self, scratch: Scratch, folder: Path | None = None, in_memory: bool = False) -> None:
-        self.scratch, self.folder, self.in_memory = scratch, folder, in_memory
+    def __init__(self, scratch: Scratch, folder: Path | None = None) -> None:
+        self.scratch, self.folder = scratch, folder
         self.files: dict[str, _NpyFile] = {}
 
     def append(self, block: dict[str, Array]) -> None:
         for name, values in block.items():
             if name not in self.files:
                 path = self.folder / f"{name}.npy" if self.folder else None
-                self.files[name] = _NpyFile(
-                    BytesIO() if self.in_memory else self.scratch.file(path), path or self.scratch.folder, values
-                )
+                self.files[name] = _NpyFile(self.scratch.file(path), path or self.scratch.folder, values)
             self.files[name].append(values)
 
     def finish(self) -> dict[str, Array]:
@@ -69,9 +67,6 @@ class _NpyFile:
             self.file.flush()
         except OSError as error:
             raise not_written(self.path, error) from error
-        if isinstance(self.file, BytesIO):
-            values = np.frombuffer(self.file.getbuffer(), self.dtype, offset=self.start)
-            return values.reshape(self.rows, *self.width)
         return np.memmap(self.file, self.dtype, "r", self.start, (self.rows, *self.width))
 
     def _write_header(self) -> int:

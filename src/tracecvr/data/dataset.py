@@ -146,7 +146,6 @@ class _Preparation:
         self.dataset, self.where, self.scratch = dataset, where, scratch
         self.encoder = Encoder.of(dataset.columns())
         self.actions = dataset.table_schema(self.encoder).actions  # what cannot be is refused before anything is read
-        scratch.row_bytes = 4 * len(self.encoder.columns) + 8 * (2 + len(self.actions))
         self.log = RawLog(pl.DataFrame(), rows=0)
         self.sorter = ClickSorter(scratch)
         self.first, self.last = NEVER, -1
@@ -172,8 +171,7 @@ class _Preparation:
     def table(self, folder: Path | None) -> ClickTable:
         self._check_log()
         total, done, clicks = self.sorter.rows, 0, 0
-        few = folder is None and total * self.scratch.row_bytes <= self.scratch.budget
-        columns = ColumnFiles(self.scratch, folder, in_memory=few)
+        columns = ColumnFiles(self.scratch, folder)
         for rows in self.sorter.slices():
             sound = self._clean(rows)
             columns.append(self._block(sound))

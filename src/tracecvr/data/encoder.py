@@ -282,13 +282,16 @@ class Encoder:
 
     def finish(self, kept: pl.DataFrame) -> Ids:
         """(N, F) ids of what was kept."""
-        ids = [replace(c, raw=f"x{j}").ids() if c.learns else pl.col(f"x{j}") for j, c in enumerate(self.columns)]
+        ids = [
+            made if c.learns else pl.col(f"x{j}")
+            for j, (c, made) in enumerate(zip(self.columns, self._ids, strict=True))
+        ]
         return _side_by_side(kept, ids)
 
     def encode(self, raw: pl.DataFrame) -> Ids:
         """(N, F) ids of raw rows; a missing column is an error, an unseen value is not."""
         self.check(raw)
-        return _side_by_side(raw, self._ids)
+        return _side_by_side(raw.select(pl.col(c.raw).alias(f"x{j}") for j, c in enumerate(self.columns)), self._ids)
 
     def encode_values(self, columns: Mapping[str, list[Any]]) -> tuple[Ids, Counter[str]]:
         """(N, F) ids of raw values of any types, by raw column, each as it would be alone; and of each column how many
@@ -299,16 +302,13 @@ class Encoder:
             count = series.null_count() - columns[column.raw].count(None)
             if count:
                 unreadable[column.raw] = max(count, unreadable[column.raw])  # two features may share a column
-        return _side_by_side(pl.DataFrame(read), self._ids_by_place), unreadable
-
-    @cached_property
-    def _ids_by_place(self) -> list[pl.Expr]:
-        return [replace(column, raw=f"x{j}").ids() for j, column in enumerate(self.columns)]
+        return _side_by_side(pl.DataFrame(read), self._ids), unreadable
 
     @cached_property
     def _ids(self) -> list[pl.Expr]:
-        """Built once: for a few rows, that takes as long as to evaluate them."""
-        return [c.ids() for c in self.columns]
+        """Of columns that are named by their places. Built once: for a few rows, that takes as long as to evaluate
+        them."""
+        return [replace(column, raw=f"x{j}").ids() for j, column in enumerate(self.columns)]
 
     def check(self, raw: pl.DataFrame) -> None:
         missing = [c.raw for c in self.columns if c.raw not in raw.columns]

@@ -6,7 +6,6 @@ These files have no name, so that the system takes their space back however the 
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -18,7 +17,6 @@ from typing import BinaryIO
 
 import polars as pl
 
-from tracecvr.base.errors import UserError
 from tracecvr.base.files import not_written
 from tracecvr.base.progress import Progress, no_progress
 
@@ -37,15 +35,12 @@ _MOST_PARTS = 256
 
 @dataclass
 class Scratch:
-    """Where rows go that do not fit in memory, how many bytes of them do, and who is told how far the work is.
-
-    `row_bytes` is the size of a row of the table to be made. As a context manager it closes every file it opened.
-    """
+    """Where rows go that do not fit in memory, how many bytes of them do, and who is told how far the work is. As a
+    context manager it closes every file it opened."""
 
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     progress: Progress = no_progress
     budget: int = 128 << 20
-    row_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.opened = ExitStack()
@@ -64,15 +59,6 @@ class Scratch:
             raise not_written(path or self.folder, error) from error
         self.opened.callback(_close, file)
         return file
-
-    def expect(self, rows: int) -> None:
-        """Refuse the work before it begins if the disk has no room for so many rows: once sorted, once as a table."""
-        needed, free = 2 * rows * self.row_bytes, shutil.disk_usage(self.folder).free
-        if needed > 2 * self.budget and needed > free:
-            raise UserError(
-                f"{self.folder}: about {rows:,} rows need {needed / 1e9:.1f} GB of disk, {free / 1e9:.1f} GB are free; "
-                "free some space, or choose another directory (--out of prepare, TMPDIR for a run)"
-            )
 
 
 def _close(file: BinaryIO) -> None:

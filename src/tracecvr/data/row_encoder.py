@@ -38,10 +38,8 @@ class RowEncoder:
     which the values of a click are given."""
 
     def __init__(self, encoder: Encoder, names: Sequence[str]) -> None:
-        places = [names.index(column.raw) for column in encoder.columns]
-        self._names, self._reads = [names[place] for place in places], [compile_column(c) for c in encoder.columns]
-        in_order = places == list(range(len(names)))
-        self._pick: Callable[[Sequence[Any]], Sequence[Any]] = (lambda v: v) if in_order else _picker(places)
+        self._names = [column.raw for column in encoder.columns]
+        self._reads = [(names.index(column.raw), compile_column(column)) for column in encoder.columns]
 
     def encode(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
         """(N, F) ids of clicks, and of each column how many values cannot be read: they are missing."""
@@ -50,15 +48,11 @@ class RowEncoder:
         return ids.reshape(len(clicks), len(self._reads)), unreadable
 
     def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int]:
-        row = [read(value) for read, value in zip(self._reads, self._pick(values), strict=True)]
+        row = [read(values[place]) for place, read in self._reads]
         if min(row, default=0) < 0:
             unreadable.update({name for name, given in zip(self._names, row, strict=True) if given < 0})
             row = [given if given >= 0 else -1 - given for given in row]
         return row
-
-
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    return lambda values: [values[place] for place in places]
 
 
 def compile_column(column: Column) -> Read:

@@ -47,7 +47,7 @@ _FILES = dict(zip(LEARNER_COLUMNS, LEARNER_COLUMNS, strict=True)) | OPTIONAL_COL
 TRUTH_PREFIX = "truth."
 """What the names of columns begin with that only a generator knows."""
 
-_FORMAT = 1
+_FORMAT = 2
 
 _PREFERENCES = ("windows", "conversions_at_click")
 """Fields of a schema that set defaults of methods and say nothing of the clicks: no part of the fingerprint."""
@@ -164,27 +164,16 @@ class Schema:
         return json.dumps(content, sort_keys=True)
 
     def to_json(self) -> dict[str, Any]:
-        content = asdict(self)
-        if self.negatives_kept == 1:  # said only where it matters: other tables keep their fingerprints
-            del content["negatives_kept"]
-        if not self.outages:
-            del content["outages"]
-        for feature in content["features"]:
-            if feature["growth"] is None:
-                del feature["growth"], feature["high"]
-        return content
+        return asdict(self)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
-        fields["features"] = tuple(_feature(f) for f in content["features"])
-        fields["outages"] = tuple((start, end) for start, end in content.get("outages", ()))
+        growths = [None if f["growth"] is None else Growth(**f["growth"]) for f in content["features"]]
+        features = zip(content["features"], growths, strict=True)
+        fields["features"] = tuple(Feature(**f | {"growth": growth}) for f, growth in features)
+        fields["outages"] = tuple((start, end) for start, end in content["outages"])
         return cls(**fields)
-
-
-def _feature(content: dict[str, Any]) -> Feature:
-    growth = content.get("growth")
-    return Feature(**content | ({} if growth is None else {"growth": Growth(**growth)}))
 
 
 @dataclass(frozen=True, eq=False)

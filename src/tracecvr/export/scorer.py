@@ -1,4 +1,7 @@
-"""Conversion rates of clicks from raw features: python scorer.py < clicks.jsonl. See README.txt for what it needs."""
+"""Conversion rates of clicks from raw features, a JSON object per line: python scorer.py < clicks.jsonl
+
+It needs numpy and onnxruntime, and xxhash if a feature is hashed. `manifest.json` says how features become ids.
+"""
 
 import hashlib
 import json

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Vocabulary
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Vocabulary
 from tracecvr.data.row_encoder import edges
-from tracecvr.data.table import Ints, atomic_directory
+from tracecvr.data.table import atomic_directory
 from tracecvr.export import onnx_files, scorer
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import probes
@@ -27,18 +27,6 @@ TOLERANCE = 1e-4
 
 _HASHING = "xxh3_64 of the value as UTF-8 text, a missing one as the empty text, modulo the feature's size"
 
-_README = """{method} of {dataset}, exported by tracecvr {version}.
-
-scorer.py needs Python and onnxruntime{hashing}:
-
-    python scorer.py < clicks.jsonl        # a JSON object of raw features per line: {features}
-
-    from scorer import Scorer
-    Scorer().predict([click, ...])         # P(conversion) of each; log_odds gives log-odds
-
-manifest.json tells how features become ids, in which order, and the hashes of all files.
-"""
-
 
 def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) -> dict[str, Any]:
     """Write a model and return its manifest; `source` says what it was taken from."""
@@ -47,7 +35,6 @@ def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) 
         difference = _write_score(engine, folder / "score.onnx")
         features = [describe_column(column) | _rows(engine, encoder, column, folder) for column in encoder.columns]
         write_text(folder / "scorer.py", getsource(scorer))
-        write_text(folder / "README.txt", _readme(engine, encoder))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
         manifest = _manifest(engine, source, features) | {"max_difference": difference, "files": files}
         write_json(folder / "manifest.json", manifest)
@@ -58,7 +45,7 @@ def _write_score(engine: Engine, path: Path) -> float:
     """Write what scores clicks; returns how far its answers are from the engine's."""
     batches = [probes(engine, size) for size in BATCHES]
     expected = [engine.score(torch.from_numpy(ids)) for ids in batches]  # first: tracing leaves no usable tensors
-    given = [as_exported(engine, ids) for ids in batches]
+    given = [engine.growing.as_rows(torch.from_numpy(ids)).numpy() for ids in batches]  # of growing columns, rows
     try:
         with engine.exporting():
             onnx_files.write(onnx_files.trace(Score(engine), given[-1]), path)
@@ -130,17 +117,6 @@ def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, A
     }
 
 
-def _readme(engine: Engine, encoder: Encoder) -> str:
-    hashing = " and xxhash" if any(isinstance(column, Hashed) for column in encoder.columns) else ""
-    return _README.format(
-        method=engine.method.name,
-        dataset=engine.schema.dataset,
-        version=version("tracecvr"),
-        hashing=hashing,
-        features=", ".join(dict.fromkeys(column.raw for column in encoder.columns)),
-    )
-
-
 # What is exported: tensors alone.
 
 
@@ -159,9 +135,3 @@ class Score(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:  # (B, F) -> (B,)
         log_odds = self.method.log_odds(ids).float()
         return log_odds if self.kept == 1 else log_odds + math.log(self.kept)
-
-
-def as_exported(engine: Engine, ids: Ints) -> Ints:
-    """Ids as the exported module takes them: of a growing column it is given rows."""
-    rows: Ints = engine.growing.as_rows(torch.from_numpy(ids)).numpy()
-    return rows

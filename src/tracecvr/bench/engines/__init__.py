@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
 NAMES = ("local", "ray")
 
 
-def choose(name: str, cores: int, workers: int | None = None, address: str | None = None) -> BenchEngine:
+def choose(name: str, workers: int | None = None, address: str | None = None) -> BenchEngine:
     """The engine of that name: `local` with so many workers, or as many as cores; `ray` at an address, or a new one."""
     if name == "local":
         from tracecvr.bench.engines.local import Local
 
         if address is not None:
             raise UserError(f"--address {address} is for --engine ray: a local bench runs on this machine alone")
-        return Local(workers or cores)
+        return Local(workers or os.cpu_count() or 1)
     if name == "ray":
         from tracecvr.bench.engines.ray import OnRay
 

@@ -19,12 +19,11 @@ from typing import Any
 import torch
 
 from tracecvr.base.processes import end_with_parent
-from tracecvr.base.progress import ThrottledProgress
 from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 
-_TELL_S = 0.2
-"""How often a worker tells where it is."""
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+"""The environment of a process that runs cells: results depend on the number of threads."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Local:
         crew = [_start(bench) for _ in range(min(self.workers, len(queue)))]
         try:
             for worker in crew:
-                _hand_out(worker, queue, state)
+                _hand_out(worker, queue)
             while any(worker.cell for worker in crew):
                 watch(state)
                 ready = wait([worker.pipe for worker in crew if worker.cell], timeout=1.0)
@@ -45,7 +44,7 @@ class Local:
                     if worker.pipe in ready and not _listen(worker, state) and queue:
                         crew[number] = worker = _start(bench)
                     if worker.cell is None and worker.process.is_alive():
-                        _hand_out(worker, queue, state)
+                        _hand_out(worker, queue)
             watch(state)
         finally:
             for worker in crew:
@@ -62,15 +61,14 @@ class _Worker:
 
 def _start(bench: Bench) -> _Worker:
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = start_process(_worker, (theirs, bench.out, bench.data, bench.log), thread_settings(1))
+    process = start_process(_worker, (theirs, bench.out, bench.data, bench.log), ONE_THREAD)
     theirs.close()
     return _Worker(process, ours)
 
 
-def _hand_out(worker: _Worker, queue: list[Cell], state: State) -> None:
+def _hand_out(worker: _Worker, queue: list[Cell]) -> None:
     if queue:
         worker.cell = queue.pop(0)
-        state.at[worker.cell.name] = ("start", 0, 1)
         with suppress(OSError):  # killed a moment ago: its end is heard of next
             worker.pipe.send(worker.cell)
 
@@ -78,19 +76,13 @@ def _hand_out(worker: _Worker, queue: list[Cell], state: State) -> None:
 def _listen(worker: _Worker, state: State) -> bool:
     """Take in what a worker says; False if it is dead."""
     assert worker.cell is not None
-    name = worker.cell.name
+    name, worker.cell = worker.cell.name, None
     try:
-        kind, content = worker.pipe.recv()
+        state.end(name, worker.pipe.recv())
     except (EOFError, OSError):
         worker.process.join()
         state.end(name, f"the worker process ended with code {worker.process.exitcode}; out of memory, perhaps")
-        worker.cell = None
         return False
-    if kind == "at":
-        state.at[name] = content
-    else:
-        state.end(name, content)
-        worker.cell = None
     return True
 
 
@@ -102,8 +94,7 @@ def _worker(pipe: Connection, out: Path, data: str, log: Path) -> None:
             cell: Cell = pipe.recv()
         except (EOFError, OSError):
             return
-        tell = ThrottledProgress(lambda where: pipe.send(("at", where)), _TELL_S)
-        pipe.send(("ended", run_cell(cell, out, data, log, tell)))
+        pipe.send(run_cell(cell, out, data, log))
 
 
 # Child processes: with their own environment, without Ctrl-C, and ended when the parent ends.
@@ -123,10 +114,6 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return process
-
-
-def thread_settings(count: int) -> dict[str, str]:
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(count))
 
 
 @contextmanager
@@ -166,15 +153,8 @@ class Serial:
         threads = torch.get_num_threads()  # a cell has one, as in every engine
         try:
             for cell in waiting:
-                self._run(cell, bench, state, watch)
+                watch(state)
+                state.end(cell.name, run_cell(cell, bench.out, bench.data, bench.log))
+            watch(state)
         finally:
             torch.set_num_threads(threads)
-
-    def _run(self, cell: Cell, bench: Bench, state: State, watch: Watch) -> None:
-        def tell(stage: str, done: int, total: int) -> None:
-            state.at[cell.name] = stage, done, total
-            watch(state)
-
-        tell("start", 0, 1)
-        state.end(cell.name, run_cell(cell, bench.out, bench.data, bench.log, tell))
-        watch(state)

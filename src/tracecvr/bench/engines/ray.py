@@ -19,8 +19,7 @@ from typing import Any
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import is_locked, sha256
-from tracecvr.base.progress import no_progress
-from tracecvr.bench.engines.local import thread_settings
+from tracecvr.bench.engines.local import ONE_THREAD
 from tracecvr.bench.runner import Bench, State, Watch, run_cell
 from tracecvr.bench.suite import Cell
 from tracecvr.data.table import ClickTable
@@ -75,7 +74,7 @@ def _work_off(bench: Bench, waiting: Sequence[Cell], state: State, watch: Watch)
         memory=memory,
         max_retries=_LOSSES,
         retry_exceptions=False,
-        runtime_env={"env_vars": thread_settings(1)},
+        runtime_env={"env_vars": ONE_THREAD},
     )(run_on_node)
     at_work = {task.options(name=cell.name).remote(cell, place): cell.name for cell in waiting}
     try:
@@ -132,7 +131,7 @@ def run_on_node(cell: Cell, place: Place) -> str | None:
     _refuse_if_unfit(place)
     with suppress(OSError):  # only methods that are given as files are looked for from there
         os.chdir(place.cwd)
-    return run_cell(cell, place.out, place.data, place.log, no_progress)
+    return run_cell(cell, place.out, place.data, place.log)
 
 
 def _refuse_if_unfit(place: Place) -> None:

@@ -1,12 +1,8 @@
 """`report.html`: what a bench found, in one file that opens without a network and has no script.
 
-What came out stands first, in words; then figures, the one that decides first; then tables. Figures are SVG, drawn
-here: small, printable, light or dark with the page. The same SVG, with its colours filled in, becomes files (`--png`,
-`--pdf`, `--svg`) and pictures in notebooks (`svg.write_document`).
-
-A bench becomes sentences (`sentences`) and figures (`figures`, with `over_time` and what they share, `scene`). A figure
-is data (`figure`). Its panels are drawn by `panels` out of `elements` with the colours of `palette`;
-`svg` puts them together and writes files.
+What came out stands first, in words (`sentences`); then figures, the one that decides first; then tables. A figure is
+data (`figures`, `over_time`). Its panels are drawn as SVG (`panels`): small, printable, light or dark with the page.
+The same SVG, with its colours filled in, becomes files and pictures in notebooks (`svg`).
 """
 
 from __future__ import annotations

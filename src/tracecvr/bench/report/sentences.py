@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import polars as pl
-
 from tracecvr.base.durations import duration, log_day
-from tracecvr.bench import forecasts, stats, tune
+from tracecvr.bench import stats
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome, column_of, losers
 from tracecvr.bench.regret import load_findings
 from tracecvr.bench.text_tables import say_p
-from tracecvr.forecast.backtest import SIZES
-from tracecvr.forecast.estimators import DEFAULT
 
 _LESS = 0.8
 """Share of the time that is worth a word."""
@@ -31,11 +26,11 @@ class Sentence:
 
 
 def summarise(outcome: Outcome) -> list[Sentence]:
-    """What a reader should know who reads nothing else; the first says what came out."""
+    """What a reader should know who reads nothing else; of a comparison, the first says what came out."""
     if not outcome.lines:
         return [Sentence("fact", "No run is finished yet.")]
-    layouts = {"comparison": _comparison, "changes": _changes, "forecast": _forecast, "tune": _tuning}
-    return layouts[outcome.suite["layout"]](outcome) + _caveats(outcome)
+    verdict = _comparison(outcome) if outcome.suite["layout"] == "comparison" else []
+    return verdict + _caveats(outcome)
 
 
 def _caveats(outcome: Outcome) -> list[Sentence]:
@@ -129,55 +124,3 @@ def _elsewhere(outcome: Outcome) -> Sentence | None:
     if best in judged and best is not None and best is not safest:
         text += f"; {best.label}, the best here, has {best.worst:.4f} (on {best.worst_log})"
     return Sentence("fact", f"{text}.")
-
-
-# Other layouts.
-
-
-def _changes(outcome: Outcome) -> list[Sentence]:
-    """How many rows are better than the row that each is a variant of, metric by metric."""
-    pairs = [(line, base) for line in outcome.lines if (base := outcome.base_of(line)) is not None]
-    if not pairs:
-        return [Sentence("fact", "No row is finished together with the row that it is compared with.")]
-    return [_count_changes(outcome, pairs, metric) for metric in outcome.metrics if metric in ARROWS]
-
-
-def _count_changes(outcome: Outcome, pairs: Sequence[tuple[Line, Line]], metric: str) -> Sentence:
-    gaps = [gap for line, base in pairs if (gap := outcome.difference(line, base, metric, pooled=False)) is not None]
-    better = [stats.better(metric, gap.mean, 0.0) for gap in gaps]
-    sure = [up for gap, up in zip(gaps, better, strict=True) if gap.clear]
-    good, bad = sure.count(True), sure.count(False)
-    text = (
-        f"{NAMES[metric]}: {sum(better)} of {len(pairs)} rows are better than the row that they are compared with, by "
-        f"the mean; statistically significant: {good} better, {bad} worse."
-    )
-    return Sentence("better" if good and not bad else "worse" if bad and not good else "open", text)
-
-
-def _forecast(outcome: Outcome) -> list[Sentence]:
-    frame = forecasts.read_row(outcome, outcome.lines[0])
-    if frame is None:
-        return [Sentence("fact", "No forecast is finished.")]
-    known = frame.filter(age_days=0).drop_nulls("error")
-    means = known.group_by("estimator", "size").agg(pl.col("error", "coverage").mean())
-    rows = {(row["estimator"], row["size"]): row for row in means.iter_rows(named=True)}
-    made = []
-    for size in (size for size in SIZES if (DEFAULT, size) in rows):
-        ours, so_far = (rows[name, size] for name in (DEFAULT, "so_far"))
-        made.append(
-            f"At the end of a day, final conversions of segments with {size} are forecast with an error of "
-            f"{ours['error']:.1%}; conversions so far are {so_far['error']:.1%} off. {ours['coverage']:.0%} of the 90% "
-            "intervals held."
-        )
-    return [Sentence("fact", one) for one in made or ["No cell has 20 clicks or more."]]
-
-
-def _tuning(outcome: Outcome) -> list[Sentence]:
-    choices = tune.choose(outcome)
-    gained = sum(bool(choice.settings) for choice in choices.values())
-    text = (
-        f"Tuning changed {gained} of {len(choices)} methods; for the others no trial beat the defaults in "
-        f"{NAMES[outcome.suite['score']]} on {outcome.period or tune.REPLAYED}. The best of several trials is "
-        "flattered by its choice: what tuning is worth is told by another suite run with --tuned."
-    )
-    return [Sentence("fact", text)]

@@ -87,7 +87,6 @@ class Cleaner:
     def parts(self, scratch: Scratch) -> Iterator[pl.DataFrame]:
         """Frames of clicks with all that the table needs, of any number; the last one is empty."""
         expected = sum(file.rows() for _, file in self.rows.open_files())
-        scratch.expect(expected)
         rows = self._with_progress(self.rows.events() if self.events else self.rows.clicks(), scratch, expected)
         start = list(islice(rows, _LOOKED_AT))
         size = _COPIES * expected * sum(frame.estimated_size() for frame in start) // max(self.rows.read, 1)

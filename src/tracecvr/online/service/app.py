@@ -18,7 +18,6 @@ from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
 from tracecvr.forecast.forecast import LEVEL
-from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
@@ -37,7 +36,6 @@ from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import promote_challenger, promote_own
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.forecast import NewestForecasts
-from tracecvr.online.upkeep.status import comparisons, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
 
@@ -89,11 +87,6 @@ def _routes(app: FastAPI, service: Service) -> None:
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_describe_known, service, click_id, kind)
 
-    @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
-    async def status() -> dict[str, Any]:
-        """Events by kind, progress, versions and live metrics."""
-        return await run_in_threadpool(_status, service)
-
     newest = NewestForecasts(service.store)
 
     @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
@@ -119,16 +112,6 @@ def _routes(app: FastAPI, service: Service) -> None:
         await run_in_threadpool(service.models.refresh)
         serving = service.scorer.model
         return bodies.Promoted(serving=serving.version if serving else None, model=serving.name if serving else None)
-
-    @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
-    async def ready() -> str:
-        """Whether there is a version to answer with. If the learner fails, that is said: scores go on, and grow old."""
-        failed = "; the learner fails: see /v1/status" if service.learner().failed else ""
-        serving = service.scorer.ready()
-        newest = service.models.own.versions.manifests()[-1:]
-        kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
-        on = f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else ""  # no values: anybody may ask
-        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{failed}{on}"
 
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offer() -> bodies.Published:
@@ -162,6 +145,17 @@ def _scoring_routes(app: FastAPI, service: Scoring) -> None:
     async def model() -> dict[str, Any]:
         """The version that serves, and what it expects."""
         return await run_in_threadpool(service.model_facts)
+
+    @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
+    async def status() -> dict[str, Any]:
+        """What serves, and how it does; of the writer, also events by kind, progress, versions and live metrics."""
+        return await run_in_threadpool(service.full_status)
+
+    @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
+    async def ready() -> str:
+        """Whether there is a version to answer with, and what is wrong beside that: scores go on, and grow old."""
+        serving = service.scorer.ready()
+        return f"version {serving.version}{f' of {serving.name}' if serving.name else ''}{service.concerns()}"
 
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthy() -> str:
@@ -239,17 +233,6 @@ def _read_logged(service: Service, given: str, kind: str | None) -> tuple[int | 
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
 """A whole number as it is written in JSON: what is written otherwise, such as 007, is text."""
-
-
-def _status(service: Service) -> dict[str, Any]:
-    facts = service.status()
-    for name, challenger in facts.get("challengers", {}).items():
-        challenger["history"] = comparisons(service.store, service.log, name, 200)
-    return facts | {
-        "interval_s": service.store.grid.interval,
-        "ticks": ticks_of(service.store, service.log, 200),
-        "all_versions": versions_of(service.store, service.models.own.versions),
-    }
 
 
 def _failures(app: FastAPI) -> None:

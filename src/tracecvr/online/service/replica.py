@@ -18,7 +18,6 @@ from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fastapi import FastAPI, HTTPException
-from fastapi.responses import PlainTextResponse
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sha256, write_atomically
@@ -198,17 +197,13 @@ class Replica(Scoring):
             pass
         return max(0.0, time.time() - self._written)
 
-    def readiness(self) -> str:
-        """Which version it is, how old, and when the writer was last heard."""
-        serving, mirror = self.scorer.ready(), self.mirror
-        whose = "" if serving.name is None else f" of {serving.name}"
-        text = f"version {serving.version}{whose}, published {self.age():.0f} s ago"
-        if mirror is not None and mirror.problem is not None:
-            heard = (
-                "not heard" if mirror.reached is None else f"last heard {time.monotonic() - mirror.reached:.0f} s ago"
-            )
-            text += f"; the writer was {heard}"
-        return text
+    def concerns(self) -> str:
+        """How old the version is, and when the writer was last heard, if it is not heard now."""
+        mirror, text = self.mirror, f", published {self.age():.0f} s ago"
+        if mirror is None or mirror.problem is None:
+            return text
+        since = "not heard" if mirror.reached is None else f"last heard {time.monotonic() - mirror.reached:.0f} s ago"
+        return f"{text}; the writer was {since}"
 
 
 def replica(
@@ -221,17 +216,6 @@ def replica(
     """The replica of a store, as an ASGI application."""
     service = Replica(store, tokens or Tokens(), limits or Limits(), mirror)
     app = scoring_application(service, names)
-
-    @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"model": bodies.Failure}})
-    async def ready() -> str:
-        """Whether there is a version to answer with, and how old it is."""
-        return service.readiness()
-
-    @app.get("/v1/status", responses=ERRORS, dependencies=[need("admin")])
-    async def status() -> dict[str, Any]:
-        """What serves, how old it is, and whether the writer is heard."""
-        return service.status()
-
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
         _refuse(app, path, scope)
     return app

@@ -14,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from msgspec import json
 
 from tracecvr.base.errors import UserError
+from tracecvr.monitor.monitor import TEXTS
 from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.events import Event
@@ -28,7 +29,7 @@ from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scorer import FEW, LiveScorer, Values
 from tracecvr.online.store import choices
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.status import newest_time, status_of
+from tracecvr.online.upkeep.status import comparisons, newest_time, status_of, ticks_of, versions_of
 
 _log = logging.getLogger("tracecvr.service")
 _LOOK_S = 0.5
@@ -167,6 +168,14 @@ class Scoring:
             "serving_model": serving.name if serving else None,
         }
 
+    def full_status(self) -> dict[str, Any]:
+        """The status, and what only the page shows."""
+        return self.status()
+
+    def concerns(self) -> str:
+        """What is wrong although scores go on. Anybody may ask for it: no values."""
+        return ""
+
     def look(self) -> None:
         self.models.refresh()
 
@@ -231,6 +240,22 @@ class Service(Scoring):
     def status(self) -> dict[str, Any]:
         learner = {"learner": asdict(self.learner())}
         return status_of(self.store, self.models.own.versions) | learner | super().status()
+
+    def full_status(self) -> dict[str, Any]:
+        facts = self.status()
+        for name, challenger in facts.get("challengers", {}).items():
+            challenger["history"] = comparisons(self.store, self.log, name, 200)
+        return facts | {
+            "interval_s": self.store.grid.interval,
+            "ticks": ticks_of(self.store, self.log, 200),
+            "all_versions": versions_of(self.store, self.models.own.versions),
+        }
+
+    def concerns(self) -> str:
+        failed = "; the learner fails: see /v1/status" if self.learner().failed else ""
+        newest = self.models.own.versions.manifests()[-1:]
+        kinds = {TEXTS[alarm["kind"]] for manifest in newest for alarm in manifest["alarms"] if alarm["on"]}
+        return failed + (f"; alarm: {', '.join(sorted(kinds))}: see /v1/status" if kinds else "")
 
 
 def _by(version: int, model: str | None) -> dict[str, Any]:
