@@ -15,11 +15,13 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.learner.archive import erase
+from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.grid import Grid
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
+from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scoring import Service
 from tracecvr.online.store import challenge, traffic
 from tracecvr.online.store.store import Store
@@ -139,3 +141,18 @@ def test_the_end_of_a_long_row_that_is_another_is_noticed(made: Made) -> None:
     pages[ends[3]], pages[ends[7]] = pages[ends[7]], pages[ends[3]]
     path.write_bytes(b"".join(pages))
     assert not whole(store)
+
+
+def test_a_version_that_is_damaged_while_somebody_works_with_it_changes_nothing(made: Made) -> None:
+    """Neither what is learnt from it nor what is served: whoever has read it has it in memory."""
+    store = made("trace")
+    send(store, the_events()[:600])
+    expected = learnt(store)[0]
+    models = RoutedScorer(store)
+    models.refresh()
+    state = store.versions.state({"intervals": store.versions.published()[-1]})
+    with open_learner(store) as learner:
+        with state.open("r+b") as file:  # where it is, as a disk does
+            file.seek(state.stat().st_size // 20)
+            file.write(bytes(state.stat().st_size * 9 // 10))
+        assert learner.engine.fingerprint() == models.own.ready().engine.fingerprint() == expected
