@@ -24,7 +24,7 @@ from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scoring import Service
 from tracecvr.online.store import challenge, traffic
-from tracecvr.online.store.store import Store
+from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.store_check import verify
 
 _PAGE = 4096
@@ -156,3 +156,25 @@ def test_a_version_that_is_damaged_while_somebody_works_with_it_changes_nothing(
             file.seek(state.stat().st_size // 20)
             file.write(bytes(state.stat().st_size * 9 // 10))
         assert learner.engine.fingerprint() == models.own.ready().engine.fingerprint() == expected
+
+
+def test_files_among_the_versions_that_are_none_stay_and_displace_none(made: Made) -> None:
+    store = made("vanilla", Settings(lateness=HOUR, keep=3))
+    send(store, the_events()[:600])
+    learnt(store)
+    strays = [store.folder / "models" / name for name in ("notes.json", "x.json", "y.json", "z.safetensors")]
+    for path in strays:
+        path.write_text("{}")
+    send(store, the_events()[600:900])
+    learnt(store)
+    assert all(path.exists() for path in strays)
+    assert len(store.versions.manifests()) == 3
+
+
+def test_an_event_that_is_known_and_cannot_be_found_is_damage(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the loss of a page of the index: it is refused as known, and nothing is there."""
+    store = made("vanilla")
+    send(store, the_events()[:10])
+    monkeypatch.setattr(EventLog, "_select", lambda *_: [])
+    with pytest.raises(UserError, match="table events is not as it was written"):
+        send(store, the_events()[:10])

@@ -166,7 +166,10 @@ class EventLog(EventDatabase):
         fresh: dict[str, Event] = {}
         conflicts = []
         for event in events:
-            row = self._select("WHERE event = ?", (event.event,))[0]
+            known = self._select("WHERE event = ?", (event.event,))
+            if not known:  # the index has it
+                raise self._damaged("table events")
+            row = known[0]
             if row.pos > before and event.event not in fresh:
                 fresh[event.event] = event
                 continue
