@@ -13,6 +13,7 @@ import pytest
 from livestore import Made, learnt, send, the_events
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json
 from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.learner.archive import erase
 from tracecvr.online.learner.learner import open_learner
@@ -178,3 +179,10 @@ def test_an_event_that_is_known_and_cannot_be_found_is_damage(made: Made, monkey
     monkeypatch.setattr(EventLog, "_select", lambda *_: [])
     with pytest.raises(UserError, match="table events is not as it was written"):
         send(store, the_events()[:10])
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 100_000], ids=["a long number", "deep"])
+def test_json_that_python_does_not_read_is_damage(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(UserError, match="not readable as JSON"):
+        read_json(tmp_path / "file.json")
