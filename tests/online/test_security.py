@@ -234,6 +234,15 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_page_of_a_small_table_of_another_time_is_noticed",
             "test_a_tick_that_is_something_else_is_refused_in_one_line",
         ),
+        "test_other_times": (
+            "test_a_version_of_a_copy_is_not_learnt_from",
+            "test_the_log_of_a_copy_is_not_learnt_from",
+            "test_a_challengers_version_of_a_copy_is_not_served",
+            "test_an_erasure_that_an_older_log_does_not_have_is_missed",
+            "test_a_page_of_ticks_that_was_not_written_is_noticed",
+            "test_the_end_of_a_long_row_that_is_another_is_noticed",
+            "test_a_version_that_is_damaged_while_somebody_works_with_it_changes_nothing",
+        ),
         "test_soak": ("test_bad_luck_changes_nothing_silently",),
     },
     "Erasure": {

@@ -93,7 +93,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:  # a folder of that name, say
         raise UserError(explain(error, path)) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not text, or numbers and depths that Python refuses
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
 
 

@@ -33,9 +33,9 @@ class Checkpoints:
         engine.snapshot(weights)
         content = {"format": FORMAT, "intervals": number, "sha256": sha256(weights)} | facts
         write_json(manifest, content | {"manifest": digest(content)})
-        newest = sorted({path.stem for path in self.folder.glob("*.json")}, reverse=True)[: self.keep]
+        newest = sorted({path.stem for path in self.folder.glob("[0-9]*.json")}, reverse=True)[: self.keep]
         kept = {weights.stem, *newest, *(self._paths(n)[0].stem for n in pinned)}
-        for path in self.folder.iterdir():
+        for path in self.folder.glob("[0-9]*"):  # others are not ours: the folder may be a link to anything
             if path.stem not in kept and path.suffix in (".json", ".safetensors"):
                 path.unlink()
 

@@ -274,8 +274,9 @@ class Engine:
         write_atomically(path, lambda temporary: save_file(on_processor(self.state()), temporary))
 
     def restore(self, path: Path) -> None:
-        """Read a snapshot of an engine of the same configuration."""
-        self.load_state(load_file(path))
+        """Read a snapshot of an engine of the same configuration. What was read is a map of the file, and a disk may
+        damage that later: a copy is kept."""
+        self.load_state({name: value.clone() for name, value in load_file(path).items()})
 
     def resolve_options(self) -> dict[str, Any]:
         """The options of the method and of all its plugins, with defaults resolved."""

@@ -38,8 +38,9 @@ CREATE TABLE events(
 );
 CREATE INDEX events_click ON events(click);
 CREATE INDEX events_seen ON events(seen);
--- Long features have pages of their own. If one is lost or exchanged, its checksum is right, and the index differs.
-CREATE INDEX events_long ON events(body) WHERE octet_length(body) > 3000;
+-- The end of a long row has pages of its own. If one is lost or exchanged, its checksum is right; the index differs.
+CREATE INDEX events_long ON events(kind, ts, body, score, version, model)
+  WHERE octet_length(event) + coalesce(octet_length(user), 0) + coalesce(octet_length(body), 0) > 3000;
 CREATE INDEX events_user ON events(user) WHERE user IS NOT NULL;
 CREATE TABLE closings(
   number INTEGER PRIMARY KEY,    -- the last of those that were closed at once: a run of empty ones is one row
@@ -62,8 +63,8 @@ CREATE TABLE aside(
   UNIQUE(reason, name)
 );
 CREATE TABLE ticks(  -- of the store's own model, whose name is empty, and of challengers
-  model TEXT NOT NULL, number INTEGER NOT NULL, content TEXT NOT NULL, PRIMARY KEY(model, number)
-) WITHOUT ROWID;
+  model TEXT NOT NULL, number INTEGER NOT NULL, content TEXT NOT NULL, UNIQUE(model, number)
+);
 CREATE TABLE series(             -- what learners predicted of clicks before they learnt them, and what they counted
   name TEXT NOT NULL, first INTEGER NOT NULL, hash TEXT NOT NULL, data BLOB NOT NULL, UNIQUE(name, first)
 );
@@ -169,9 +170,9 @@ class EventDatabase:
         """The challengers that have learnt anything."""
         return [model for (model,) in self._rows("SELECT DISTINCT model FROM ticks WHERE model != ''")]
 
-    def tick(self, number: int) -> dict[str, Any] | None:
-        """What came of learning an interval by the store's own model."""
-        rows = self._rows("SELECT content FROM ticks WHERE model = '' AND number = ?", (number,))
+    def tick(self, number: int, model: str | None = None) -> dict[str, Any] | None:
+        """What came of learning an interval."""
+        rows = self._rows("SELECT content FROM ticks WHERE model = ? AND number = ?", (model or "", number))
         return self._content(rows[0][0]) if rows else None
 
     def keep_series(self, name: str, first: int, data: bytes) -> None:

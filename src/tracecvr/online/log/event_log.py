@@ -166,7 +166,10 @@ class EventLog(EventDatabase):
         fresh: dict[str, Event] = {}
         conflicts = []
         for event in events:
-            row = self._select("WHERE event = ?", (event.event,))[0]
+            known = self._select("WHERE event = ?", (event.event,))
+            if not known:  # the index has it
+                raise self._damaged("table events")
+            row = known[0]
             if row.pos > before and event.event not in fresh:
                 fresh[event.event] = event
                 continue
@@ -352,6 +355,7 @@ class EventLog(EventDatabase):
                 name = json.dumps(user, ensure_ascii=ascii_only).encode()
                 self._db.execute("DELETE FROM aside WHERE reason = ? AND instr(content, ?)", (UNREAD, name))
             self._count({"erased_clicks": len(clicks), "erased_actions": actions, "erasures": 1})
+            self._db.execute("UPDATE sqlite_sequence SET seq = seq + 1")  # acknowledged: an older log is missed
         self._truncate()
         return len(clicks), actions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from tracecvr.base.errors import UserError, explain
 from tracecvr.online.service.scorer import LiveScorer
@@ -16,8 +17,8 @@ _log = logging.getLogger("tracecvr.serve")
 class RoutedScorer:
     """The scorer of the store's own model, and that of the challenger that was promoted."""
 
-    def __init__(self, store: Store) -> None:
-        self.store, self.own = store, LiveScorer(store)
+    def __init__(self, store: Store, check: Callable[[Store], None] = lambda _: None) -> None:
+        self.store, self.own, self._check = store, LiveScorer(store), check
         self._chosen: str | None = None
         self._promoted: LiveScorer | None = None
         self._problem = ""
@@ -43,6 +44,7 @@ class RoutedScorer:
         """The scorer of a challenger; another one if it was dropped and made anew."""
         challenger, scorer = find_challenger(self.store, name), self._promoted
         if scorer is None or scorer.store.model != name or scorer.store.content != challenger.content:
+            self._check(challenger)
             scorer = LiveScorer(challenger)
         scorer.refresh()
         return scorer

@@ -185,6 +185,7 @@ class Service(Scoring):
 
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, learner: Callable[[], LearnerState]) -> None:
         super().__init__(store, tokens, limits)
+        self.models = RoutedScorer(store, Store.refuse_lost_log)  # a replica has no log
         self.learner = learner
         self.committer = Committer(store.log)
         self.log = store.log()

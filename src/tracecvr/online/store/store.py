@@ -180,6 +180,7 @@ class Store:
             raise UserError(f"{path} is missing: {_log_advice(path)} create another store")
         with closing(self.log()) as log:
             closed, reached, recorded = log.closed(), log.position(), log.recorded(self.model)
+            other = [m["intervals"] for m in self.versions.manifests() if not self._is_of_log(m, log)]
         lost = f"{path} has lost events: it ends at event {reached} and interval {closed}, and"
         advice = f"{_log_advice(path)} delete {path.stem}.position"
         if closed < learnt or reached < position:
@@ -194,6 +195,17 @@ class Store:
                 f"{path} is older than version {learnt}: it ends with what came of version {recorded}; {advice} and "
                 f"the versions after {recorded} in {self.home / 'models'}"
             )
+        if other:
+            raise UserError(
+                f"{path} knows other weights of version {other[-1]} than {self.home / 'models'} has: one of them is of "
+                f"another store or time; copy it from where the store is whole; or remove the versions from {other[0]} "
+                "on: they are learnt again from the log"
+            )
+
+    def _is_of_log(self, manifest: dict[str, Any], log: Inbox) -> bool:
+        """Whether a version is what the log says that came of learning. Nothing is said of the start."""
+        tick = log.tick(manifest["intervals"] - 1, self.model)
+        return not manifest["intervals"] or (tick is not None and tick["weights"] == manifest["weights"])
 
     @property
     def settings(self) -> Settings:

@@ -101,7 +101,7 @@ def _versions(store: Store) -> Finding:
         if name.isdecimal()
     ]
     wrong += [f"version {m['intervals']} is damaged" for m in listed if not versions.whole(m)]
-    wrong += _elsewhere(store, listed)
+    wrong += _lost_versions(store, listed)
     serving = None
     try:
         serving, chosen = versions.serving(), versions.chosen()
@@ -113,18 +113,13 @@ def _versions(store: Store) -> Finding:
     return _finding("versions", wrong, f"{len(listed)} whole, version {serving} serves")
 
 
-def _elsewhere(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
-    """Versions that say that the log was elsewhere when they were made; and what is lost of those that it knows."""
+def _lost_versions(store: Store, listed: list[dict[str, Any]]) -> Iterator[str]:
+    """What is lost of the versions that the log knows."""
     newest = listed[-1]["intervals"] if listed else -1
     try:
         with closing(store.log()) as log:
             if (known := log.recorded(store.model)) > newest + 1:  # one may have been cut short, by a kill
                 yield f"versions {newest + 1} to {known} are lost: they are learnt again from the log"
-            for m in listed:
-                number = m["intervals"]
-                closed_at = log.position(number - 1) if 0 < number <= log.closed() else m["position"]
-                if closed_at != m["position"]:
-                    yield f"version {number} has learnt up to event {m['position']}, its interval ends at {closed_at}"
     except UserError as error:
         yield str(error)
 
