@@ -63,7 +63,7 @@ def test_a_linear_part_adds_a_number_per_value_to_the_first_output(batch: int) -
     torch.nn.init.normal_(net.wide.table.weight)
     ids = x + torch.tensor([0, *sizes[:-1]]).cumsum(0)
     expected = plain.clone()
-    expected[:, 0] += 3 * net.wide.table.weight[:, 0][ids].sum(1)
+    expected[:, 0] += net.wide.table.weight[:, 0][ids].sum(1)
     torch.testing.assert_close(net(x), expected)
     torch.testing.assert_close(net.of_embedded(x, net.embedding(x)), expected)
 

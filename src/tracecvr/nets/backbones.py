@@ -18,10 +18,6 @@ from tracecvr.nets.rows import Rows
 _START = 0.01
 """Deviation of the first weights of tables."""
 
-WIDE_STEPS = 3.0
-"""Factor of a linear part: with Adam, how many times as large its steps are as those of other parameters. A single
-number per value can move faster than a perceptron without harm."""
-
 
 class Embedding(nn.Module):
     """Feature ids to one flat vector. All features look up one table, each at its own offset."""
@@ -273,10 +269,7 @@ class WideDeep(MLP):
     """A linear model of the ids beside a perceptron, learnt together (Cheng et al., Wide & Deep, 2016).
 
     The linear part adds one number for each value of a feature to the first output, the log-odds of the rate. It learns
-    what single values do from few clicks, where a perceptron alone overfits. NLL without and with it on logs of the
-    gauntlet, three seeds: Pretrain on `tiny` .4521 and .4499, `noise` .4448 and .4419, `stationary` .4290 and .4283;
-    Oracle .4463 and .4459, .4327 and .4319, .4244 and .4240. Telescoped on days 30 to 60 of cryptokitties, one seed:
-    .350 and .345.
+    what single values do from few clicks, where a perceptron alone overfits.
     """
 
     name = "wide_deep"
@@ -294,7 +287,7 @@ class WideDeep(MLP):
         return self._add_wide(x, super().of_embedded(x, embedded))
 
     def _add_wide(self, x: Tensor, outputs: Tensor) -> Tensor:
-        return outputs + F.pad(WIDE_STEPS * self.wide.total(x), (0, outputs.shape[1] - 1))
+        return outputs + F.pad(self.wide.total(x), (0, outputs.shape[1] - 1))
 
 
 class DCNv2(Backbone):

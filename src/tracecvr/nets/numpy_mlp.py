@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tracecvr.nets.backbones import MLP, WIDE_STEPS, Embedding, Perceptron, WideDeep
+from tracecvr.nets.backbones import MLP, Embedding, Perceptron, WideDeep
 from tracecvr.nets.blend import Blend
 from tracecvr.nets.growing import GrowingMap
 
@@ -81,8 +81,8 @@ def _linear_parts(net: MLP) -> tuple[float, list[tuple[Embedding, float]], float
     """The share of the perceptron in the output, tables of linear parts with their factors, and what is added."""
     if isinstance(net, Blend):
         share = net.shares[1].item()
-        return 1 - share, [(net.wide, WIDE_STEPS * (1 - share)), (net.weights, share)], share * net.intercept.item()
-    return 1.0, [(net.wide, WIDE_STEPS)] if isinstance(net, WideDeep) else [], 0.0
+        return 1 - share, [(net.wide, 1 - share), (net.weights, share)], share * net.intercept.item()
+    return 1.0, [(net.wide, 1.0)] if isinstance(net, WideDeep) else [], 0.0
 
 
 def _look_up(embedding: Embedding) -> Part:
