@@ -43,7 +43,7 @@ def test_scores_are_those_of_the_engine(method: str, average: str | None) -> Non
     engine = trained(method, lazily if average else AS_WARM_UP)
     score = fast_score(engine)
     assert score is not None
-    x = small_log().x
+    x = small_log().x.copy()
     assert np.abs(score(x) - engine.score(torch.from_numpy(x))).max() < 1e-5
     alone = np.concatenate([score(row[None]) for row in x[:50]])
     assert np.abs(alone - score(x[:50])).max() < 1e-5
