@@ -167,9 +167,9 @@ def test_a_challenger_that_is_worse_by_a_hundredth_is_told_apart_live(
     assert "better" not in words
 
 
-def off(challenger: Challenger) -> Engine:
+def off(challenger: Challenger, device: str | None = "cpu") -> Engine:
     """The same engine, its log-odds off by a constant that costs about a hundredth of a nat per click."""
-    engine = Store.engine(challenger)
+    engine = Store.engine(challenger, device)
     plain = engine.method.log_odds
     object.__setattr__(engine.method, "log_odds", lambda x: plain(x) - 0.18)
     return engine

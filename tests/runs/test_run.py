@@ -328,12 +328,12 @@ def newest(out: Path) -> int:
 
 
 def test_a_full_disk_is_one_line_and_the_run_can_go_on(undisturbed: Path, tmp_path: Path) -> None:
-    def no_file_over_100_kb() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    def no_file_over_200_kb() -> None:  # the columns of the log are smaller
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
     out = tmp_path / "run"
     failed = subprocess.run(
-        [*COMMAND, "--out", out], capture_output=True, text=True, preexec_fn=no_file_over_100_kb, check=False
+        [*COMMAND, "--out", out], capture_output=True, text=True, preexec_fn=no_file_over_200_kb, check=False
     )
     assert failed.returncode == 2
     (line,) = failed.stderr.splitlines()
