@@ -175,7 +175,7 @@ def test_the_difference_of_a_challenger_is_drawn_with_its_interval(
     create(store, "other", (registry.get("method", "fnw")(**SMALL), (), StreamLearning()))
     with Learners(store) as learners:
         list(learners.all())
-    monkeypatch.setattr("tracecvr.online.service.app.comparisons", made_up_history)
+    monkeypatch.setattr("tracecvr.online.service.scoring.comparisons", made_up_history)
     with served(store) as url:
         watched = Watched(browser, url, width, scheme)
         page = watched.page
