@@ -281,7 +281,7 @@ def send(site: Site, batches: Sequence[Sequence[dict[str, Any]]]) -> list[float]
 def learn(folder: Path, ticks: int) -> list[tuple[float, float]]:
     """Learn so many intervals, as the learner beside a server does; when each began and ended."""
     if ticks:
-        os.nice(5)  # as `serve` has it; the warm-up is in nobody's way
+        os.nice(15)  # as `serve` has it; the warm-up is in nobody's way
     times: list[tuple[float, float]] = []
     with open_learner(Store.open(folder)) as learner:
         while len(times) < ticks:

@@ -340,7 +340,7 @@ def await_answer(port: int) -> None:
 def learning(store: Path, events: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A learner on the same core, of lower priority as `serve` has it, once it has begun to learn."""
     run(HERE, "ingest", str(store), str(events))
-    words = ["nice", "-n", "5", sys.executable, "-m", "tracecvr.cli", "tick", str(store)]
+    words = ["nice", "-n", "15", sys.executable, "-m", "tracecvr.cli", "tick", str(store)]
     before = {path.name for path in store.glob("models/*.json")}
     process = subprocess.Popen(words, env=environment(HERE), stdout=-3, stderr=-3, preexec_fn=on_first_core)
     try:
