@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from math import ceil, prod
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,6 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.learn.engine import Engine
 from tracecvr.methods.trace import Trace
 from tracecvr.online.ledger.ledger import MATURE, Ledger
 from tracecvr.online.log.grid import Grid
@@ -41,7 +40,7 @@ from tracecvr.online.store.store import Settings, Store
 SCALES = (1, 10, 100, 1000)
 GB = 1e9
 DISK_USED = 0.8
-"""The share of a disk that log, ledger and answers may fill."""
+"""The share of a disk that log and ledger may fill."""
 COMPACTED = 24
 """Intervals from one `compact` to the next."""
 REQUEST_S = 4.2e-3
@@ -56,8 +55,6 @@ class Costs:
     """Disk of a click as long as it is in the ledger."""
     action_bytes: float
     """Disk of an action, as long."""
-    answer_bytes: float
-    """Disk of what TRACE's frozen nets say of a click, as long as its label is open."""
     log_bytes: float
     """Disk of an event of the log."""
     accept_s: float
@@ -110,18 +107,15 @@ def measured(clicks: int, rounds: int) -> Costs:
     each = []
     with tempfile.TemporaryDirectory(prefix="tracecvr_scale_") as room:
         of_a_click = _of_a_click(Path(room), clicks)
-        stream.engine.keep_answers_in(Path(room))
         for hour in range(paper.STEADY):
             stream.tick(hour)
         for hour in range(paper.STEADY, paper.STEADY + rounds):
             start = time.process_time()
             events = stream.tick(hour)
             each.append((time.process_time() - start) / events)
-        answer_bytes = _answer_bytes(stream.engine)
     return Costs(
         of_a_click.ledger,
         of_a_click.action,
-        answer_bytes,
         of_a_click.log,
         of_a_click.accept_s,
         float(np.median(each)),
@@ -136,13 +130,6 @@ class OfAClick(NamedTuple):
     action: float
     log: float
     accept_s: float
-
-
-def _answer_bytes(engine: Engine) -> float:
-    """Of a click, by all nets."""
-    nets = [[block.answers for block in cache._blocks.values()] for cache in engine._calls._clicks.values()]
-    sizes = [(sum(prod(a.shape) * a.dtype.itemsize for a in net), sum(a.shape[0] for a in net)) for net in nets]
-    return sum(size / clicks for size, clicks in sizes if clicks)
 
 
 def _of_a_click(room: Path, clicks: int) -> OfAClick:
@@ -203,7 +190,6 @@ class Demand:
     clicks_per_s: float
     open_clicks: float
     ledger_gb: float
-    answers_gb: float
     log_gb: float
     accept_cores: float
     score_cores: float
@@ -225,7 +211,6 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     open_clicks = t.clicks_per_s * kept
     of_a_click = costs.ledger_bytes + t.conversions_per_click * costs.action_bytes
     ledger = open_clicks * of_a_click
-    answers = open_clicks * costs.answer_bytes
     events = t.clicks_per_s * (1 + t.conversions_per_click)
     log = events * (kept + (Settings.keep + COMPACTED) * t.interval) * costs.log_bytes
     accept = events * costs.accept_s
@@ -233,7 +218,7 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
     learn = t.clicks_per_s * t.reveals_per_click * costs.learn_s
     embedding = 3 * 4.0 * t.embedding_rows * t.dim  # weights and Adam's two moments
     needs = {
-        "disk": (log + ledger + answers) / (DISK_USED * m.disk),
+        "disk": (log + ledger) / (DISK_USED * m.disk),
         "cores that accept": accept / (m.cores / 2),
         "cores that score": serve / (m.cores / 2),
         "cores that learn": learn / (m.cores / 2),
@@ -244,7 +229,6 @@ def demand(scale: int, traffic: Traffic, costs: Costs, m: Machine) -> Demand:
         t.clicks_per_s,
         open_clicks,
         ledger / GB,
-        answers / GB,
         log / GB,
         accept,
         serve,
@@ -284,7 +268,6 @@ DEMAND = (
     "clicks/s",
     "open clicks",
     "ledger",
-    "answers",
     "log",
     "accept",
     "score",
@@ -301,7 +284,6 @@ def _demand_row(d: Demand) -> tuple[str, ...]:
         f"{d.clicks_per_s:,.0f}",
         f"{d.open_clicks:.2g}",
         f"{d.ledger_gb:,.0f} GB",
-        f"{d.answers_gb:,.0f} GB",
         f"{d.log_gb:,.0f} GB",
         f"{d.accept_cores:,.2f} cores",
         f"{d.score_cores:,.2f} cores",

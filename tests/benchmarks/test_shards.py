@@ -50,7 +50,7 @@ def test_shards_learn_what_one_table_does(base: Path, tmp_path: Path, method: st
     assert ours.fingerprint() == whole.fingerprint()
 
 
-COSTS = Costs(145, 32, 45, 319, 3.7e-5, 1.8e-5, 8e-10)
+COSTS = Costs(145, 32, 319, 3.7e-5, 1.8e-5, 8e-10)
 
 
 def test_demand_grows_with_traffic_and_names_what_is_short() -> None:

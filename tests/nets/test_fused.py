@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -15,7 +12,8 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.checks.subject import Subject, plan_for, small_log
 from tracecvr.data.table import Feature, Schema
-from tracecvr.learn.net_calls import NetCalls, OnDisk, PerClickCache, ShownEvents
+from tracecvr.learn import net_calls
+from tracecvr.learn.net_calls import NetCalls, PerClickCache, ShownEvents
 from tracecvr.nets.backbones import MLP, Embedding, Perceptron, freeze, thaw
 from tracecvr.nets.fused import Group, lookup, normed_linear, project
 from tracecvr.stream.source import TableSource
@@ -252,15 +250,16 @@ def test_answers_are_asked_once_per_click_and_again_after_a_drop() -> None:
     assert len(asked) > before
 
 
-def test_answers_in_files_that_are_not_as_they_were_written_are_asked_again(tmp_path: Path) -> None:
+def test_answers_that_take_too_much_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     table = small_log()
     source, method = TableSource(table), registry.get("method", "trace")()
     method.bind(table.schema, 0)
-    answers, start, width = PerClickCache(tmp_path), 4 * DAY, 6 * HOUR
+    answers, start, width = PerClickCache(), 4 * DAY, 6 * HOUR
     events = source.reveals(method.schedule(), start, start + width)
     for _ in range(3):
         assert torch.equal(answers.of(events, source, start, start + width, Tensor.double), events.x.double())
-        for _, kept in answers._blocks.values():  # as a disk would damage them
-            assert isinstance(kept, OnDisk)
-            os.pwrite(kept.file.number, b"x", kept.offset + 20)
-    assert not list(tmp_path.iterdir())
+        monkeypatch.setattr(net_calls, "MOST_BYTES", answers._bytes // 2)
+        newest = max(answers._blocks)
+        answers.drop(0)
+        assert newest in answers._blocks
+        assert answers._bytes == sum(block.answers.nbytes for block in answers._blocks.values()) <= net_calls.MOST_BYTES

@@ -178,10 +178,6 @@ class Engine:
         """What an interval has to show of the method's schedule."""
         return self.method.condense(source.reveals(self.schedule, start, end, truth=self.method.privileged))
 
-    def keep_answers_in(self, folder: Path) -> None:
-        """Keep what frozen nets say of each click in files: of many open clicks it takes much memory."""
-        self._calls.keep_clicks_in(folder)
-
     def forget_answers(self) -> None:
         """Forget what frozen nets said of clicks."""
         self._calls.forget_clicks()

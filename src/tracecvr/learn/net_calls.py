@@ -5,24 +5,17 @@ Authors of methods call nets as often as it suits their formulas. What is rememb
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import mkstemp
 from typing import Any, NamedTuple
-from weakref import finalize
 
-import numpy as np
 import numpy.typing as npt
 import torch
-import xxhash
 from torch import Tensor, nn
 
 from tracecvr.authoring.part import Net, call_directly
 from tracecvr.base.devices import array_of
-from tracecvr.base.files import not_written
 from tracecvr.nets.backbones import is_frozen
 from tracecvr.stream.reveal import After, Reveals, Schedule
 from tracecvr.stream.source import Source
@@ -63,7 +56,6 @@ class NetCalls:
         self._clicks: dict[tuple[int, str], PerClickCache] = {}
         self._of_events: dict[tuple[int, str], Tensor] = {}
         self._shown: ShownEvents | None = None
-        self._folder: Path | None = None
 
     def __call__(self, nets: nn.ModuleDict, net: Net, inputs: tuple[Tensor, ...]) -> Tensor:
         """The outputs of one of a part's nets, or of a function."""
@@ -78,11 +70,6 @@ class NetCalls:
 
     def forget_clicks(self) -> None:
         """Drop what frozen nets gave for clicks, after these nets have changed."""
-        self._clicks.clear()
-
-    def keep_clicks_in(self, folder: Path) -> None:
-        """Keep what frozen nets give for clicks in files: of many clicks it takes much memory."""
-        self._folder = folder
         self._clicks.clear()
 
     @contextmanager
@@ -103,7 +90,7 @@ class NetCalls:
 
     def _per_click(self, key: tuple[int, str], net: nn.Module, shown: ShownEvents) -> Tensor:
         if key not in self._of_events:
-            cache = self._clicks.setdefault(key, PerClickCache(self._folder))
+            cache = self._clicks.setdefault(key, PerClickCache())
             self._of_events[key] = cache.of(shown.events, shown.source, shown.start, shown.end, in_blocks(net))
             cache.drop(shown.start - self._memory)
         return self._of_events[key][shown.index]
@@ -129,33 +116,9 @@ def _same(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
 Compute = Callable[[Tensor], Tensor]
 Answers = npt.NDArray[Any]
 
-_OF_A_FILE = 64
-"""Blocks that share a file: a process may not have very many open."""
-
-
-class NamelessFile:
-    """A file in a folder, open as long as anybody refers to it, and gone then."""
-
-    def __init__(self, folder: Path) -> None:
-        self.number, name = mkstemp(dir=folder, prefix=".answers.")
-        self._closed = finalize(self, os.close, self.number)
-        os.unlink(name)  # noqa: PTH108
-
-
-class OnDisk(NamedTuple):
-    """Answers in a file."""
-
-    file: NamelessFile
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    hash: int
-
-    def read(self) -> Answers | None:
-        """None if they are not as they were written: a disk may damage them at any moment."""
-        data = os.pread(self.file.number, int(np.prod(self.shape)) * self.dtype.itemsize, self.offset)
-        whole = xxhash.xxh3_64_intdigest(data) == self.hash
-        return np.frombuffer(data, self.dtype).reshape(self.shape) if whole else None
+MOST_BYTES = 1 << 30
+"""What the answers of one net may take. Above that, the oldest are forgotten, and asked again at each of the click's
+later looks: some 20 million clicks for the paper's TRACE with six windows."""
 
 
 class Block(NamedTuple):
@@ -163,20 +126,16 @@ class Block(NamedTuple):
 
     first: int
     """Row of its first click; the others follow."""
-    answers: Answers | OnDisk
+    answers: Answers
 
 
 class PerClickCache:
     """One net's answers. It is asked about all clicks of an interval together: who recomputes them, after a restart or
-    because they were dropped, asks about the same block and so gets the same bytes.
+    because they were dropped, asks about the same block and so gets the same bytes."""
 
-    With a folder, blocks are in files there, which have no name and are gone when nobody refers to them.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}
-        self._folder, self._written = folder, 0
-        self._file: NamelessFile | None = None
+        self._bytes = 0
 
     def of(self, events: Reveals, source: Source, start: int, end: int, compute: Compute) -> Tensor:
         """The answers about the clicks of events, in an interval that tells how long all intervals are."""
@@ -193,28 +152,16 @@ class PerClickCache:
         return torch.cat(parts)[back]
 
     def drop(self, before: int) -> None:
-        """Forget intervals that start before a time; whoever asks about them again pays again."""
-        self._blocks = {start: block for start, block in self._blocks.items() if start >= before}
+        """Forget intervals that start before a time, and the oldest if all take too much; whoever asks about them again
+        pays again."""
+        for start in sorted(self._blocks):
+            if start >= before and self._bytes <= MOST_BYTES:
+                break
+            self._bytes -= self._blocks.pop(start).answers.nbytes
 
-    def _block(self, source: Source, start: int, width: int, compute: Compute) -> tuple[int, Answers]:
-        if start in self._blocks:
-            first, kept = self._blocks[start]
-            answers = kept.read() if isinstance(kept, OnDisk) else kept
-            if answers is not None:
-                return first, answers
-        clicks = source.clicks(start, start + width)
-        first, answers = int(clicks.row[0]), array_of(compute(clicks.x))
-        self._blocks[start] = Block(first, answers if self._folder is None else self._write(self._folder, answers))
-        return first, answers
-
-    def _write(self, folder: Path, answers: Answers) -> OnDisk:
-        data = answers.tobytes()
-        try:
-            if self._file is None or self._written % _OF_A_FILE == 0:
-                self._file = NamelessFile(folder)
-            offset = os.fstat(self._file.number).st_size
-            os.pwrite(self._file.number, data, offset)  # what a full disk cuts off is noticed, and asked again
-        except OSError as error:
-            raise not_written(folder, error) from error
-        self._written += 1
-        return OnDisk(self._file, offset, answers.shape, answers.dtype, xxhash.xxh3_64_intdigest(data))
+    def _block(self, source: Source, start: int, width: int, compute: Compute) -> Block:
+        if start not in self._blocks:
+            clicks = source.clicks(start, start + width)
+            self._blocks[start] = Block(int(clicks.row[0]), array_of(compute(clicks.x)))
+            self._bytes += self._blocks[start].answers.nbytes
+        return self._blocks[start]

@@ -71,7 +71,6 @@ class Learner:
         if store.model is None:  # once for all that learn from it
             self.log.refuse_damage()
         store.refuse_lost_log()
-        self.engine.keep_answers_in(store.home)
         self.versions = store.versions
         self.ledger = ledger_of(store, self.engine, store.home)
         self.vitals, self.watch = LiveMetrics(), Watch(store)

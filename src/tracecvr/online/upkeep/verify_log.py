@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -52,13 +51,9 @@ class LogVerification:
 
 
 def verify_log(store: Store, progress: Progress = no_progress) -> LogVerification:
-    """Warm up and learn every interval again, from nothing but the log, and compare with the versions that are kept.
-
-    What nets say of open clicks is in temporary files, not in memory: a month of them may not fit.
-    """
+    """Warm up and learn every interval again, from nothing but the log, and compare with the versions that are kept."""
     torch.set_num_threads(store.settings.threads)
     engine = store.engine(None)
-    engine.keep_answers_in(Path(tempfile.gettempdir()))
     ledger = ledger_of(store, engine)
     log = WholeLog(store)
     versions = {m["intervals"]: m["weights"] for m in store.versions.manifests()}
