@@ -47,7 +47,7 @@ class DelayAware(Windowed):
 
 @dataclass
 class Confirming(DelayAware):
-    """One that shows a click once more, as a negative, when it has waited for a conversion in vain."""
+    """A method that shows a click again, as a negative, if no conversion has come in time."""
 
     negative_after: Seconds | None = option(
         None, "when a click without conversion is confirmed as a negative; d_max by default, sooner is biased", low=0

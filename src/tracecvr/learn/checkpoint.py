@@ -72,7 +72,7 @@ class Checkpoints:
 
     def whole(self, manifest: dict[str, Any]) -> bool:
         """Whether the state is what the manifest says."""
-        with suppress(OSError):  # there is a folder in its place, or nobody may read it
+        with suppress(OSError):  # there is a folder in its place, or it is not readable
             return sha256(self.state(manifest)) == manifest.get("sha256")
         return False
 

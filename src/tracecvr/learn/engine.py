@@ -326,7 +326,7 @@ class Engine:
         return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
 
     def _train(self, on: bool) -> None:
-        # `nn.Module.train` walks the tree anew each time, which takes longer than the arithmetic of a small tick.
+        # `nn.Module.train` walks the tree each time, which takes longer than the arithmetic of a small tick.
         for module in self._modules:
             module.training = on
 
@@ -423,7 +423,7 @@ class Engine:
             for block in rows.split(BLOCK):
                 parts.append(array_of(ask(block).float()))
         self.forget()
-        # Clicks without a conversion that were left out of the log had no part in learning: odds are theirs to lower.
+        # If only a share of the negatives is in the log, the odds of all clicks are lower by that share.
         answers = np.concatenate(parts)
         if self.schema.negatives_kept != 1:
             answers += np.float32(np.log(self.schema.negatives_kept))

@@ -130,8 +130,8 @@ class Block(NamedTuple):
 
 
 class PerClickCache:
-    """One net's answers. It is asked about all clicks of an interval together: who recomputes them, after a restart or
-    because they were dropped, asks about the same block and so gets the same bytes."""
+    """One net's answers. It is asked about all clicks of an interval together. Answers that are computed again, after a
+    restart or because they were dropped, are of the same block and so have the same bytes."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}
@@ -152,8 +152,8 @@ class PerClickCache:
         return torch.cat(parts)[back]
 
     def drop(self, before: int) -> None:
-        """Forget intervals that start before a time, and the oldest if all take too much; whoever asks about them again
-        pays again."""
+        """Forget intervals that start before a time, and the oldest if all take too much. They are computed again when
+        they are needed."""
         for start in sorted(self._blocks):
             if start >= before and self._bytes <= MOST_BYTES:
                 break

@@ -169,8 +169,8 @@ class ShareOptimiser(Optimiser):
 
     The loss of a batch, as a function of the regression's share, is taken for a parabola. Its slope is known at both
     ends, where one model alone answers: that is the gradient of the shares. The parabolas of all batches are added up.
-    Each was seen before the models learnt from its batch; in warm-up, passes repeat, and models that have learnt an
-    outcome by heart would look too good.
+    Each was seen before the models learnt from its batch; in warm-up, passes repeat, and a model that has memorised
+    outcomes would look too good.
     """
 
     def __init__(self, shares: nn.Parameter) -> None:

@@ -52,7 +52,8 @@ class ESDF(Survival):
 
     @property
     def default_looks(self) -> tuple[int, ...]:
-        """The ends of the slots in which the horizons are: inside a slot, open clicks cannot be told from converted."""
+        """The ends of the slots in which the horizons are. Inside a slot the law cannot distinguish open clicks from
+        converted ones."""
         edges = self.edges
         return tuple(edges[bisect_left(edges, end)] for end in self.ends)
 

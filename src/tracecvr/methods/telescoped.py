@@ -33,7 +33,7 @@ class Telescoped(RepeatedLooks):
 
     Where warm-up is shorter than d_max, no click shows a whole life. Then warm-up takes clicks that are still open at
     the last look that any click has reached for negatives, and actions other than the conversion are not used: with
-    neither, the rate would be free to explain them by conversions that nobody has seen.
+    neither, the rate could explain them by conversions that were never observed.
 
     Looks in one interval are merged. On a large log, looks after the first at which nothing has happened show a sample
     of the open clicks, with a higher weight: a click is then shown about three times. The posterior of an open click

@@ -22,7 +22,7 @@ class TeslaCVR(ESDFM):
 
     Assumed: TESLA models purchases and refunds, and this is its conversion tower, for logs without refunds. pi_dp and
     rho come from the helper of ES-DFM; the authors take pi_dp as the difference of two frozen nets, which can be
-    negative. Negatives are drawn for each conversion anew, with replacement. The ranking term is not calibrated, so
+    negative. New negatives are drawn for each conversion, with replacement. The ranking term is not calibrated, so
     look at PCOC (predicted over observed conversions). `ranking=0` is ES-DFM.
 
     >>> TeslaCVR(window=900, ranking=0).fixed_point(0.2, 0.12)

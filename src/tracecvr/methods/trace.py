@@ -61,7 +61,7 @@ class Trace(TrajectoryAware):
     _eta: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     def schedule(self) -> Schedule:
-        # Horizons that end early leave the outcome to be told: a click is shown once more when it is final.
+        # If the horizons end before d_max, a click is shown once more when its outcome is final.
         last = () if self.ends[-1] == self.schema.d_max else (After(self.schema.d_max),)
         return super().schedule() + last
 

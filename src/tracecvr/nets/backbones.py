@@ -133,8 +133,8 @@ class Embedding(nn.Module):
 
 
 def freeze(net: nn.Module) -> nn.Module:
-    """Stop a net from learning, and let it keep what follows from its weights alone. Whoever changes these says so, by
-    `thaw` or by freezing it again: torch does not tell (a fused optimiser leaves no trace in a tensor's version)."""
+    """Stop a net from learning, and let it keep results that depend on its weights alone. After a change of weights,
+    call `thaw` or `freeze`: torch does not signal it (a fused optimiser does not change the version of a tensor)."""
     net.eval().requires_grad_(False).zero_grad(set_to_none=True)
     return _remembering(net, True)
 

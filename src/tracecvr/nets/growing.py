@@ -5,8 +5,7 @@ probability that any two do is 1 in 90,000. Row 0 is for all values that have no
 it was seen in `after` clicks, and gives it back when it was not seen for `forget` seconds; it then starts from nothing.
 
 A fresh row starts as a copy of row 0, in every net. So nothing changes for a value when it gets its row: it is learnt
-apart from then on. That holds for nets that are frozen, too: a row of theirs that passes to another value stands for no
-value in particular from then on.
+apart from then on. This also holds for frozen nets: when a row passes to another value, it becomes a copy of row 0.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Rows(nn.Embedding):
             self.lag.start(fresh)
 
     def resize(self, capacity: int) -> None:
-        """Keep so many rows, or add some that nobody has been given yet."""
+        """Keep so many rows, or add rows that no value has yet."""
         self.weight.data = resize(self.weight.data, capacity)
         self.num_embeddings = capacity
 
@@ -46,8 +46,8 @@ class Lag:
     """How far each row of an averaged table is behind.
 
     Averaging is `average = d * average + (1 - d) * newest` in each interval. While the newest row does not change, many
-    intervals are like one whose d is the product of theirs. So a row has to be written only before the newest one
-    changes. Whoever reads it meanwhile makes up for the intervals in between. `clock` is the sum of log(d) over all
+    intervals are like one, whose d is the product of all. So a row has to be written only before the newest one
+    changes. A reader adds the intervals since it was written. `clock` is the sum of log(d) over all
     intervals, `since` what it was when each row was written.
     """
 

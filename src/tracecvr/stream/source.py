@@ -1,6 +1,6 @@
 """TableSource: clicks and reveals of any interval as slices of a table sorted by time.
 
-Whoever trains sees a log through a source only. A source hands out what is inside the interval asked for, as it was
+Training sees a log through a source only. A source hands out what is inside the interval asked for, as it was
 known at that moment; the table itself stays here.
 """
 
@@ -163,7 +163,7 @@ class TableSource:
         wait = fire - table.click_ts[row]
         delay = table.action_ts[row, trigger.action] - table.click_ts[row]
         keep = (wait > trigger.later_than) & (delay <= table.schema.d_max)
-        if trigger.action == 0 and table.refund_ts is not None:  # taken back in the same second: nobody was told
+        if trigger.action == 0 and table.refund_ts is not None:  # taken back in the same second: never visible
             keep &= self._converted(row, fire)
         return row[keep], fire[keep], fire[keep]
 
