@@ -109,7 +109,7 @@ def measured(optimiser: str, rows: int, columns: int, batch: int, steps: int) ->
     taken = [[_step_ms(net, draw()) for net, draw in kinds] for _ in range(steps + 3)][3:]
     small, large, same_rows = (median(times) for times in zip(*taken, strict=True))
     one, two, three = (_distinct(draw()) for _, draw in kinds)
-    averaging = median(_ms(lambda: many.average.update(many.net, 0.9)) for _ in range(3))
+    averaging = median(_ms(lambda: many.average.update(0.9)) for _ in range(3))
     return Cost(optimiser, small, large, same_rows, (one, two, three), averaging, many.state_mb())
 
 

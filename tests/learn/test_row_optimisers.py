@@ -209,7 +209,7 @@ def test_a_step_costs_as_much_whatever_the_number_of_rows() -> None:
         x = torch.randint(rows // 4, (256, 4), dtype=torch.int32)
         steps_of(net, optimisers, x, 3)
         seconds[rows] = median(steps_of(net, optimisers, x, 15))
-        average.update(net, 0.9)
+        average.update(0.9)
     assert seconds[1_000_000] < 4 * seconds[10_000]
 
 

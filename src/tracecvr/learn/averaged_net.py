@@ -35,17 +35,19 @@ class AveragedNet:
                 averaged.lag = self._lags[f"{name}.weight"] = Lag(averaged.weight, newest.weight)
         for optimiser in rowwise:
             optimiser.before_change.append(self._before_change)
+        own = _tensors(self.net)
+        self._pairs = [(own[name], value) for name, value in _tensors(net).items() if name not in self._lags]
 
-    def update(self, newest: nn.Module, decay: float) -> None:
+    @torch.no_grad()
+    def update(self, decay: float) -> None:
         """Move towards the newest weights; counters are taken over."""
-        averaged = self.net.state_dict()
-        for name, value in newest.state_dict().items():
-            if name in self._lags:
-                self._lags[name].clock += math.log(max(decay, 1e-300))
-            elif value.is_floating_point():
-                averaged[name].lerp_(value, 1 - decay)
+        for lag in self._lags.values():
+            lag.clock += math.log(max(decay, 1e-300))
+        for averaged, newest in self._pairs:
+            if newest.is_floating_point():
+                averaged.lerp_(newest, 1 - decay)
             else:
-                averaged[name].copy_(value)
+                averaged.copy_(newest)
 
     def state(self) -> dict[str, Tensor]:
         lags = {f"{_LAG}{name}": lag for name, lag in self._lags.items()}
@@ -76,3 +78,8 @@ class AveragedNet:
         for lag in self._lags.values():
             if lag.newest is table:
                 lag.catch_up(rows, newest)
+
+
+def _tensors(net: nn.Module) -> dict[str, Tensor]:
+    """Parameters and batch statistics by name. A `state_dict` for each interval takes longer than the average."""
+    return dict(net.named_parameters()) | dict(net.named_buffers())

@@ -165,7 +165,7 @@ class Engine:
                     self._learn(shown.batch(shuffled.take(batch, rng), order[batch]), start)
         self._train(False)
         if self._average is not None:
-            self._average.update(self._main, self.stream.decay(end - start))
+            self._average.update(self.stream.decay(end - start))
         self.reveals += len(events)
         return len(events)
 
@@ -326,9 +326,9 @@ class Engine:
         return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
 
     def _train(self, on: bool) -> None:
-        # `nn.Module.train` walks the tree each time, which takes longer than the arithmetic of a small tick.
+        # `nn.Module.train` walks the tree, and `__setattr__` looks for parameters: both take longer than a small tick.
         for module in self._modules:
-            module.training = on
+            module.__dict__["training"] = on
 
     def _refuse_doubles(self, plugins: tuple[Plugin, ...]) -> None:
         names = [plugin.name for plugin in self.plugins]
