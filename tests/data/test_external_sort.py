@@ -152,7 +152,7 @@ def test_truth_and_columns_are_the_same_in_files(tmp_path: Path) -> None:
     made = prepared.prepare_to(tmp_path / "written", dataset, None)
     nameless, _ = dataset.prepare(None, Scratch(budget=FEW))
     for table in (made.table, nameless, prepared.load(tmp_path / "written").table):
-        assert isinstance(table.x, np.memmap)
+        assert isinstance(table.x.base, np.memmap)
         assert same(table, expected.table)
         assert np.array_equal(table.truth["p"], expected.table.truth["p"])
     assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == sorted(

@@ -34,7 +34,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.encoder == encoder
     assert loaded.table.schema == table.schema
     assert loaded.table.fingerprint == table.fingerprint
-    assert isinstance(loaded.table.x, np.memmap)
+    assert isinstance(loaded.table.x.base, np.memmap)  # not read into memory
     for name in ("x", "click_ts", "click_id", "action_ts"):
         assert np.array_equal(getattr(loaded.table, name), getattr(table, name)), name
     assert np.array_equal(loaded.table.truth["p"], table.truth["p"])
