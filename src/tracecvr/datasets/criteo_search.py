@@ -11,8 +11,9 @@ from tracecvr.base.config import DAY, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed
+from tracecvr.data.external_sort import Scratch
 from tracecvr.data.own_log.files import LogFile, open_file
-from tracecvr.data.raw_csv import Field, check_rows, read_csv
+from tracecvr.data.raw_csv import Field, check_rows, read_blocks
 from tracecvr.datasets.criteo import HORIZONS
 
 CATEGORIES = {
@@ -84,7 +85,7 @@ class CriteoSearch(Dataset):
         assert source is not None
         file = open_file(source)
         parquet = file.parquet
-        raw = _read_parquet(file) if parquet else read_csv(source, FIELDS, header=True)
+        raw = _read_parquet(file) if parquet else pl.concat(read_blocks(source, FIELDS, Scratch(), header=True))
         _check_sales(source, raw, "row" if parquet else "line", 1 if parquet else 2)
         # Times first: a row that is dropped below must not move the others.
         timed = raw.with_row_index("click_id").with_columns(impute(self.cut).alias("click_ts"))
