@@ -20,12 +20,11 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import panels, svg
-from tracecvr.bench.report.elements import class_of, marker
+from tracecvr.bench.report import drawing, svg
+from tracecvr.bench.report.drawing import class_of, light_colours
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.over_time import by_day, runs_over_time
-from tracecvr.bench.report.palette import light_colours
 from tracecvr.bench.report.sentences import summarise
 
 
@@ -259,7 +258,7 @@ def test_of_many_rows_the_best_are_drawn_each_with_a_look_of_its_own(tmp_path: P
     styles = made.legend()
     assert set(styles) == {"TRACE", "DEFER", "x17", "x16", "Vanilla", "Oracle"}  # the best five, and the bound
     assert (styles["TRACE"], styles["Oracle"]) == (0, 1)
-    looks = {(class_of(style), re.sub(r'"[\d.]+"', "", marker(style, 0, 0, 1))) for style in styles.values()}
+    looks = {(class_of(style), drawing.write("marker", style, 0, 0, 1)) for style in styles.values()}
     assert len(looks) == len(styles)
 
 
@@ -308,7 +307,7 @@ def test_marks_fall_inside_their_drawing() -> None:
     lines = tuple(Series(f"line {n}", n, (0.0, 1.0, 2.0), (0.1 * n, 0.5, 1.0)) for n in range(8))
     for width in (160.0, 354.0, 1000.0):
         chart = Chart("", Axis("x"), Axis("y"), lines)
-        text = str(panels.draw(chart, width).svg())
+        text = str(drawing.draw(chart, width).svg())
         height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', text)[0])
         points = [tuple(map(float, p.split(","))) for line in re.findall('points="(.*?)"', text) for p in line.split()]
         assert len(points) == 24
@@ -317,7 +316,7 @@ def test_marks_fall_inside_their_drawing() -> None:
 
 def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.0), Bar("b", -2.0, sure=False), Bar("c", None)))
-    text = str(panels.draw(bars, 400.0).svg())
+    text = str(drawing.draw(bars, 400.0).svg())
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -329,7 +328,7 @@ def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
 
 def test_bars_of_a_ratio_start_where_it_is_right() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.2), Bar("b", 0.9)), base=1.0)
-    text = str(panels.draw(bars, 400.0).svg())
+    text = str(drawing.draw(bars, 400.0).svg())
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -339,7 +338,7 @@ def test_bars_of_a_ratio_start_where_it_is_right() -> None:
 
 def test_a_level_is_drawn_even_if_all_values_are_on_one_side() -> None:
     chart = Chart("", Axis("x"), Axis("PCOC"), (Series("a", 0, (0.0, 1.0), (1.4, 1.5)),), level=1.0)
-    assert 'class="level"' in panels.draw(chart, 400.0).content
+    assert 'class="level"' in drawing.draw(chart, 400.0).content
 
 
 def test_a_figure_stands_alone_as_svg(tmp_path: Path) -> None:

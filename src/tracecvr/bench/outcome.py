@@ -18,6 +18,8 @@ from tracecvr.bench import stats
 NAMES = TITLES
 ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
 
+_FEW, _MANY = 5, 8
+"""How many of the best methods are drawn over time, if there are more than so many in all."""
 
 BY_INTERVAL = ("auc", "pr_auc", "ap", "nll")
 """Metrics that papers average over intervals; calibration is taken over the whole stream."""
@@ -95,6 +97,33 @@ class Outcome:
         """Rows that are no upper bound and have a metric, the best first."""
         known = [(mean, line) for line in self.fair if (mean := line.mean(column_of(metric, pooled))) is not None]
         return [line for _, line in sorted(known, key=lambda one: one[0], reverse=metric in stats.HIGHER_IS_BETTER)]
+
+    @cached_property
+    def best(self) -> list[Line]:
+        """Rows that are no upper bound, the best first; those without the metric last."""
+        ranked = self.rank(next((metric for metric in self.metrics if metric in ARROWS), "auc"))
+        return ranked + [line for line in self.fair if line not in ranked]
+
+    @cached_property
+    def styles(self) -> dict[str, int]:
+        """How each row looks, the same in every figure: 0 is the row of the suite, or the best; 1 the upper bound; then
+        the best of the others."""
+        first = self.of_role("ours") or next(iter(self.best), None)
+        upper = [line for line in self.lines if line.facts["role"] == "upper"]
+        order = [first, *upper[:1], *self.best, *upper[1:]]
+        names = dict.fromkeys(line.name for line in order if line is not None)
+        return {name: number for number, name in enumerate(names)}
+
+    @cached_property
+    def few(self) -> list[Line]:
+        """The rows that are drawn where each takes room: the best and the bounds, or all if they are not many."""
+        few = [*self.best[:_FEW], self.of_role("upper"), self.reference]
+        return self.lines if len(self.lines) <= _MANY else [line for line in self.lines if line in few]
+
+    @cached_property
+    def reference(self) -> Line | None:
+        """What others are compared with over time: Vanilla, or the best."""
+        return self.of_role("zero") or next(iter(self.best), None)
 
     def best_other(self, line: Line, metric: str, pooled: bool = False) -> Line | None:
         """The best row but for one; of an upper bound, none."""

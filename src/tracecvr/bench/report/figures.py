@@ -11,28 +11,26 @@ from tracecvr.bench.forecasts import CLOSING, read_row
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.bench.report.over_time import METRICS, over_time
-from tracecvr.bench.report.scene import Scene
 from tracecvr.forecast.backtest import SIZES
 from tracecvr.forecast.estimators import DEFAULT
 
 
 def make_figures(outcome: Outcome) -> list[Figure]:
     """All figures of a bench, in the order of the page: the first is the one that decides."""
-    scene = Scene(outcome)
     if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: nobody looks at each
         return []
-    each = [over_time(scene, metric) for metric in METRICS]
-    made = [draw_forecasts(scene), compare(scene), *each, _draw_reliability(scene)]
+    each = [over_time(outcome, metric) for metric in METRICS]
+    made = [draw_forecasts(outcome), compare(outcome), *each, _draw_reliability(outcome)]
     return [figure for figure in made if figure is not None]
 
 
-def _draw_reliability(scene: Scene) -> Figure | None:
+def _draw_reliability(outcome: Outcome) -> Figure | None:
     """One diagram for each of the best methods and the bounds, all seeds together."""
-    path = scene.outcome.out / "reliability.parquet"
+    path = outcome.out / "reliability.parquet"
     if not path.is_file():
         return None
     bins = pl.read_parquet(path)
-    diagrams = [(scene.styles[line.name], line.name, *_pool_bins(bins, line)) for line in scene.few]
+    diagrams = [(outcome.styles[line.name], line.name, *_pool_bins(bins, line)) for line in outcome.few]
     top = min(1.0, 1.08 * max((value for _, _, x, y, _ in diagrams for value in (*x, *y)), default=1.0))
     panels = []
     for style, name, x, y, clicks in diagrams:
@@ -63,18 +61,17 @@ def _pool_bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple
 # Paired differences.
 
 
-def compare(scene: Scene) -> Figure | None:
+def compare(outcome: Outcome) -> Figure | None:
     """Bars of paired differences: to the upper bound, else to the best other method; of a change, to its base."""
-    outcome = scene.outcome
     if outcome.suite["layout"] not in ("comparison", "changes"):
         return None
     comparing = outcome.suite["layout"] == "comparison"
     bound = outcome.of_role("upper") if comparing else None
     metrics = sorted((m for m in outcome.metrics if m in ARROWS), key=lambda metric: metric != "nll")  # what decides
-    panels = [panel for metric in metrics[: 2 if comparing else 3] if (panel := _compare(scene, bound, metric)).bars]
+    panels = [panel for metric in metrics[: 2 if comparing else 3] if (panel := _compare(outcome, bound, metric)).bars]
     if not panels:
         return None
-    panels += _pcoc_bars(scene) if comparing else []
+    panels += _pcoc_bars(outcome) if comparing else []
     other = bound.name if bound else "the best other row" if comparing else "the row that it is a variant of"
     over = "judged days, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
     caption = (
@@ -88,8 +85,8 @@ def compare(scene: Scene) -> Figure | None:
     return Figure(key, title, caption, tuple(panels), columns=3)
 
 
-def _compare(scene: Scene, bound: Line | None, metric: str) -> Bars:
-    outcome, bars = scene.outcome, []
+def _compare(outcome: Outcome, bound: Line | None, metric: str) -> Bars:
+    bars = []
     sign = -1 if metric in stats.HIGHER_IS_BETTER else 1
     for line in outcome.lines:
         other = _other(outcome, line, bound, metric)
@@ -97,7 +94,7 @@ def _compare(scene: Scene, bound: Line | None, metric: str) -> Bars:
         if gap is not None:
             low, high = sorted(sign * end for end in (gap.low, gap.high) if end is not None) or (None, None)
             value = sign * gap.mean
-            bars.append(Bar(line.name, value, scene.styles[line.name], low, high, gap.clear, f"{value:+.4f}"))
+            bars.append(Bar(line.name, value, outcome.styles[line.name], low, high, gap.clear, f"{value:+.4f}"))
     if outcome.suite["layout"] == "comparison":
         bars.sort(key=lambda bar: bar.value or 0.0)
     other_name = bound.name if bound else "the other row"
@@ -113,13 +110,13 @@ def _other(outcome: Outcome, line: Line, bound: Line | None, metric: str) -> Lin
     return outcome.best_other(line, metric)
 
 
-def _pcoc_bars(scene: Scene) -> list[Bars]:
+def _pcoc_bars(outcome: Outcome) -> list[Bars]:
     """PCOC of every line, the one nearest to 1 first; nothing if it is not known."""
-    known = [(spread, line) for line in scene.outcome.lines if (spread := line.spread("pcoc")) is not None]
+    known = [(spread, line) for line in outcome.lines if (spread := line.spread("pcoc")) is not None]
     bars = []
     for spread, line in sorted(known, key=lambda one: abs(log(max(one[0].mean, 1e-9)))):
         reach = (None, None) if spread.sd is None else (spread.mean - spread.sd, spread.mean + spread.sd)
-        bars.append(Bar(line.name, spread.mean, scene.styles[line.name], *reach))
+        bars.append(Bar(line.name, spread.mean, outcome.styles[line.name], *reach))
     axis = Axis("too few predicted < 1 is right < too many")
     return [Bars("PCOC: is the total right?", axis, tuple(bars), base=1.0)] if bars else []
 
@@ -133,10 +130,10 @@ _SHOWN = (DEFAULT, "bf", "model", "ladder", "projected")
 _LINES = {DEFAULT: DEFAULT, "low": "lower end", "high": "upper end", "projected": "projected", "so_far": "so far"}
 
 
-def draw_forecasts(scene: Scene) -> Figure | None:
+def draw_forecasts(outcome: Outcome) -> Figure | None:
     """Of the first row."""
-    line = scene.outcome.lines[0]
-    frame, day = read_row(scene.outcome, line), read_row(scene.outcome, line, CLOSING)
+    line = outcome.lines[0]
+    frame, day = read_row(outcome, line), read_row(outcome, line, CLOSING)
     if frame is None or day is None:
         return None
     panels = [_errors(frame.filter(size=size).drop_nulls("error"), size) for size in SIZES] + [_closing(day)]

@@ -11,7 +11,6 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.bench.outcome import ARROWS, NAMES, Outcome
 from tracecvr.bench.report.figure import Axis, Chart, Figure, Series
-from tracecvr.bench.report.scene import Scene
 
 METRICS = ("auc", "nll", "pcoc")
 _MOST_POINTS = 45
@@ -25,33 +24,33 @@ Curves = list[tuple[str, dict[float, float]]]
 """Of each row, day of the log to value."""
 
 
-def over_time(scene: Scene, metric: str) -> Figure | None:
+def over_time(outcome: Outcome, metric: str) -> Figure | None:
     """A metric of all methods by day, and how far each is from one of them; PCOC around 1."""
-    frames = _read_intervals(scene.outcome, metric)
+    frames = _read_intervals(outcome, metric)
     if not frames:
         return None
     width, name = _choose_bucket([frame for _, frame in frames]), NAMES[metric]
     curves = [(line, by_day(frame, metric, width)) for line, frame in frames]
-    days = day_axis(scene.outcome.bench.get("log", {}).get("origin"))
-    charts = [_chart(metric, name, days, curves, scene.styles)]
-    base = next((own for line, own in curves if scene.reference and line == scene.reference.name), None)
+    days = day_axis(outcome.bench.get("log", {}).get("origin"))
+    charts = [_chart(metric, name, days, curves, outcome.styles)]
+    base = next((own for line, own in curves if outcome.reference and line == outcome.reference.name), None)
     caption = f"Each point is one {_say_width(width)} of the stream"
-    caption += ", the mean over seeds. " if len(scene.outcome.bench["seeds"]) > 1 else ". "
+    caption += ", the mean over seeds. " if len(outcome.bench["seeds"]) > 1 else ". "
     if metric == "pcoc":
         caption += "Predicted over observed conversions: at 1 the total is right; above it, too many are predicted. "
         caption += f"Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
     else:
         caption += f"Intervals are weighted by clicks. {'Higher' if '↑' in ARROWS[metric] else 'Lower'} is better."
-    if metric != "pcoc" and scene.reference is not None and base is not None and len(curves) > 1:
+    if metric != "pcoc" and outcome.reference is not None and base is not None and len(curves) > 1:
         gaps = [
             (line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in curves if own is not base
         ]
-        title = f"{name} minus that of {scene.reference.name}"
-        charts.append(replace(_chart(metric, title, days, gaps, scene.styles), level=0.0))
+        title = f"{name} minus that of {outcome.reference.name}"
+        charts.append(replace(_chart(metric, title, days, gaps, outcome.styles), level=0.0))
         caption += " Days differ more than methods do. So the second panel shows the difference from one method."
-    shown = {line.name for line in scene.few}
+    shown = {line.name for line in outcome.few}
     few = tuple(replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
-    all_rows = tuple(charts) if len(shown) < len(scene.outcome.lines) else ()
+    all_rows = tuple(charts) if len(shown) < len(outcome.lines) else ()
     return Figure(f"{metric}-over-time", f"{name} over time", caption, few, all_rows=all_rows)
 
 

@@ -12,10 +12,8 @@ from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_atomically
-from tracecvr.bench.report import elements, palette
-from tracecvr.bench.report.elements import Drawing, element, plain, text, width_of
+from tracecvr.bench.report.drawing import Drawing, draw, fill_in, read_style_sheet, width_of, write
 from tracecvr.bench.report.figure import Figure
-from tracecvr.bench.report.panels import draw
 
 WIDE, GAP = 1000.0, 24.0
 """The width that figures are drawn for, and what is between panels."""
@@ -29,57 +27,31 @@ def draw_panels(figure: Figure) -> list[Drawing]:
     return [draw(panel, (WIDE - GAP * (columns - 1)) / columns) for panel in figure.panels]
 
 
-def draw_swatch(style: int) -> Markup:
-    return element("svg", elements.draw_swatch(style), viewBox="0 0 24 12", width=24, height=12, aria_hidden="true")
-
-
 def write_document(figure: Figure) -> str:
     """A figure as the text of an SVG file, with all that it needs: for notebooks and files."""
-    columns = min(figure.columns, len(figure.panels))
-    parts = [text(0, 16, figure.title, "title")]
-    top = _TITLE
+    columns, top, parts = min(figure.columns, len(figure.panels)), _TITLE, []
     drawings = draw_panels(figure)
     for first in range(0, len(drawings), columns):
         row = drawings[first : first + columns]
-        for number, drawing in enumerate(row):
-            parts.append(_move(drawing.content, number * (drawing.width + GAP), top, drawing.words))
+        parts += [(drawing, number * (drawing.width + GAP), top) for number, drawing in enumerate(row)]
         top += max(drawing.height for drawing in row) + GAP / 2
-    legend, height = _draw_legend(figure)
-    parts.append(_move(legend, 0.0, top))
-    size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
+    entries, height = _place_legend(figure, top)
     style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
-    return str(
-        element(
-            "svg",
-            element("title", figure.title),
-            element("desc", figure.caption),
-            element("style", Markup(palette.fill_in(style + palette.read_style_sheet("plot.css")))),
-            element("rect", width=size[0], height=size[1], fill=palette.fill_in("var(--paper)")),
-            _move(Markup("").join(parts), _MARGIN, _MARGIN),
-            xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 {plain(size[0])} {plain(size[1])}",
-            width=size[0],
-            height=size[1],
-            class_="plot",
-        )
-    )
+    css = Markup(fill_in(style + read_style_sheet("plot.css")))
+    size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
+    return str(write("document", figure, *size, _MARGIN, css, fill_in("var(--paper)"), parts, entries))
 
 
-def _move(content: Markup, x: float, y: float, words: str | None = None) -> Markup:
-    return element("g", content, transform=f"translate({plain(x)} {plain(y)})", aria_label=words)
-
-
-def _draw_legend(figure: Figure) -> tuple[Markup, float]:
+def _place_legend(figure: Figure, top: float) -> tuple[list[tuple[str, int, float, float]], float]:
     """Entries from left to right, in as many lines as it takes; and their height."""
-    parts, left, base = [], 0.0, 12.0
+    entries, left, base = [], 0.0, 12.0
     for name, style in figure.legend().items():
         wide = 32 + width_of(name) + 14
         if left and left + wide > WIDE:
             left, base = 0.0, base + _LEGEND
-        parts.append(_move(elements.draw_swatch(style), left, base - 10))
-        parts.append(text(left + 30, base, name))
+        entries.append((name, style, left, top + base))
         left += wide
-    return Markup("").join(parts), base + 4 if parts else 0.0
+    return entries, base + 4 if entries else 0.0
 
 
 # Files: PNG for pages, PDF for papers, SVG for both.
@@ -100,11 +72,7 @@ def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[
 def save_one(figure: Figure, path: Path, kind: str) -> Path:
     """A figure as a file of one kind; returns its path."""
     content = _convert(write_document(figure), kind)
-
-    def write(draft: Path) -> None:
-        draft.write_bytes(content)
-
-    write_atomically(path, write)
+    write_atomically(path, lambda draft: draft.write_bytes(content))
     return path
 
 
