@@ -13,7 +13,7 @@ from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
-from tracecvr.bench import results, tables, tune, tuned
+from tracecvr.bench import results, tables, tuned
 from tracecvr.bench.tuned import Period
 
 FIGURES = dict.fromkeys(results.POOLED, 0.5) | {f"interval_{name}": 0.5 for name in INTERVAL_METRICS}
@@ -111,14 +111,14 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     figures = [[0.5, 0.5], [0.4, 0.4], [0.3, 0.6], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]
     judged = {"from": 3 * DAY, "until": 10 * DAY}
     out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, tuned={}, fingerprint="f", judged=judged)
-    tune.write(out)
+    tuned.write_best(out)
     chosen = tuned.load(out / "tuned.toml")
     assert chosen.settings == {"fnw": trials[1], "trace": {}}  # fnw's second; trace's own defaults
     assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
     papers = json.loads((out / "bench.json").read_text())
     papers["suite"]["learning"] = "paper"
     write_json(out / "bench.json", papers)
-    tune.write(out)
+    tuned.write_best(out)
     assert tuned.load(out / "tuned.toml").learning == "paper"
     fnw = chosen.methods["fnw"]
     assert (fnw.trials, fnw.defaults, fnw.best) == (3, 0.5, 0.4)

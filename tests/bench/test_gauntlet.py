@@ -17,7 +17,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import engines, gauntlet, regret, suite
 from tracecvr.bench.engines.local import Serial
-from tracecvr.bench.gauntlet_report import Field, heat_map, tables
+from tracecvr.bench.gauntlet import Field, heat_map, tables
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import svg
 from tracecvr.bench.report.sentences import summarise

@@ -20,13 +20,12 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tune
+from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tuned
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.over_time import runs_over_time
 from tracecvr.bench.runner import BenchEngine, Request, State, hold_bench, run_cells
-from tracecvr.bench.suite import Suite
-from tracecvr.bench.suite_rows import role_of, rows_of
+from tracecvr.bench.suite import Suite, role_of, rows_of
 
 METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")
 """What a comparison shows, unless other metrics are asked for."""
@@ -212,7 +211,7 @@ def carry_out(request: Request, out: Path, engine: BenchEngine, by: str | None =
         if by is not None:
             forecasts.write(out, held.log, by)
         if request.suite.layout == "tune":
-            tune.write(out)
+            tuned.write_best(out)
         tables.write(out)
         report.write(out)
     return state

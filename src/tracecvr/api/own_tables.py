@@ -22,9 +22,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder, write_text
 from tracecvr.base.progress import Progress
 from tracecvr.data import prepared
+from tracecvr.data.inspection.columns import is_amount_name
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
 from tracecvr.data.inspection.said import NOTHING_SAID, Said
-from tracecvr.data.inspection.words import is_amount_name
 from tracecvr.datasets.logs import Logs
 
 Duration = str | float | timedelta

@@ -19,8 +19,7 @@ from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, write_json
 from tracecvr.bench import results, tuned
-from tracecvr.bench.suite import Cell, Suite
-from tracecvr.bench.suite_rows import rows_of
+from tracecvr.bench.suite import Cell, Suite, rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
 from tracecvr.data.table import ClickTable, read_manifest

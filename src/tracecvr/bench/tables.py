@@ -8,7 +8,7 @@ from typing import Any
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.files import write_text
-from tracecvr.bench import forecasts, stats, tune
+from tracecvr.bench import forecasts, stats, tuned
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
@@ -28,12 +28,12 @@ def make_tables(outcome: Outcome) -> list[Table]:
     if layout == "forecast":
         made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
     elif layout == "tune":
-        made = [tune.table(outcome)]
+        made = [tuned.table(outcome)]
     else:
         made = [_figures(outcome, pooled=False), _figures(outcome, pooled=True)]
         made += [_improvements(outcome)] if layout == "comparison" else []
         made += [_differences(outcome, pooled=False)]
-    made += [*references(outcome), *tune.tabulate_given(outcome)]
+    made += [*references(outcome), *tuned.tabulate_given(outcome)]
     return [table for table in made if table.rows]
 
 

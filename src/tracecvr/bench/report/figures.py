@@ -7,11 +7,10 @@ from math import log
 import polars as pl
 
 from tracecvr.bench import stats
-from tracecvr.bench.forecasts import CLOSING, read_row
+from tracecvr.bench.forecasts import CLOSING, SIZES, read_row
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
 from tracecvr.bench.report.over_time import METRICS, over_time
-from tracecvr.forecast.backtest import SIZES
 from tracecvr.forecast.estimators import DEFAULT
 
 
