@@ -128,7 +128,6 @@ class Result:
         at: Moment | None = None,
         *,
         level: float = 0.9,
-        estimator: str = "blend",
         days: int | None = None,
     ) -> pl.DataFrame:
         """How many conversions the clicks of each day will have in the end, as forecast at a past moment. Nothing that
@@ -143,8 +142,6 @@ class Result:
             the 24 hours up to it, and those before.
         level
             The share of intervals, from `low` to `high`, that are to hold the final number.
-        estimator
-            `blend`, `bf`, `ladder`, `model`, `credibility`, `projected` or `so_far`.
         days
             How many of the last days; all that are open by default.
 
@@ -156,8 +153,7 @@ class Result:
         ['segment', 'day', 'age_days', 'clicks', 'conversions', 'expected']
         """
         of = self._forecasts
-        moment_of = None if at is None else moment(at, of.origin, "at")
-        return of.forecast(by, moment_of, level, estimator, days)
+        return of.forecast(by, None if at is None else moment(at, of.origin, "at"), level, days)
 
     def expected_figures(self, by: str | None = None, *, age: int = 0, level: float = 0.9) -> pl.DataFrame:
         """NLL, PCOC and AUC of each day before its labels were final, beside what they came to.

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError, explain
-from tracecvr.cli import forecasting, live
+from tracecvr.cli import live
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
     from tracecvr.bench.suite import Suite
+    from tracecvr.forecast.of_run import Forecasts
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -295,7 +296,52 @@ def export(
     typer.echo(f"export: {out}")
 
 
-app.command()(forecasting.forecast)
+@app.command()
+def forecast(
+    model: Annotated[Path, typer.Argument(metavar="STORE|RUN", help="A live model, or the directory of a run.")],
+    by: Annotated[str | None, typer.Option("--by", help="A feature: a row for each of its values and days.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="A past moment: a date, or a time since the log's start (45d).")
+    ] = None,
+    days: Annotated[int | None, typer.Option("--days", min=1, help="The last days; all that are open without.")] = None,
+    level: Annotated[float, typer.Option("--level", help="The share of intervals that are to hold.")] = 0.9,
+    out: Annotated[Path | None, typer.Option("--out", help="Write all rows: a .parquet or .csv file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forecast the final conversions of the last days' clicks, by segment, with intervals.
+
+    Days are the 24 hours up to the moment of the forecast, and those before.
+    """
+    from tracecvr.api.own_tables import moment
+    from tracecvr.cli import tables
+
+    if out is not None and out.suffix not in (".parquet", ".csv"):
+        raise UserError(f"--out {out}: give a file that ends with .parquet or .csv")
+    asked = _open_forecasts(model)
+    frame = asked.forecast(by, None if at is None else moment(at, asked.origin, "--at"), level, days)
+    if out is not None:
+        write = frame.write_parquet if out.suffix == ".parquet" else frame.write_csv
+        write(out)
+        typer.echo(f"written: {out}")
+    if as_json:
+        typer.echo(frame.write_json())
+    elif out is None:
+        tables.show_forecast(frame, level)
+
+
+def _open_forecasts(path: Path) -> Forecasts:
+    from tracecvr.forecast.of_run import open_run
+
+    if (path / "result.json").is_file():
+        return open_run(path)
+    if not (path / "store.json").is_file():
+        raise UserError(f"{path}: neither a live model nor a finished run; give the directory of one")
+    from tracecvr.cli.live.arguments import store_at
+    from tracecvr.online.upkeep.forecast import forecasts_of
+
+    return forecasts_of(store_at(path))
+
+
 live.add_to(app)
 
 

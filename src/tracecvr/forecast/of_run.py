@@ -17,7 +17,6 @@ from tracecvr.data.encoder import Encoder, value_names
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import ClickTable, Ints, Schema
 from tracecvr.forecast.cells import Cells, count, outcomes_of, records_of
-from tracecvr.forecast.estimators import DEFAULT
 from tracecvr.forecast.figures import MOST_SEGMENTS, ScoredCells, ScoredTally, compare
 from tracecvr.forecast.forecast import LEVEL, day_starts, forecast
 from tracecvr.runs.replay import FullPlan
@@ -72,12 +71,11 @@ class Forecasts:
         by: str | None = None,
         at: int | None = None,
         level: float = LEVEL,
-        estimator: str = DEFAULT,
         days: int | None = None,
     ) -> pl.DataFrame:
         """Of each segment and day that was open at a moment, with what was known then alone."""
         cells, segments = self.cells(by, at)
-        return forecast(cells, segments.names, level, estimator, self.origin, days)
+        return forecast(cells, segments.names, level, self.origin, days)
 
     def figures(self, by: str | None = None, age: int = 0, level: float = LEVEL) -> pl.DataFrame:
         """Of each whole day of the stream, and of its largest segments: NLL, PCOC and AUC as expected so many days
