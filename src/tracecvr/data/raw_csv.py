@@ -11,7 +11,6 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.base.config import refuse_missing
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import check_exists
 from tracecvr.data.external_sort import Scratch
@@ -62,19 +61,14 @@ class Field:
         return bad
 
 
-def read_blocks(
-    path: Path, fields: Sequence[Field], scratch: Scratch, separator: str = ",", header: bool = False
-) -> Iterator[pl.DataFrame]:
-    """A file in blocks of rows, in its order, of any size. With a header, columns may come in any order, and those that
-    nobody asked for are left out."""
+def read_blocks(path: Path, fields: Sequence[Field], scratch: Scratch, separator: str = ",") -> Iterator[pl.DataFrame]:
+    """A file without a header in blocks of rows, in its order, of any size."""
     refuse_archive(path, head(path))
-    names = _read_header(path, fields, separator) if header else [field.name for field in fields]
     size, rows, seen = path.stat().st_size, 0, 0
     yield pl.DataFrame(schema={field.name: field.dtype for field in fields})  # so that there is one
-    lines = pl.scan_lines(path, glob=False).slice(int(header))
     try:
-        for block in lines.collect_batches(chunk_size=_BATCH, maintain_order=True):
-            frame = _parse(path, block["line"], fields, names, separator, 1 + header + rows)
+        for block in pl.scan_lines(path, glob=False).collect_batches(chunk_size=_BATCH, maintain_order=True):
+            frame = _parse(path, block["line"], fields, separator, 1 + rows)
             rows, seen = rows + len(block), seen + len(block) + int(block["line"].str.len_bytes().sum())
             scratch.progress("read", rows, max(rows, rows * size // seen))
             yield frame
@@ -85,35 +79,23 @@ def read_blocks(
     scratch.progress("read", rows, rows)
 
 
-def _parse(
-    path: Path, lines: pl.Series, fields: Sequence[Field], names: Sequence[str], separator: str, first: int
-) -> pl.DataFrame:
+def _parse(path: Path, lines: pl.Series, fields: Sequence[Field], separator: str, first: int) -> pl.DataFrame:
     """The values of some lines, of which the first has this number."""
     cells = lines.str.strip_prefix("\ufeff").str.split(separator)
     found = cells.list.len().set(lines == "", 0)
-    whole = found == len(names)
+    whole = found == len(fields)
     sound = len(lines) if whole.all() else int(whole.arg_min() or 0)
-    texts = cells.list.to_struct(fields=names).struct.unnest().select(field.name for field in fields).head(sound)
+    texts = cells.list.to_struct(fields=[field.name for field in fields]).struct.unnest().head(sound)
     texts = texts.select(pl.when(pl.all() != "").then(pl.all()))
     frame = texts.select(pl.col(field.name).cast(field.dtype, strict=False) for field in fields)
     check_rows(path, frame, fields, "line", first, texts)
     if sound < len(lines):
-        end = ", or fetch the file again if it ends here" if found[sound] < len(names) else ""
+        end = ", or fetch the file again if it ends here" if found[sound] < len(fields) else ""
         raise UserError(
-            f"{path}: line {first + sound}: expected {len(names)} columns separated by {_SEPARATORS[separator]}, "
+            f"{path}: line {first + sound}: expected {len(fields)} columns separated by {_SEPARATORS[separator]}, "
             f"found {found[sound]}; correct or remove the line{end}"
         )
     return frame
-
-
-def _read_header(path: Path, fields: Sequence[Field], separator: str) -> list[str]:
-    """The columns of the file in its order."""
-    with path.open(encoding="utf-8-sig", errors="replace") as stream:
-        names = stream.readline().rstrip("\n").split(separator)
-    refuse_missing([field.name for field in fields], names, f"{path}: line 1")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"{path}: line 1: column {twice[0]!r} is given twice; rename or remove one")
-    return names
 
 
 def _find_line_of_bytes(path: Path) -> int | None:
