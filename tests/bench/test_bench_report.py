@@ -135,18 +135,6 @@ def test_what_users_name_is_shown_and_not_interpreted(tmp_path: Path, bad: str) 
     assert row(text, str(escape(bad)))[0] == "0.7167 ± 0.0289"
 
 
-def test_costs_are_shown_by_method(tmp_path: Path) -> None:
-    """A run of 3 s and 79.67 s; 2 events per click, 2,000 in all; no events, no time per click."""
-    out = madeup.bench(tmp_path)
-    frame = pl.read_parquet(out / "results.parquet")
-    learnt = pl.when(pl.col("label") == "Pretrain").then(0).otherwise(2000)
-    frame.with_columns(events=learnt.cast(pl.Int64)).write_parquet(out / "results.parquet")
-    text = page(out)
-    text = '<section id="tables">' + text[text.index("<h3>Cost</h3>") :]
-    assert row(text, "TRACE") == ["82.7", "79667", "400"]
-    assert row(text, "Pretrain") == ["74.0", "n/a", "400"]
-
-
 def test_cells_need_not_be_kept(tmp_path: Path) -> None:
     out = madeup.bench(tmp_path)
     for path in sorted((out / "cells").rglob("*"), reverse=True):

@@ -107,21 +107,6 @@ def beside_logistic(outcome: Outcome) -> Table:
     return table
 
 
-def costs(outcome: Outcome) -> Table:
-    """What a run of each row takes. For the report alone: the bytes of `table.md` do not depend on the machine."""
-    table = Table("Cost", ["method", "run, seconds", "stream, µs per click", "peak memory, MB"])
-    for line in outcome.lines:
-        stream, events, per_click = map(line.mean, ("time_stream_s", "events", "events_per_click"))
-        each = 1e6 * stream * per_click / events if stream and events and per_click else None
-        values = (figure_cell(line.seconds, 1), figure_cell(each, 0), figure_cell(line.mean("memory_peak_mb"), 0))
-        table.rows.append([Text(line.name), *values])
-    table.notes.append(
-        "Means over seeds, on the machine of this bench. A run is warm-up and stream; the stream is scoring and "
-        "learning. Memory is that of the worker process, whose earlier runs count, too."
-    )
-    return table
-
-
 # Their parts.
 
 

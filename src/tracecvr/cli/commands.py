@@ -58,22 +58,20 @@ def _common(
     pass
 
 
-@app.command()
-def methods(as_json: AsJson = False) -> None:
-    """List the methods and their options."""
-    _list("method", as_json)
+def _add_list(kind: str, more: str = "") -> None:
+    @app.command(f"{kind}s", help=f"List the {kind}s and their options{more}.")
+    def show(as_json: AsJson = False) -> None:
+        from tracecvr.cli import tables
+
+        if as_json:
+            typer.echo(json.dumps(tables.describe(kind), indent=2))
+        else:
+            tables.listing(kind)
 
 
-@app.command()
-def datasets(as_json: AsJson = False) -> None:
-    """List the datasets and their options."""
-    _list("dataset", as_json)
-
-
-@app.command()
-def plugins(as_json: AsJson = False) -> None:
-    """List the plugins and their options, set as `--set PLUGIN.KEY=VALUE`."""
-    _list("plugin", as_json)
+_add_list("method")
+_add_list("dataset")
+_add_list("plugin", ", set as `--set PLUGIN.KEY=VALUE`")
 
 
 @app.command("inspect")
@@ -389,12 +387,3 @@ def _refuse_data(suite: Suite, given: bool, logs: str, short: bool) -> None:
         raise UserError(f"--logs and --short: suite {suite.name!r} is run on one log, the one that --data names")
     if not suite.logs and not given:
         raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")
-
-
-def _list(kind: str, as_json: bool) -> None:
-    from tracecvr.cli import tables
-
-    if as_json:
-        typer.echo(json.dumps(tables.describe(kind), indent=2))
-    else:
-        tables.listing(kind)

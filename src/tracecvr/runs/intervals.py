@@ -56,11 +56,9 @@ def finish_interval(scored: Scored, table: ClickTable, plan: FullPlan, origin: i
     first, _ = plan.judged_rows(table)
     counts = scored.row >= first
     label = np.asarray(table.label[scored.row[counts]])
-    measured = {}
-    if len(label):
-        weight = table.weight(scored.row[counts], plan.outages)
-        if weight is None or weight.any():
-            measured = metrics.as_dict(metrics.evaluate(scored.log_odds[counts], label, weight))
+    weight = table.weight(scored.row[counts], plan.outages)
+    known = len(label) if weight is None else weight.any()
+    measured = metrics.as_dict(metrics.evaluate(scored.log_odds[counts], label, weight)) if known else {}
     return Interval(
         scored.number,
         len(plan),

@@ -25,7 +25,7 @@ from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import costs, describe_learning, make_tables
+from tracecvr.bench.tables import describe_learning, make_tables
 from tracecvr.bench.text_tables import Table
 
 
@@ -45,8 +45,6 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
         "command": _command(outcome.bench),
     }
     tables = make_tables(outcome) if outcome.lines else []
-    if tables and outcome.suite["layout"] != "tune":  # whose table has the cost of all trials of a method
-        tables.append(costs(outcome))
     write_text(out / "report.html", render_page(content, made, tables))
     return [out / "report.html", *svg.save(made, out / "figures", kinds)]
 

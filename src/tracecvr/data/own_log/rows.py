@@ -239,10 +239,6 @@ class Rows:
         self.dropped[reason] += len(frame) - len(kept)
         return kept
 
-    def met(self, name: str) -> int:
-        """How often something was met, in rows that were dropped or not."""
-        return self.dropped[name] + self.counts[name]
-
 
 def given_id() -> pl.Expr:
     """An id of one column or several as people write it."""

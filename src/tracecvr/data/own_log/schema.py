@@ -136,11 +136,6 @@ class LogSchema:
     features: tuple[Column, ...] = ()
 
     @property
-    def beside(self) -> Path:
-        """The folder that paths of files start from."""
-        return (self.path.parent / self.folder).absolute()
-
-    @property
     def sources(self) -> tuple[File, ...]:
         """All files, with what is said of them."""
         return tuple(File((name,)) for name in self.files) + self.file
