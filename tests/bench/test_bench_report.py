@@ -20,11 +20,10 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import drawing, svg
+from tracecvr.bench.report import drawing
 from tracecvr.bench.report.drawing import class_of, light_colours
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
-from tracecvr.bench.report.figures import make_figures
-from tracecvr.bench.report.over_time import by_day, runs_over_time
+from tracecvr.bench.report.figures import by_day, make_figures, runs_over_time
 from tracecvr.bench.report.sentences import summarise
 
 
@@ -332,7 +331,7 @@ def test_a_level_is_drawn_even_if_all_values_are_on_one_side() -> None:
 def test_a_figure_stands_alone_as_svg(tmp_path: Path) -> None:
     """Other programs than browsers know neither CSS variables nor the page's style sheet."""
     for figure in make_figures(Outcome(madeup.bench(tmp_path))):
-        text = svg.write_document(figure)
+        text = drawing.write_document(figure)
         root = ElementTree.fromstring(text)
         assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
         assert "var(" not in text
@@ -345,7 +344,7 @@ def test_a_run_can_be_drawn_over_time() -> None:
     frame = pl.DataFrame({"start": np.arange(96) * HOUR, "clicks": 10, "conversions": 2, "auc": 0.7, "nll": 0.4})
     made = runs_over_time({"trace": frame.with_columns(ece=0.1, pcoc=1.1)}, origin=0)
     assert [panel.title for panel in made.panels] == ["AUC", "NLL", "PCOC; 1 is right"]
-    assert "1970-01-04 21:00: 1.1000" in svg.write_document(made)
+    assert "1970-01-04 21:00: 1.1000" in drawing.write_document(made)
 
 
 @pytest.mark.parametrize(

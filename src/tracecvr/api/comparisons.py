@@ -23,7 +23,7 @@ from tracecvr.base.files import TemporaryFolder
 from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tuned
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
-from tracecvr.bench.report.over_time import runs_over_time
+from tracecvr.bench.report.figures import runs_over_time
 from tracecvr.bench.runner import BenchEngine, Request, State, hold_bench, run_cells
 from tracecvr.bench.suite import Suite, role_of, rows_of
 

@@ -22,7 +22,7 @@ from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
 from tracecvr.base.metrics import TITLES
 from tracecvr.base.progress import no_progress
 from tracecvr.bench.report import render_table
-from tracecvr.bench.report.over_time import runs_over_time
+from tracecvr.bench.report.figures import runs_over_time
 from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval

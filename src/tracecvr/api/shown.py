@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.bench.report import svg
+from tracecvr.bench.report import drawing
 from tracecvr.bench.report.figure import Figure
 
 _STYLE = Markup(
@@ -32,14 +32,14 @@ class Picture:
 
     def markup(self) -> Markup:
         """The figure as SVG, with its caption."""
-        return Markup(svg.write_document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
+        return Markup(drawing.write_document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file that ends with `.svg`, `.png` or `.pdf`; the last two need the extra `figures`."""
         kind = Path(path).suffix.removeprefix(".")
-        if kind not in svg.KINDS:
+        if kind not in drawing.KINDS:
             raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
-        return svg.save_one(self.figure, Path(path), kind)
+        return drawing.save_one(self.figure, Path(path), kind)
 
     def _repr_html_(self) -> str:
         return str(self.markup())

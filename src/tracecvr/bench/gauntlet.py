@@ -26,7 +26,7 @@ from tracecvr.base.files import read_json, write_json, write_parquet, write_text
 from tracecvr.bench import regret
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.regret import Standing, standings
-from tracecvr.bench.report import render_page, svg
+from tracecvr.bench.report import drawing, render_page
 from tracecvr.bench.report.figure import Axis, Figure, Heat
 from tracecvr.bench.report.sentences import Sentence
 from tracecvr.bench.runner import Request
@@ -93,7 +93,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     write_text(out / "table.md", "\n".join(text) + "\n" + "\n\n".join(table.markdown() for table in made) + "\n")
     write_text(out / "report.html", render_page(_content(field), figures, made))
     written = [out / "gauntlet.parquet", out / "table.md", out / "report.html"]
-    return written + (svg.save(figures, out / "figures", kinds) if kinds else [])
+    return written + (drawing.save(figures, out / "figures", kinds) if kinds else [])
 
 
 def _measure(folder: Path, log: dict[str, str]) -> pl.DataFrame | None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError, explain
-from tracecvr.cli import live
+from tracecvr.base.registry import Given
+from tracecvr.cli import live, tables
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
@@ -61,7 +63,6 @@ def _common(
 def _add_list(kind: str, more: str = "") -> None:
     @app.command(f"{kind}s", help=f"List the {kind}s and their options{more}.")
     def show(as_json: AsJson = False) -> None:
-        from tracecvr.cli import tables
 
         if as_json:
             typer.echo(json.dumps(tables.describe(kind), indent=2))
@@ -86,7 +87,6 @@ def inspect_log(
 
     from tracecvr.base.files import write_text
     from tracecvr.base.progress_display import Display
-    from tracecvr.cli import tables
     from tracecvr.data.inspection.inspect_log import inspect_files
 
     if out is not None and out.exists():
@@ -120,7 +120,6 @@ def prepare(
     """Turn a raw log into a table that `run` reads at once."""
     from tracecvr.api import shown
     from tracecvr.api.logs import describe_log
-    from tracecvr.base.registry import Given
 
     log = describe_log(Given(data), source, with_schema(data_set, schema))
     with shown.progress(True) as progress:
@@ -150,8 +149,6 @@ def run(
     """Replay a log with one method: predict each interval, then learn from it."""
     from tracecvr.api.logs import describe_log
     from tracecvr.api.replays import replay
-    from tracecvr.base import config
-    from tracecvr.cli import tables
 
     data = name_dataset(data, source, schema)
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
@@ -207,13 +204,10 @@ def bench(
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
     table1, table2, ablation, calibration. Over many logs: gauntlet. Others: quick, tune, forecast."""
     from tracecvr.api.comparisons import carry_out, run_gauntlet
-    from tracecvr.base import config
-    from tracecvr.base.registry import Given
     from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
     from tracecvr.bench import tuned as tuning
     from tracecvr.bench.runner import Request
-    from tracecvr.cli import tables
 
     chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
@@ -261,13 +255,11 @@ def check(
 ) -> None:
     """Run a method, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
     from tracecvr import checks
-    from tracecvr.base import registry
-    from tracecvr.cli import tables
 
     if method in registry.available("plugin"):
         report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
     else:
-        name = registry.Given(method)
+        name = Given(method)
         registry.get("method", name)
         report = checks.run([name])
     if as_json:
@@ -311,7 +303,6 @@ def forecast(
     Days are the 24 hours up to the moment of the forecast, and those before.
     """
     from tracecvr.api.own_tables import moment
-    from tracecvr.cli import tables
 
     if out is not None and out.suffix not in (".parquet", ".csv"):
         raise UserError(f"--out {out}: give a file that ends with .parquet or .csv")

@@ -20,7 +20,7 @@ from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
 from tracecvr.bench import results
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import drawing, svg
+from tracecvr.bench.report import drawing
 from tracecvr.bench.report.figure import Figure
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
@@ -46,7 +46,7 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
     }
     tables = make_tables(outcome) if outcome.lines else []
     write_text(out / "report.html", render_page(content, made, tables))
-    return [out / "report.html", *svg.save(made, out / "figures", kinds)]
+    return [out / "report.html", *drawing.save(made, out / "figures", kinds)]
 
 
 def open_bench(out: Path) -> Outcome:
@@ -94,7 +94,7 @@ def _draw(figure: Figure) -> dict[str, Any]:
     return {
         "figure": figure,
         "columns": min(figure.columns, len(figure.panels)),
-        "panels": [panel.svg() for panel in svg.draw_panels(figure)],
+        "panels": [panel.svg() for panel in drawing.draw_panels(figure)],
         "legend": [(name, drawing.write("swatch", style)) for name, style in figure.legend().items()],
         "whole": _draw(replace(figure, panels=figure.all_rows, all_rows=())) if figure.all_rows else None,
     }
