@@ -126,7 +126,7 @@ def test_options_as_keywords_or_as_a_dictionary(log: tc.Log) -> None:
     given = {"window": timedelta(hours=2), "stream.learning_rate": 0.001, "stream.average": None}
     assert keywords.scores.equals(tc.replay(log, "vanilla", **SMALL, options=given).scores)
     assert keywords.content["config"]["method"]["window"] == 7200
-    assert keywords.warm_labels == "censored"
+    assert keywords.content["plan"]["warm_labels"] == "censored"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import operator
 import re
 import types
 from collections.abc import Iterable, Mapping
@@ -139,9 +140,7 @@ def validate(owner: T) -> T:
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(owner, field.name, value)
-            _check_type(field.name, value, hints[field.name])
-            for single in value if isinstance(value, tuple) else (value,):
-                _check(field.name, single, field.metadata)
+            _check(field.name, value, hints[field.name], field.metadata)
     return owner
 
 
@@ -202,37 +201,26 @@ def _owner_of(key: str, owners: Mapping[str, Any], flag: str) -> str:
     raise UserError(f"{flag}: unknown key {key!r}{nearest(field, listing)}; known keys: {', '.join(listing)}")
 
 
-def _check_type(name: str, value: Any, hint: Any) -> None:
+def _check(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> None:
+    """Refuse a value that is not of its type, or outside its range; of a list, each one."""
     inner = _without_none(hint)
     if value is None and inner is not hint:
         return
-    if get_origin(inner) is tuple:
-        fits = isinstance(value, tuple)
-        for single in value if fits else ():
-            _check_type(name, single, get_args(inner)[0])
-    elif inner is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-    elif inner is bool or inner is str:
-        fits = isinstance(value, inner)
-    else:
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    if not fits:
+    if get_origin(inner) is tuple and isinstance(value, tuple):
+        for single in value:
+            _check(name, single, get_args(inner)[0], rules)
+        return
+    kinds = int | float if inner is float else inner if inner in (bool, str) else int
+    if get_origin(inner) is tuple or not isinstance(value, kinds) or (isinstance(value, bool) and inner is not bool):
         raise UserError(f"option {name!r} is {value!r}: expected {_type_name(hint)}")
-
-
-def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"option {name!r} is {value}: give a finite number")
-    if value is None or isinstance(value, bool):
-        return
     if rules["choices"] is not None and value not in rules["choices"]:
         raise UserError(f"option {name!r} is {value!r}: choose one of {', '.join(rules['choices'])}")
-    if rules["low"] is not None and value < rules["low"]:
-        raise UserError(f"option {name!r} is {value}: must be at least {rules['low']}")
-    if rules["high"] is not None and value > rules["high"]:
-        raise UserError(f"option {name!r} is {value}: must be at most {rules['high']}")
-    if rules["above"] is not None and value <= rules["above"]:
-        raise UserError(f"option {name!r} is {value}: must be greater than {rules['above']}")
+    limits = ("low", operator.lt, "at least"), ("high", operator.gt, "at most"), ("above", operator.le, "greater than")
+    for rule, breaks, words in limits:
+        if rules[rule] is not None and breaks(value, rules[rule]):
+            raise UserError(f"option {name!r} is {value}: must be {words} {rules[rule]}")
 
 
 def _parse(text: str, hint: Any, where: str) -> Any:

@@ -179,7 +179,9 @@ def run_cell(cell: Cell, out: Path, data: str, log: Path) -> str | None:
     """Run a cell, or the rest of it, in this process; why it failed, or None if it is done."""
     folder, row = out / "cells" / cell.name, cell.row
     try:
-        _wait_until_free(folder)
+        if folder.exists():
+            with locked(folder, patience=_FREE_S):
+                pass  # a process that was given up has ended by now
         spec = spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
         run(spec, folder, resume=True, shared=out / "warm")
     except UserError as error:
@@ -188,10 +190,3 @@ def run_cell(cell: Cell, out: Path, data: str, log: Path) -> str | None:
         logging.getLogger(__name__).exception("cell %s", cell.name)
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _wait_until_free(folder: Path) -> None:
-    """Wait a while for a process that was given up but has not ended yet."""
-    if folder.exists():
-        with locked(folder, patience=_FREE_S):
-            pass

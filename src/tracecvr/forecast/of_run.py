@@ -20,6 +20,7 @@ from tracecvr.forecast.cells import Cells, count, outcomes_of, records_of
 from tracecvr.forecast.figures import MOST_SEGMENTS, ScoredCells, ScoredTally, compare
 from tracecvr.forecast.forecast import LEVEL, day_starts, forecast
 from tracecvr.runs.replay import FullPlan
+from tracecvr.runs.run_directory import read_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +114,10 @@ def of_run(folder: Path, log: Prepared) -> Forecasts:
 
 def open_run(folder: Path) -> Forecasts:
     """A run with its log, as its directory says where it is: a prepared table, or a raw log that is read again."""
-    if not (folder / "result.json").is_file():
-        raise UserError(f"{folder} holds no finished run: give the directory that `tracecvr run` wrote")
+    result = read_result(folder)
     source = read_json(folder / "run.json")["source"] or {}
     table = Path(source.get("path", "")).parent
     log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*raw_log.reopen(folder))
-    if log.table.fingerprint != read_json(folder / "result.json")["data"]["fingerprint"]:
+    if log.table.fingerprint != result["data"]["fingerprint"]:
         raise UserError(f"{folder}: its log has changed since; run it again")
     return of_run(folder, log)

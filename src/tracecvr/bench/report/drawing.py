@@ -321,11 +321,14 @@ _SCALE = 1.5
 
 def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
     folder.mkdir(exist_ok=True)
-    return [save_one(figure, folder / f"{figure.key}.{kind}", kind) for figure in figures for kind in kinds]
+    return [save_one(figure, folder / f"{figure.key}.{kind}") for figure in figures for kind in kinds]
 
 
-def save_one(figure: Figure, path: Path, kind: str) -> Path:
-    """A figure as a file of one kind; returns its path."""
+def save_one(figure: Figure, path: Path) -> Path:
+    """A figure as a file, of the kind that its name says."""
+    kind = path.suffix.removeprefix(".")
+    if kind not in KINDS:
+        raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
     content = _convert(write_document(figure), kind)
     write_atomically(path, lambda draft: draft.write_bytes(content))
     return path
