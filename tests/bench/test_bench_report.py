@@ -21,7 +21,7 @@ from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.drawing import class_of, light_colours
+from tracecvr.bench.report.drawing import light_colours
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
 from tracecvr.bench.report.figures import by_day, make_figures, runs_over_time
 from tracecvr.bench.report.sentences import summarise
@@ -245,7 +245,7 @@ def test_of_many_rows_the_best_are_drawn_each_with_a_look_of_its_own(tmp_path: P
     styles = made.legend()
     assert set(styles) == {"TRACE", "DEFER", "x17", "x16", "Vanilla", "Oracle"}  # the best five, and the bound
     assert (styles["TRACE"], styles["Oracle"]) == (0, 1)
-    looks = {(class_of(style), drawing.write("marker", style, 0, 0, 1)) for style in styles.values()}
+    looks = {drawing.write("sample", style) for style in styles.values()}
     assert len(looks) == len(styles)
 
 

@@ -23,12 +23,6 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_atomically
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Heat, Panel, Series
 
-SERIES = 8
-"""Colours of series, `--s0` to `--s7`."""
-
-_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2", "13 3", "6 2 1 2 1 2")
-"""By style, so that colour is not all that tells lines apart."""
-
 
 @dataclass(frozen=True)
 class Drawing:
@@ -53,7 +47,7 @@ def templates() -> Environment:
     loader = PackageLoader(__name__, "")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters["px"] = plain
-    made.globals |= {"shorten": shorten, "class_of": class_of, "dash_of": dash_of, "is_hollow": is_hollow}
+    made.globals["shorten"] = shorten
     return made
 
 
@@ -82,7 +76,7 @@ def fill_in(css: str) -> str:
     return re.sub(r"var\(--(\w+)\)", lambda named: light_colours()[named[1]], css)
 
 
-# Numbers, looks and texts.
+# Numbers and texts.
 
 
 def plain(value: float) -> str:
@@ -92,21 +86,6 @@ def plain(value: float) -> str:
     ('12.3', '0')
     """
     return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
-
-
-def class_of(style: int) -> str:
-    """The class of a series: its colour, and how strong its line is."""
-    weight = " ours" if style == 0 else "" if style < SERIES else " thin"
-    return f"s s{style % SERIES}{weight}"
-
-
-def dash_of(style: int) -> str:
-    return _DASHES[style % len(_DASHES)]
-
-
-def is_hollow(style: int) -> bool:
-    """Whether points are hollow: in every second turn through the colours."""
-    return style // SERIES % 2 == 1
 
 
 def width_of(content: str) -> float:
