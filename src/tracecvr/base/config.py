@@ -124,8 +124,10 @@ def distribute(owners: Mapping[str, T], settings: Mapping[str, str], flag: str) 
     """Give each setting to the first owner that has the option; `name.key` goes to the owner of that name alone."""
     changes: dict[str, dict[str, Any]] = {name: {} for name in owners}
     for key, text in settings.items():
-        name = _owner_of(key, owners, flag)
-        field = key.rpartition(".")[2]
+        name, field = find_owner(key, owners), key.rpartition(".")[2]
+        if name is None:
+            known = sorted({one.name for owner in owners.values() for one in options(type(owner))})
+            raise UserError(f"{flag}: unknown key {key!r}{nearest(field, known)}; known keys: {', '.join(known)}")
         hint = get_type_hints(type(owners[name]), include_extras=True)[field]
         changes[name][field] = _parse(text, hint, f"{flag} {key}={text}")
     return {n: validate(dataclasses.replace(o, **changes[n])) for n, o in owners.items()}  # type: ignore[type-var]
@@ -191,14 +193,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _owner_of(key: str, owners: Mapping[str, Any], flag: str) -> str:
+def find_owner(key: str, owners: Mapping[str, Any]) -> str | None:
+    """The name of the first owner that has an option; of `name.key`, only the owner of that name can."""
     prefix, _, field = key.rpartition(".")
-    known = {name: [o.name for o in options(type(owner))] for name, owner in owners.items()}
-    for name, fields in known.items():
-        if field in fields and prefix in ("", name):
-            return name
-    listing = sorted({f for fields in known.values() for f in fields})
-    raise UserError(f"{flag}: unknown key {key!r}{nearest(field, listing)}; known keys: {', '.join(listing)}")
+    has = (name for name, owner in owners.items() if field in [one.name for one in options(type(owner))])
+    return next((name for name in has if prefix in ("", name)), None)
 
 
 def _check(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> None:

@@ -314,12 +314,7 @@ def _trials(suite: Suite, row: Row) -> list[Row]:
 
 
 def _knows(row: Row, key: str) -> bool:
-    prefix, _, option = key.rpartition(".")
-    owners = owners_of(row.method, row.plugins)
-    return any(
-        prefix in ("", name) and option in [o.name for o in config.options(type(owner))]
-        for name, owner in owners.items()
-    )
+    return config.find_owner(key, owners_of(row.method, row.plugins)) is not None
 
 
 def _refuse_doubles(rows: Sequence[Row], suite: str) -> None:

@@ -21,7 +21,7 @@ from tracecvr.base.glossary import terms_in
 from tracecvr.bench import results
 from tracecvr.bench.outcome import Outcome
 from tracecvr.bench.report import drawing
-from tracecvr.bench.report.figure import Figure
+from tracecvr.bench.report.figure import Figure, say_what_is_drawn
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
@@ -69,7 +69,7 @@ def open_bench(out: Path) -> Outcome:
 def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequence[Table]) -> str:
     """The page of figures and tables; `content` is what else its template names."""
     css = "".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))
-    texts = [text for figure in made for text in (figure.title, figure.caption, *(p.words for p in figure.panels))]
+    texts = [text for figure in made for text in (figure.title, figure.caption, *map(say_what_is_drawn, figure.panels))]
     texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
     page = (
         drawing.templates()

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_atomically
-from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Heat, Panel, Series
+from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Heat, Panel, Series, say_what_is_drawn
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _draw_chart(chart: Chart, width: float) -> Drawing:
     longest = max((width_of(label) for _, label in x.ticks(99)), default=1.0)
     ticks = x.ticks(max(2, min(int((x.end - x.start) / (longest + 14)), 9)))
     series = [(one, *_place_series(chart, one, x, y)) for one in sorted(shown, key=lambda one: -one.style)]
-    return Drawing(width, height, chart.words, write("chart", chart, x, y, ticks, series))
+    return Drawing(width, height, say_what_is_drawn(chart), write("chart", chart, x, y, ticks, series))
 
 
 def _place_series(
@@ -194,7 +194,7 @@ def _draw_bars(panel: Bars, width: float) -> Drawing:
     rows = [(bar, text, top + _ROW * (n + 0.5)) for n, (bar, text) in enumerate(zip(panel.bars, said, strict=True))]
     ticks = scale.ticks(max(2, min(int((scale.end - left) / 64), 6)))
     content = write("bars", panel, scale, ticks, rows, top, foot, width, middle)
-    return Drawing(width, foot + 36.0, panel.words, content)
+    return Drawing(width, foot + 36.0, say_what_is_drawn(panel), content)
 
 
 def _say_value(panel: Bars, bar: Bar) -> str:
@@ -221,7 +221,7 @@ def _draw_squares(panel: Heat, width: float) -> Drawing:
     ]
     foot = top + _HIGH * len(panel.names)
     content = write("squares", panel, rows, names - _GAP, edges, left, top, foot, size, width, size >= _ROOM)
-    return Drawing(width, foot + 22.0, panel.words, content)
+    return Drawing(width, foot + 22.0, say_what_is_drawn(panel), content)
 
 
 def _widest(*texts: str) -> float:
