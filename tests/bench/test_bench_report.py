@@ -294,7 +294,7 @@ def test_marks_fall_inside_their_drawing() -> None:
     lines = tuple(Series(f"line {n}", n, (0.0, 1.0, 2.0), (0.1 * n, 0.5, 1.0)) for n in range(8))
     for width in (160.0, 354.0, 1000.0):
         chart = Chart("", Axis("x"), Axis("y"), lines)
-        text = str(drawing.draw(chart, width).svg())
+        text = drawing.write("plot", drawing.draw(chart, width))
         height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', text)[0])
         points = [tuple(map(float, p.split(","))) for line in re.findall('points="(.*?)"', text) for p in line.split()]
         assert len(points) == 24
@@ -303,7 +303,7 @@ def test_marks_fall_inside_their_drawing() -> None:
 
 def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.0), Bar("b", -2.0, sure=False), Bar("c", None)))
-    text = str(drawing.draw(bars, 400.0).svg())
+    text = drawing.write("plot", drawing.draw(bars, 400.0))
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -315,7 +315,7 @@ def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
 
 def test_bars_of_a_ratio_start_where_it_is_right() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.2), Bar("b", 0.9)), base=1.0)
-    text = str(drawing.draw(bars, 400.0).svg())
+    text = drawing.write("plot", drawing.draw(bars, 400.0))
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )

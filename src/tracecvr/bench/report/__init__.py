@@ -94,8 +94,7 @@ def _draw(figure: Figure) -> dict[str, Any]:
     return {
         "figure": figure,
         "columns": min(figure.columns, len(figure.panels)),
-        "panels": [panel.svg() for panel in drawing.draw_panels(figure)],
-        "legend": [(name, drawing.write("swatch", style)) for name, style in figure.legend().items()],
+        "panels": drawing.draw_panels(figure),
         "whole": _draw(replace(figure, panels=figure.all_rows, all_rows=())) if figure.all_rows else None,
     }
 

@@ -33,10 +33,6 @@ class Drawing:
     words: str
     content: Markup
 
-    def svg(self) -> Markup:
-        """For a page, which has the style sheet."""
-        return write("plot", self)
-
 
 # Templates and style sheets.
 
