@@ -13,10 +13,11 @@ from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
-from tracecvr.bench import results, tables, tuned
+from tracecvr.bench import tables, tuned
+from tracecvr.bench.outcome import POOLED, SCHEMA
 from tracecvr.bench.tuned import Period
 
-FIGURES = dict.fromkeys(results.POOLED, 0.5) | {f"interval_{name}": 0.5 for name in INTERVAL_METRICS}
+FIGURES = dict.fromkeys(POOLED, 0.5) | {f"interval_{name}": 0.5 for name in INTERVAL_METRICS}
 
 
 def row(label: str, method: str, role: str = "method", base: str = "", **more: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def bench(out: Path, rows: list[dict[str, Any]], figures: list[list[float]], met
     seeds = list(range(len(figures[0])))
     write_json(out / "bench.json", {"suite": asked, "data": "synthetic", "rows": rows, "seeds": seeds} | more)
     cells = [
-        dict.fromkeys(results.SCHEMA)
+        dict.fromkeys(SCHEMA)
         | {key: one[key] for key in ("label", "variant", "role", "base", "method")}
         | {"cell": f"{one['name']}~seed{seed}", "seed": seed, "clicks": 100, "events_per_click": 1.0}
         | FIGURES
@@ -38,7 +39,7 @@ def bench(out: Path, rows: list[dict[str, Any]], figures: list[list[float]], met
         for one, values in zip(rows, figures, strict=True)
         for seed, value in enumerate(values)
     ]
-    frame = pl.DataFrame([{name: cell[name] for name in results.SCHEMA} for cell in cells], results.SCHEMA)
+    frame = pl.DataFrame([{name: cell[name] for name in SCHEMA} for cell in cells], SCHEMA)
     frame.write_parquet(out / "results.parquet")
     tables.write(out)
     return out

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.api import shown
-from tracecvr.api.frames import Table
-from tracecvr.api.own_tables import Duration, Moment, prepare_tables
+from tracecvr.api.own_tables import Duration, Moment, Table, prepare_tables
 from tracecvr.base import config
 from tracecvr.base.durations import duration, exact_duration, moment
 from tracecvr.base.errors import UserError

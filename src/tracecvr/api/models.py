@@ -12,9 +12,8 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr.api.frames import Table, collect
 from tracecvr.api.logs import Log
-from tracecvr.api.own_tables import Duration, seconds
+from tracecvr.api.own_tables import Duration, Table, collect, seconds
 from tracecvr.base.config import nearest, refuse_missing
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import evaluate, probability

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, write_json
-from tracecvr.bench import results, tuned
+from tracecvr.bench import tuned
+from tracecvr.bench.outcome import is_finished, write_results
 from tracecvr.bench.suite import Cell, Suite, rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
@@ -89,12 +90,12 @@ def hold_bench(request: Request, out: Path) -> Iterator[Bench]:
 
 def run_cells(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) -> State:
     """Have an engine run every cell that is not finished, then write `results.parquet` and `failed.json`."""
-    done = [cell.name for cell in bench.cells if results.is_finished(bench.out / "cells" / cell.name)]
+    done = [cell.name for cell in bench.cells if is_finished(bench.out / "cells" / cell.name)]
     waiting = [cell for cell in bench.cells if cell.name not in done]
     state = State(bench.cells, done)
     if waiting:
         engine(bench, waiting, state, watch)
-    results.write(bench.out, bench.cells)
+    write_results(bench.out, bench.cells)
     if state.failed:
         write_json(bench.out / "failed.json", state.failed)
     else:

@@ -18,8 +18,7 @@ from markupsafe import Markup
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
-from tracecvr.bench import results
-from tracecvr.bench.outcome import Outcome
+from tracecvr.bench.outcome import Outcome, is_finished, write_results
 from tracecvr.bench.report import drawing
 from tracecvr.bench.report.figure import Figure, say_what_is_drawn
 from tracecvr.bench.report.figures import make_figures
@@ -59,10 +58,8 @@ def open_bench(out: Path) -> Outcome:
     ]
     path = out / "results.parquet"
     known = set(pl.read_parquet(path, columns=["cell"])["cell"]) if path.is_file() else None
-    if known is None or any(
-        cell.name not in known and results.is_finished(out / "cells" / cell.name) for cell in cells
-    ):
-        results.write(out, cells)
+    if known is None or any(cell.name not in known and is_finished(out / "cells" / cell.name) for cell in cells):
+        write_results(out, cells)
     return Outcome(out)
 
 
