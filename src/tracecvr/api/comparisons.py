@@ -59,11 +59,6 @@ class Board:
         return pl.DataFrame([self._row(line) for line in self.outcome.lines], infer_schema_length=None)
 
     @cached_property
-    def runs(self) -> pl.DataFrame:
-        """One row per run: every metric, cost and setting."""
-        return self.outcome.results
-
-    @cached_property
     def differences(self) -> pl.DataFrame:
         """Paired differences of every two methods: `method` minus `against`, with a 95 % confidence interval and p.
         `over` says what was paired: seeds, or days if there is one seed."""
@@ -139,8 +134,6 @@ def compare(
     out: str | Path | None = None,
     progress: bool = True,
     workers: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
     options: Mapping[str, Any] | None = None,
     **more_options: Any,
 ) -> Board:
@@ -161,8 +154,8 @@ def compare(
         Directory of the bench; the same call goes on in it. Without it, files are temporary and go with the board.
     progress
         Show progress.
-    workers, engine, address
-        Processes of this machine (all cores by default), or `engine="ray"`, a cluster.
+    workers
+        Processes of this machine; all cores by default. `tracecvr bench --engine ray` uses a cluster.
     options, more_options
         Options of every method that knows them, as for `replay`.
 
@@ -190,7 +183,7 @@ def compare(
     )
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "bench" if holds is not None else Path(out or "")
-    state = carry_out(request, folder, _engine(suite.rows, engine, workers, address), progress=progress)
+    state = carry_out(request, folder, _engine(suite.rows, workers), progress=progress)
     if not state.done:
         raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))
     return Board(folder, state.failed, holds)
@@ -266,12 +259,10 @@ def _check(metrics: Sequence[str]) -> tuple[str, ...]:
     return tuple(metrics)
 
 
-def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, address: str | None) -> BenchEngine:
+def _engine(rows: Sequence[Mapping[str, Any]], workers: int | None) -> BenchEngine:
     """Where runs are carried out: here, if only this process knows a class."""
     here = any(one in registry.registered_names(kind) for row in rows for kind, one in _parts(row))
-    if name == "local" and (workers == 1 or here):
-        return Serial()
-    return engines.choose(name, workers, address)
+    return Serial() if workers == 1 or here else engines.choose("local", workers)
 
 
 def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
