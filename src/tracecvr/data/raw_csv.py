@@ -64,13 +64,22 @@ class Field:
 def read_blocks(path: Path, fields: Sequence[Field], scratch: Scratch, separator: str = ",") -> Iterator[pl.DataFrame]:
     """A file without a header in blocks of rows, in its order, of any size."""
     refuse_archive(path, head(path))
-    size, rows, seen = path.stat().st_size, 0, 0
+    size, rows, seen, names = path.stat().st_size, 0, 0, [field.name for field in fields]
     yield pl.DataFrame(schema={field.name: field.dtype for field in fields})  # so that there is one
+    line = pl.col("line")
+    cells = line.str.strip_prefix("\ufeff").str.split(separator)
+    found = pl.when(line == "").then(0).otherwise(cells.list.len())
+    lines = pl.scan_lines(path, glob=False).select(
+        cells.list.to_struct(fields=names), _found=found, _size=line.str.len_bytes() + 1
+    )
+    texts = lines.unnest("line").with_columns(pl.when(pl.col(names) != "").then(pl.col(names)))
+    values = [pl.col(field.name).cast(field.dtype, strict=False).alias(f"_{field.name}") for field in fields]
     try:
-        for block in pl.scan_lines(path, glob=False).collect_batches(chunk_size=_BATCH, maintain_order=True):
-            frame = _parse(path, block["line"], fields, separator, 1 + rows)
-            rows, seen = rows + len(block), seen + len(block) + int(block["line"].str.len_bytes().sum())
-            scratch.progress("read", rows, max(rows, rows * size // seen))
+        for block in texts.with_columns(values).collect_batches(chunk_size=_BATCH, maintain_order=True):
+            frame = block.select(pl.col(f"_{name}").alias(name) for name in names)
+            _refuse_wrong_lines(path, frame, block, fields, _SEPARATORS[separator], rows + 1)
+            rows, seen = rows + len(block), seen + int(block["_size"].sum())
+            scratch.progress("read", rows, max(rows, rows * size // max(seen, 1)))
             yield frame
     except pl.exceptions.PolarsError as error:
         number = _find_line_of_bytes(path)
@@ -79,23 +88,20 @@ def read_blocks(path: Path, fields: Sequence[Field], scratch: Scratch, separator
     scratch.progress("read", rows, rows)
 
 
-def _parse(path: Path, lines: pl.Series, fields: Sequence[Field], separator: str, first: int) -> pl.DataFrame:
-    """The values of some lines, of which the first has this number."""
-    cells = lines.str.strip_prefix("\ufeff").str.split(separator)
-    found = cells.list.len().set(lines == "", 0)
+def _refuse_wrong_lines(
+    path: Path, frame: pl.DataFrame, texts: pl.DataFrame, fields: Sequence[Field], separator: str, first: int
+) -> None:
+    """Refuse the first of some lines that has another number of cells or a wrong value in one."""
+    found = texts["_found"]
     whole = found == len(fields)
-    sound = len(lines) if whole.all() else int(whole.arg_min() or 0)
-    texts = cells.list.to_struct(fields=[field.name for field in fields]).struct.unnest().head(sound)
-    texts = texts.select(pl.when(pl.all() != "").then(pl.all()))
-    frame = texts.select(pl.col(field.name).cast(field.dtype, strict=False) for field in fields)
-    check_rows(path, frame, fields, "line", first, texts)
-    if sound < len(lines):
+    sound = len(frame) if whole.all() else int(whole.arg_min() or 0)
+    check_rows(path, frame.head(sound), fields, "line", first, texts.head(sound))
+    if sound < len(frame):
         end = ", or fetch the file again if it ends here" if found[sound] < len(fields) else ""
         raise UserError(
-            f"{path}: line {first + sound}: expected {len(fields)} columns separated by {_SEPARATORS[separator]}, "
+            f"{path}: line {first + sound}: expected {len(fields)} columns separated by {separator}, "
             f"found {found[sound]}; correct or remove the line{end}"
         )
-    return frame
 
 
 def _find_line_of_bytes(path: Path) -> int | None:
