@@ -110,7 +110,7 @@ def test_questions_that_cannot_be_answered(result: tc.Result) -> None:
     for arguments, message in (
         ({}, "either at"),
         ({"age": "1h"}, "column 'conversion' is missing"),
-        ({"age": "1h", "actions": {"cart": "price"}}, "no action of this model"),
+        ({"age": "1h", "actions": {"cart": "price"}}, "unknown action 'cart'"),
         ({"at": START - timedelta(days=1), "click_time": "ts", "actions": {}}, "a click after at"),
         ({"at": START, "click_time": "when", "actions": {}}, "column 'when' is missing"),
         ({"at": START, "click_time": "campaign", "actions": {}}, "campaign: row 1: 'camp.*' is no time"),

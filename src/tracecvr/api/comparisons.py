@@ -168,7 +168,8 @@ def compare(
     ['Vanilla', 'Oracle']
     """
     settings = config.settings_of({**(options or {}), **more_options})
-    suite = Suite("comparison", "Methods on one log.", metrics=_check(metrics), rows=_rows(methods))
+    config.refuse_unknown(metrics, NAMES, "metrics", "metric")
+    suite = Suite("comparison", "Methods on one log.", metrics=tuple(metrics), rows=_rows(methods))
     rows_of(suite, settings=settings, flag="option")  # so that mistakes are named before anything is prepared
     given = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not given:
@@ -249,14 +250,6 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
     role = "upper" if privileged else role_of(method)
     row = {"method": method, "plugins": plugins, "set": own, "role": role}
     return row | ({"label": label} if label else {})
-
-
-def _check(metrics: Sequence[str]) -> tuple[str, ...]:
-    for metric in metrics:
-        if metric not in NAMES:
-            hint = config.nearest(metric, NAMES)
-            raise UserError(f"metrics: unknown {metric!r}{hint}; there are: {', '.join(NAMES)}")
-    return tuple(metrics)
 
 
 def _engine(rows: Sequence[Mapping[str, Any]], workers: int | None) -> BenchEngine:

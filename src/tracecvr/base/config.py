@@ -169,12 +169,14 @@ def fill(cls: type[T], table: Mapping[str, Any], where: str) -> T:
         raise UserError(f"{where}: {error}") from None
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse keys that nobody knows; `where` is named in the error."""
+def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, what: str = "key") -> None:
+    """Refuse words that nobody knows; `where` is named in the error."""
     names = list(known)
-    for key in given:
-        if key not in names:
-            raise UserError(f"{where}: unknown key {key!r}{nearest(key, names)}; known keys: {', '.join(names)}")
+    for word in given:
+        if word not in names:
+            raise UserError(
+                f"{where}: unknown {what} {word!r}{nearest(word, names)}; known {what}s: {', '.join(names)}"
+            )
 
 
 def refuse_missing(columns: Iterable[str], known: Iterable[str], where: str) -> None:

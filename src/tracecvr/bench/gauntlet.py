@@ -36,9 +36,7 @@ from tracecvr.bench.text_tables import Table, Text, figure_cell
 
 def choose_logs(suite: Suite, names: Sequence[str]) -> tuple[Log, ...]:
     known = {log.name: log for log in suite.logs}
-    for name in names:
-        if name not in known:
-            raise UserError(f"--logs {name}: no such log{config.nearest(name, known)}; there are: {', '.join(known)}")
+    config.refuse_unknown(names, known, "--logs", "log")
     return tuple(known[name] for name in names or known)
 
 

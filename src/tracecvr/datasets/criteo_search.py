@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.base.config import DAY, Seconds, option
+from tracecvr.base.config import DAY, Seconds, option, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed
@@ -70,8 +70,7 @@ class CriteoSearch(Dataset):
     grow_forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
 
     def columns(self) -> tuple[Column, ...]:
-        if unknown := set(self.growing) - set(CATEGORIES):
-            raise UserError(f"growing = {sorted(unknown)[0]}: choose columns among {', '.join(CATEGORIES)}")
+        refuse_unknown(self.growing, CATEGORIES, "growing", "column")
         categories = [self._category(name, size) for name, size in CATEGORIES.items()]
         return categories[0], Binned("nb_clicks_1week", 32, scale="log"), *categories[1:]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracecvr.base.config import DAY, nearest
+from tracecvr.base.config import DAY, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
 from tracecvr.data import prepared, raw_log
@@ -36,8 +36,7 @@ def segments_of(x: npt.NDArray[np.int32], schema: Schema, encoder: Encoder, by: 
     if by is None:
         return Segments(np.zeros(len(x), np.int64), {0: "all"})
     names = [f.name for f in schema.features if not f.high]
-    if by not in names:
-        raise UserError(f"by {by}: no such feature{nearest(by, names)}; there are: {', '.join(names)}")
+    refuse_unknown([by], names, "by", "feature")
     place = [f.name for f in schema.features].index(by)
     ids = x[:, place].astype(np.int64)
     if schema.features[place].growth is not None:

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracecvr.base.config import DAY, HOUR, nearest
+from tracecvr.base.config import DAY, HOUR, refuse_unknown
 from tracecvr.base.durations import log_day
-from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import Floats, probability
 from tracecvr.data.outages import Outages
 from tracecvr.data.table import Ints, Schema
@@ -87,8 +86,8 @@ class Alarm:
 
 def segment_feature(schema: Schema, name: str | None = None) -> int | None:
     """The position of the feature whose values are segments: the one of that name, or the first that has few values."""
-    if name is not None and name not in (names := [feature.name for feature in schema.features]):
-        raise UserError(f"alarms_by = {name!r}: no such feature{nearest(name, names)}; there are: {', '.join(names)}")
+    if name is not None:
+        refuse_unknown([name], [feature.name for feature in schema.features], "alarms_by", "feature")
     for position, feature in enumerate(schema.features):
         few = 1 < feature.size <= _VALUES and feature.growth is None
         if feature.name == name or (name is None and few and not feature.one_hot):
