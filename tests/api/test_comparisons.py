@@ -84,7 +84,7 @@ def test_rows_with_labels_and_options_of_their_own(log: tc.Log, tmp_path: Path) 
         ([], {}, "give at least one"),
         (["vanilla"], {"lamm": 1}, "option lamm: no row of suite 'comparison' has such an option"),
         (["vanilla"], {"window": "soon"}, "option window=soon: expected duration"),
-        (["vanilla"], {"metrics": ["acu"]}, "unknown 'acu'.*did you mean 'auc'"),
+        (["vanilla"], {"metrics": ["acu"]}, "unknown metric 'acu'.*did you mean 'auc'"),
         (["vanilla"], {"seeds": 0}, "at least one"),
         ({"mine": {"window": "1h"}}, {}, "name its method"),
     ],
