@@ -62,8 +62,8 @@ class Board:
     def differences(self) -> pl.DataFrame:
         """Paired differences of every two methods: `method` minus `against`, with a 95 % confidence interval and p.
         `over` says what was paired: seeds, or days if there is one seed."""
-        lines = self.outcome.lines
-        pairs = [(a, b, metric) for a in lines for b in lines if a is not b for metric in self._ranked]
+        lines, metrics = self.outcome.lines, [metric for metric in self.outcome.metrics if metric in ARROWS]
+        pairs = [(a, b, metric) for a in lines for b in lines if a is not b for metric in metrics]
         rows = [{"method": a.name, "against": b.name, "metric": m, **self._difference(a, b, m)} for a, b, m in pairs]
         return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -105,11 +105,6 @@ class Board:
         made = map(report.render_table, tables.summary(self.outcome))
         lost = [Markup("<p>failed: {}: {}</p>").format(*pair) for pair in self.failed.items()]
         return shown.page(*made, *lost, self.plot().markup())
-
-    @property
-    def _ranked(self) -> list[str]:
-        """Metrics with a direction."""
-        return [metric for metric in self.outcome.metrics if metric in ARROWS]
 
     def _row(self, line: Line) -> dict[str, Any]:
         row: dict[str, Any] = {"method": line.name, "seeds": len(line.cells)}

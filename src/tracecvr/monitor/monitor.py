@@ -277,15 +277,12 @@ class Monitor:
             hidden = any((f, s) in self.on for f in range(family) for s in {0, series}) if family != 2 else False
             hidden |= (family, 0) in self.on  # a stop explains more than a level, all clicks more than a segment
             if key not in self.on and not hidden:
-                raised.append(self._raise(source, *key, end))
+                since, _ = self.detectors.since(*key)
+                kind, arrived, expected = self._explain(source, *key, since, end)
+                raised.append(Alarm(kind, self.name(key[1]), since, end, None, arrived, expected))
                 self.on[key] = len(self.alarms)
                 self.alarms.append(raised[-1])
         return raised
-
-    def _raise(self, source: TableSource, family: int, series: int, end: int) -> Alarm:
-        since, _ = self.detectors.since(family, series)
-        kind, arrived, expected = self._explain(source, family, series, since, end)
-        return Alarm(kind, self.name(series), since, end, None, arrived, expected)
 
     def _explain(self, source: TableSource, family: int, series: int, since: int, end: int) -> tuple[str, float, float]:
         """What has happened, by the likelihood of what clicks since then have brought by age; and how much."""
