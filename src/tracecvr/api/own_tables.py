@@ -33,13 +33,9 @@ Table = Any
 """A DataFrame of pandas or polars, a table of pyarrow, a mapping of columns, or the path of Parquet or CSV files."""
 
 
-def is_path(given: Table) -> bool:
-    return isinstance(given, str | Path)
-
-
 def frame_of(given: Table, what: str) -> pl.LazyFrame:
     """The rows of a table; `what` names it in errors."""
-    if is_path(given):
+    if isinstance(given, str | Path):
         parts = [sniff(path).scan for path in matching_files(str(given), Path())]
         return parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed")
     return collect(given, what).lazy()
@@ -129,7 +125,7 @@ def prepare_tables(
 
 def _write_tables(clicks: Table, others: Mapping[str, Table], said: Said, room: Path) -> list[str]:
     """Files of the tables, the clicks first."""
-    if is_path(clicks) and not others and said == NOTHING_SAID:
+    if isinstance(clicks, str | Path) and not others and said == NOTHING_SAID:
         return [str(Path(clicks).absolute())]  # as it is
     kept = None if said.features is None else list(said.of_clicks)
     paths = [_write(frame_of(clicks, "clicks"), kept, said, room / "click.parquet", "clicks")]

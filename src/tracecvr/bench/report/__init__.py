@@ -107,10 +107,8 @@ def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
 def _facts(outcome: Outcome) -> dict[str, str]:
     bench = outcome.bench
     facts = {
-        "data": bench["data"],
         "fingerprint of the log": bench["fingerprint"],
         "options of the log": _settings(bench["data_options"]),
-        "seeds": ", ".join(map(str, bench["seeds"])),
         "settings of all rows": _settings(outcome.suite["settings"] | bench["settings"]) or "the methods' defaults",
         "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
     }
