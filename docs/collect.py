@@ -19,7 +19,7 @@ import polars as pl
 
 from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import gauntlet, regret, report
-from tracecvr.bench.suite_rows import title_of
+from tracecvr.bench.suite import title_of
 
 FOLDER = Path(__file__).parent / "results"
 TAKEN = (

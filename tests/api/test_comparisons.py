@@ -31,7 +31,7 @@ def board(log: tc.Log) -> tc.Board:
 
 def test_means_with_intervals(board: tc.Board) -> None:
     assert list(board.frame["method"]) == ["Vanilla", "Oracle"]
-    auc = board.runs.filter(method="vanilla")["auc"].to_list()
+    auc = board.outcome.results.filter(method="vanilla")["auc"].to_list()
     row = board.frame.row(0, named=True)
     assert row["auc"] == pytest.approx(sum(auc) / 2)
     half = 12.7062 * abs(auc[0] - auc[1]) / 2  # Student's t with one degree of freedom
@@ -50,7 +50,7 @@ def test_differences_are_paired_by_seed(board: tc.Board) -> None:
 def test_single_runs_and_pages(board: tc.Board) -> None:
     first = board.result("oracle", seed=1)
     assert first.content["seed"] == 1
-    assert first.metrics["nll"] == board.runs.filter(method="oracle", seed=1)["nll"][0]
+    assert first.metrics["nll"] == board.outcome.results.filter(method="oracle", seed=1)["nll"][0]
     assert board.report.read_text().startswith("<!doctype html>")
     assert all(metric in repr(board) for metric in ("auc", "nll", "pcoc"))
     assert f"{board.frame['nll'][0]:.4f}" in repr(board)
@@ -84,7 +84,7 @@ def test_rows_with_labels_and_options_of_their_own(log: tc.Log, tmp_path: Path) 
         ([], {}, "give at least one"),
         (["vanilla"], {"lamm": 1}, "option lamm: no row of suite 'comparison' has such an option"),
         (["vanilla"], {"window": "soon"}, "option window=soon: expected duration"),
-        (["vanilla"], {"metrics": ["acu"]}, "unknown 'acu'.*did you mean 'auc'"),
+        (["vanilla"], {"metrics": ["acu"]}, "unknown metric 'acu'.*did you mean 'auc'"),
         (["vanilla"], {"seeds": 0}, "at least one"),
         ({"mine": {"window": "1h"}}, {}, "name its method"),
     ],

@@ -110,7 +110,7 @@ def test_questions_that_cannot_be_answered(result: tc.Result) -> None:
     for arguments, message in (
         ({}, "either at"),
         ({"age": "1h"}, "column 'conversion' is missing"),
-        ({"age": "1h", "actions": {"cart": "price"}}, "no action of this model"),
+        ({"age": "1h", "actions": {"cart": "price"}}, "unknown action 'cart'"),
         ({"at": START - timedelta(days=1), "click_time": "ts", "actions": {}}, "a click after at"),
         ({"at": START, "click_time": "when", "actions": {}}, "column 'when' is missing"),
         ({"at": START, "click_time": "campaign", "actions": {}}, "campaign: row 1: 'camp.*' is no time"),
@@ -126,7 +126,7 @@ def test_options_as_keywords_or_as_a_dictionary(log: tc.Log) -> None:
     given = {"window": timedelta(hours=2), "stream.learning_rate": 0.001, "stream.average": None}
     assert keywords.scores.equals(tc.replay(log, "vanilla", **SMALL, options=given).scores)
     assert keywords.content["config"]["method"]["window"] == 7200
-    assert keywords.warm_labels == "censored"
+    assert keywords.content["plan"]["warm_labels"] == "censored"
 
 
 @pytest.mark.parametrize(

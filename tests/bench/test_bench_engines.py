@@ -13,8 +13,9 @@ from conftest import Call
 
 from benches import SUITE
 from tracecvr.base.files import is_locked, locked, sha256
-from tracecvr.bench import results, runner, suite
+from tracecvr.bench import runner, suite
 from tracecvr.bench.engines import ray as rays
+from tracecvr.bench.outcome import is_finished
 from tracecvr.bench.runner import Bench, Request, hold_bench, run_cell
 from tracecvr.runs.run import versions
 
@@ -74,7 +75,7 @@ def test_a_node_must_see_what_the_bench_sees(bench: Bench, tmp_path: Path, monke
     (other / "bench.json").write_bytes((bench.out / "bench.json").read_bytes())
     assert "not that it is locked" in refused(out=other)
     assert rays.run_on_node(cell, place) is None
-    assert results.is_finished(bench.out / "cells" / cell.name)
+    assert is_finished(bench.out / "cells" / cell.name)
 
 
 def test_memory_is_declared_above_every_peak_that_was_measured(tmp_path: Path) -> None:
@@ -119,4 +120,4 @@ def test_a_cell_waits_for_its_directory(bench: Bench, monkeypatch: pytest.Monkey
         assert not failures
     worker.join()
     assert failures == [None]
-    assert results.is_finished(folder)
+    assert is_finished(folder)

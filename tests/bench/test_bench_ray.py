@@ -16,7 +16,7 @@ import pytest
 
 import raycluster
 from benches import FAILS, SUITE, gone, one_thread, same, until
-from tracecvr.bench import results
+from tracecvr.bench.outcome import is_finished
 
 pytestmark = pytest.mark.scale
 
@@ -90,7 +90,7 @@ class Bench:
         for pid in raycluster.below(node.pid):
             cell = raycluster.task(pid)
             folder = self.out / "cells" / str(cell)
-            if cell is not None and (folder / "run.json").exists() and not results.is_finished(folder):
+            if cell is not None and (folder / "run.json").exists() and not is_finished(folder):
                 return cell, pid
         return None
 
@@ -130,7 +130,7 @@ def test_a_lost_node_and_a_lost_worker_change_nothing(
     (_, victim), (lost, _) = streaming
     os.kill(victim, signal.SIGKILL)
     raycluster.kill(second)
-    assert not results.is_finished(bench.out / "cells" / lost)
+    assert not is_finished(bench.out / "cells" / lost)
     assert bench.process.wait(timeout=300) == 1, bench.output()
     same(local, bench.out)
     failed = json.loads((bench.out / "failed.json").read_text())

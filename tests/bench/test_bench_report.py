@@ -20,12 +20,10 @@ from tracecvr.base.files import read_json, write_json
 from tracecvr.base.metrics import as_dict, evaluate, probability
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import panels, svg
-from tracecvr.bench.report.elements import class_of, marker
+from tracecvr.bench.report import drawing
+from tracecvr.bench.report.drawing import light_colours
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Series
-from tracecvr.bench.report.figures import make_figures
-from tracecvr.bench.report.over_time import by_day, runs_over_time
-from tracecvr.bench.report.palette import light_colours
+from tracecvr.bench.report.figures import by_day, make_figures, runs_over_time
 from tracecvr.bench.report.sentences import summarise
 
 
@@ -134,18 +132,6 @@ def test_what_users_name_is_shown_and_not_interpreted(tmp_path: Path, bad: str) 
     text = page(out)
     assert len(re.findall("<(script|img)", text)) == plain
     assert row(text, str(escape(bad)))[0] == "0.7167 ± 0.0289"
-
-
-def test_costs_are_shown_by_method(tmp_path: Path) -> None:
-    """A run of 3 s and 79.67 s; 2 events per click, 2,000 in all; no events, no time per click."""
-    out = madeup.bench(tmp_path)
-    frame = pl.read_parquet(out / "results.parquet")
-    learnt = pl.when(pl.col("label") == "Pretrain").then(0).otherwise(2000)
-    frame.with_columns(events=learnt.cast(pl.Int64)).write_parquet(out / "results.parquet")
-    text = page(out)
-    text = '<section id="tables">' + text[text.index("<h3>Cost</h3>") :]
-    assert row(text, "TRACE") == ["82.7", "79667", "400"]
-    assert row(text, "Pretrain") == ["74.0", "n/a", "400"]
 
 
 def test_cells_need_not_be_kept(tmp_path: Path) -> None:
@@ -259,7 +245,7 @@ def test_of_many_rows_the_best_are_drawn_each_with_a_look_of_its_own(tmp_path: P
     styles = made.legend()
     assert set(styles) == {"TRACE", "DEFER", "x17", "x16", "Vanilla", "Oracle"}  # the best five, and the bound
     assert (styles["TRACE"], styles["Oracle"]) == (0, 1)
-    looks = {(class_of(style), re.sub(r'"[\d.]+"', "", marker(style, 0, 0, 1))) for style in styles.values()}
+    looks = {drawing.write("sample", style) for style in styles.values()}
     assert len(looks) == len(styles)
 
 
@@ -308,7 +294,7 @@ def test_marks_fall_inside_their_drawing() -> None:
     lines = tuple(Series(f"line {n}", n, (0.0, 1.0, 2.0), (0.1 * n, 0.5, 1.0)) for n in range(8))
     for width in (160.0, 354.0, 1000.0):
         chart = Chart("", Axis("x"), Axis("y"), lines)
-        text = str(panels.draw(chart, width).svg())
+        text = drawing.write("plot", drawing.draw(chart, width))
         height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', text)[0])
         points = [tuple(map(float, p.split(","))) for line in re.findall('points="(.*?)"', text) for p in line.split()]
         assert len(points) == 24
@@ -317,7 +303,7 @@ def test_marks_fall_inside_their_drawing() -> None:
 
 def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.0), Bar("b", -2.0, sure=False), Bar("c", None)))
-    text = str(panels.draw(bars, 400.0).svg())
+    text = drawing.write("plot", drawing.draw(bars, 400.0))
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -329,7 +315,7 @@ def test_bars_start_at_zero_and_have_lengths_in_proportion() -> None:
 
 def test_bars_of_a_ratio_start_where_it_is_right() -> None:
     bars = Bars("", Axis("x"), (Bar("a", 1.2), Bar("b", 0.9)), base=1.0)
-    text = str(panels.draw(bars, 400.0).svg())
+    text = drawing.write("plot", drawing.draw(bars, 400.0))
     (a, wide_a), (b, wide_b) = (
         (float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" .*?width="([\d.]+)"', text)
     )
@@ -339,13 +325,13 @@ def test_bars_of_a_ratio_start_where_it_is_right() -> None:
 
 def test_a_level_is_drawn_even_if_all_values_are_on_one_side() -> None:
     chart = Chart("", Axis("x"), Axis("PCOC"), (Series("a", 0, (0.0, 1.0), (1.4, 1.5)),), level=1.0)
-    assert 'class="level"' in panels.draw(chart, 400.0).content
+    assert 'class="level"' in drawing.draw(chart, 400.0).content
 
 
 def test_a_figure_stands_alone_as_svg(tmp_path: Path) -> None:
     """Other programs than browsers know neither CSS variables nor the page's style sheet."""
     for figure in make_figures(Outcome(madeup.bench(tmp_path))):
-        text = svg.write_document(figure)
+        text = drawing.write_document(figure)
         root = ElementTree.fromstring(text)
         assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
         assert "var(" not in text
@@ -358,7 +344,7 @@ def test_a_run_can_be_drawn_over_time() -> None:
     frame = pl.DataFrame({"start": np.arange(96) * HOUR, "clicks": 10, "conversions": 2, "auc": 0.7, "nll": 0.4})
     made = runs_over_time({"trace": frame.with_columns(ece=0.1, pcoc=1.1)}, origin=0)
     assert [panel.title for panel in made.panels] == ["AUC", "NLL", "PCOC; 1 is right"]
-    assert "1970-01-04 21:00: 1.1000" in svg.write_document(made)
+    assert "1970-01-04 21:00: 1.1000" in drawing.write_document(made)
 
 
 @pytest.mark.parametrize(

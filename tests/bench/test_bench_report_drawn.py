@@ -16,7 +16,7 @@ import madeup
 from browsing import Watched
 from tracecvr.bench import report
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import svg
+from tracecvr.bench.report import drawing
 from tracecvr.bench.report.figures import make_figures
 
 pytestmark = pytest.mark.browser
@@ -102,7 +102,7 @@ def test_figures_as_files(tmp_path: Path, call: Call) -> None:
         path = out / "figures" / f"{made[0].key}.{kind}"
         before = path.read_bytes()
         assert before.startswith(opening)
-        svg.save(made[:1], out / "figures", [kind])
+        drawing.save(made[:1], out / "figures", [kind])
         assert kind == "pdf" or path.read_bytes() == before
 
 

@@ -23,8 +23,9 @@ from tracecvr.api import comparisons
 from tracecvr.base import config
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
-from tracecvr.bench import engines, results, suite, tables, tuned
+from tracecvr.bench import engines, suite, tables, tuned
 from tracecvr.bench.engines.local import Serial
+from tracecvr.bench.outcome import SCHEMA
 from tracecvr.bench.runner import Request, hold_bench, run_cells
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 
@@ -62,7 +63,7 @@ def command(folder: Path, out: Path) -> list[str]:
 
 def test_results_have_every_column_and_one_row_per_cell(undisturbed: Path) -> None:
     frame = pl.read_parquet(undisturbed / "results.parquet")
-    assert frame.schema == pl.Schema(results.SCHEMA)
+    assert frame.schema == pl.Schema(SCHEMA)
     assert frame["label"].to_list() == ["Pretrain", "Vanilla", "TRACE", "Oracle"]
     assert frame["role"].to_list() == ["lower", "zero", "ours", "upper"]
     trace = frame.row(2, named=True)

@@ -12,8 +12,7 @@ from tracecvr.base import config, registry
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.bench import suite
-from tracecvr.bench.suite import LEARNING, Row
-from tracecvr.bench.suite_rows import rows_of, title_of
+from tracecvr.bench.suite import LEARNING, Row, rows_of, title_of
 from tracecvr.checks.subject import small_log
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.runs.spec import owners_of

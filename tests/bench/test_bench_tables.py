@@ -13,10 +13,11 @@ from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
-from tracecvr.bench import results, tables, tune, tuned
+from tracecvr.bench import tables, tuned
+from tracecvr.bench.outcome import POOLED, SCHEMA
 from tracecvr.bench.tuned import Period
 
-FIGURES = dict.fromkeys(results.POOLED, 0.5) | {f"interval_{name}": 0.5 for name in INTERVAL_METRICS}
+FIGURES = dict.fromkeys(POOLED, 0.5) | {f"interval_{name}": 0.5 for name in INTERVAL_METRICS}
 
 
 def row(label: str, method: str, role: str = "method", base: str = "", **more: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def bench(out: Path, rows: list[dict[str, Any]], figures: list[list[float]], met
     seeds = list(range(len(figures[0])))
     write_json(out / "bench.json", {"suite": asked, "data": "synthetic", "rows": rows, "seeds": seeds} | more)
     cells = [
-        dict.fromkeys(results.SCHEMA)
+        dict.fromkeys(SCHEMA)
         | {key: one[key] for key in ("label", "variant", "role", "base", "method")}
         | {"cell": f"{one['name']}~seed{seed}", "seed": seed, "clicks": 100, "events_per_click": 1.0}
         | FIGURES
@@ -38,7 +39,7 @@ def bench(out: Path, rows: list[dict[str, Any]], figures: list[list[float]], met
         for one, values in zip(rows, figures, strict=True)
         for seed, value in enumerate(values)
     ]
-    frame = pl.DataFrame([{name: cell[name] for name in results.SCHEMA} for cell in cells], results.SCHEMA)
+    frame = pl.DataFrame([{name: cell[name] for name in SCHEMA} for cell in cells], SCHEMA)
     frame.write_parquet(out / "results.parquet")
     tables.write(out)
     return out
@@ -111,14 +112,14 @@ def test_the_best_trial_of_each_method_is_handed_on(tmp_path: Path) -> None:
     figures = [[0.5, 0.5], [0.4, 0.4], [0.3, 0.6], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]
     judged = {"from": 3 * DAY, "until": 10 * DAY}
     out = bench(tmp_path, rows, figures, "nll", suite=asked, settings={}, tuned={}, fingerprint="f", judged=judged)
-    tune.write(out)
+    tuned.write_best(out)
     chosen = tuned.load(out / "tuned.toml")
     assert chosen.settings == {"fnw": trials[1], "trace": {}}  # fnw's second; trace's own defaults
     assert chosen.period == Period("synthetic", "f", 3 * DAY, 10 * DAY, (0, 1), "nll")
     papers = json.loads((out / "bench.json").read_text())
     papers["suite"]["learning"] = "paper"
     write_json(out / "bench.json", papers)
-    tune.write(out)
+    tuned.write_best(out)
     assert tuned.load(out / "tuned.toml").learning == "paper"
     fnw = chosen.methods["fnw"]
     assert (fnw.trials, fnw.defaults, fnw.best) == (3, 0.5, 0.4)

@@ -17,9 +17,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
 from tracecvr.bench import engines, gauntlet, regret, suite
 from tracecvr.bench.engines.local import Serial
-from tracecvr.bench.gauntlet_report import Field, heat_map, tables
+from tracecvr.bench.gauntlet import Field, heat_map, tables
 from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import svg
+from tracecvr.bench.report import drawing
 from tracecvr.bench.report.sentences import summarise
 
 SUITE = """
@@ -111,7 +111,7 @@ def test_methods_are_sorted_by_their_worst_log_and_failures_are_last(tmp_path: P
     assert (trace.worst_log, trace.near_best) == ("two", 1)
     assert trace.worst == pytest.approx(0.01, abs=0.003)
     assert (failed.worst, failed.logs) == (None, 1)
-    drawn = svg.write_document(heat_map(field))
+    drawn = drawing.write_document(heat_map(field))
     assert all(text in drawn for text in ("Regret of every method", "TRACE, two: 0.0", "DEFER, two: n/a"))
     assert drawn.count('class="heat light"') == 2
 

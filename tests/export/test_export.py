@@ -35,9 +35,8 @@ from tracecvr.checks.subject import Subject, small_log
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.row_encoder import edges
 from tracecvr.data.table import Schema
-from tracecvr.export import onnx_files, scorer, write
-from tracecvr.export.onnx_files import FORMS, trace
-from tracecvr.export.write import Score, describe_column
+from tracecvr.export import scorer, write
+from tracecvr.export.write import FORMS, Score, describe_column, trace
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import probes
 from tracecvr.methods.mhol import MHOL
@@ -227,7 +226,7 @@ class Extremes(nn.Module):
 
 def test_onnx_keeps_the_digits_of_numbers_near_and_far(tmp_path: Path) -> None:
     ids = np.arange(-60, 7)  # to -403: the exponential of that is none
-    onnx_files.write(trace(Extremes(), ids), tmp_path / "extremes.onnx")
+    write.write_onnx(trace(Extremes(), ids), tmp_path / "extremes.onnx")
     values = scorer.load(tmp_path / "extremes.onnx")(ids=ids)
     np.testing.assert_allclose(values, Extremes()(torch.from_numpy(ids)), rtol=2e-6)
 

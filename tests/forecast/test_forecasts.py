@@ -261,7 +261,6 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
     for wrong, words in (
         ({"by": "segmnt"}, "segment"),
         ({"level": 90}, "between 0 and 1"),
-        ({"estimator": "best"}, "blend"),
         ({"at": "2026-01-01"}, "no calendar"),
         ({"at": 0}, "before the first click"),
     ):

@@ -13,7 +13,7 @@ import tracecvr as tc
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.methods.vanilla import Vanilla
 from tracecvr.runs import run
-from tracecvr.runs.threads import usable_cores, usual_threads
+from tracecvr.runs.run import usable_cores, usual_threads
 
 
 @pytest.fixture

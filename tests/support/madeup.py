@@ -13,7 +13,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.files import write_json
 from tracecvr.base.metrics import INTERVAL_METRICS
 from tracecvr.base.seeds import generator
-from tracecvr.bench import results
+from tracecvr.bench.outcome import SCHEMA
 
 Figures = Mapping[str, Sequence[float | None]]
 """Row to AUC by seed; None for a cell that is not finished. Other metrics follow from it."""
@@ -52,7 +52,7 @@ def bench(out: Path, figures: Figures = AUC, bases: Mapping[str, str] | None = N
     cells = [
         _cell(row, seed, value) for row in rows for seed, value in enumerate(figures[row["label"]]) if value is not None
     ]
-    pl.DataFrame([{name: cell[name] for name in results.SCHEMA} for cell in cells], results.SCHEMA).write_parquet(
+    pl.DataFrame([{name: cell[name] for name in SCHEMA} for cell in cells], SCHEMA).write_parquet(
         out / "results.parquet"
     )
     for cell in cells:
@@ -78,7 +78,7 @@ def _cell(row: dict[str, Any], seed: int, auc: float) -> dict[str, Any]:
     }
     made |= {"pcoc": 2 * auc}
     return (
-        dict.fromkeys(results.SCHEMA)
+        dict.fromkeys(SCHEMA)
         | {key: row[key] for key in ("label", "variant", "role", "base", "method")}
         | {"cell": f"{row['name']}~seed{seed}", "seed": seed, "clicks": 1000, "conversions": 200}
         | made

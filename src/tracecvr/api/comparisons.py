@@ -20,13 +20,12 @@ from tracecvr.authoring.method import Method
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import TemporaryFolder
-from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tune
+from tracecvr.bench import engines, forecasts, gauntlet, report, tables, tuned
 from tracecvr.bench.engines.local import Serial
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
-from tracecvr.bench.report.over_time import runs_over_time
+from tracecvr.bench.report.figures import runs_over_time
 from tracecvr.bench.runner import BenchEngine, Request, State, hold_bench, run_cells
-from tracecvr.bench.suite import Suite
-from tracecvr.bench.suite_rows import role_of, rows_of
+from tracecvr.bench.suite import Suite, role_of, rows_of
 
 METRICS = ("auc", "pr_auc", "nll", "ece", "pcoc")
 """What a comparison shows, unless other metrics are asked for."""
@@ -60,16 +59,11 @@ class Board:
         return pl.DataFrame([self._row(line) for line in self.outcome.lines], infer_schema_length=None)
 
     @cached_property
-    def runs(self) -> pl.DataFrame:
-        """One row per run: every metric, cost and setting."""
-        return self.outcome.results
-
-    @cached_property
     def differences(self) -> pl.DataFrame:
         """Paired differences of every two methods: `method` minus `against`, with a 95 % confidence interval and p.
         `over` says what was paired: seeds, or days if there is one seed."""
-        lines = self.outcome.lines
-        pairs = [(a, b, metric) for a in lines for b in lines if a is not b for metric in self._ranked]
+        lines, metrics = self.outcome.lines, [metric for metric in self.outcome.metrics if metric in ARROWS]
+        pairs = [(a, b, metric) for a in lines for b in lines if a is not b for metric in metrics]
         rows = [{"method": a.name, "against": b.name, "metric": m, **self._difference(a, b, m)} for a, b, m in pairs]
         return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -112,11 +106,6 @@ class Board:
         lost = [Markup("<p>failed: {}: {}</p>").format(*pair) for pair in self.failed.items()]
         return shown.page(*made, *lost, self.plot().markup())
 
-    @property
-    def _ranked(self) -> list[str]:
-        """Metrics with a direction."""
-        return [metric for metric in self.outcome.metrics if metric in ARROWS]
-
     def _row(self, line: Line) -> dict[str, Any]:
         row: dict[str, Any] = {"method": line.name, "seeds": len(line.cells)}
         for metric in self.outcome.metrics:
@@ -140,8 +129,6 @@ def compare(
     out: str | Path | None = None,
     progress: bool = True,
     workers: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
     options: Mapping[str, Any] | None = None,
     **more_options: Any,
 ) -> Board:
@@ -162,8 +149,8 @@ def compare(
         Directory of the bench; the same call goes on in it. Without it, files are temporary and go with the board.
     progress
         Show progress.
-    workers, engine, address
-        Processes of this machine (all cores by default), or `engine="ray"`, a cluster.
+    workers
+        Processes of this machine; all cores by default. `tracecvr bench --engine ray` uses a cluster.
     options, more_options
         Options of every method that knows them, as for `replay`.
 
@@ -176,7 +163,8 @@ def compare(
     ['Vanilla', 'Oracle']
     """
     settings = config.settings_of({**(options or {}), **more_options})
-    suite = Suite("comparison", "Methods on one log.", metrics=_check(metrics), rows=_rows(methods))
+    config.refuse_unknown(metrics, NAMES, "metrics", "metric")
+    suite = Suite("comparison", "Methods on one log.", metrics=tuple(metrics), rows=_rows(methods))
     rows_of(suite, settings=settings, flag="option")  # so that mistakes are named before anything is prepared
     given = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not given:
@@ -191,7 +179,7 @@ def compare(
     )
     holds = TemporaryFolder() if out is None else None
     folder = holds.path / "bench" if holds is not None else Path(out or "")
-    state = carry_out(request, folder, _engine(suite.rows, engine, workers, address), progress=progress)
+    state = carry_out(request, folder, _engine(suite.rows, workers), progress=progress)
     if not state.done:
         raise UserError("every run failed: " + "; ".join(f"{name}: {why}" for name, why in state.failed.items()))
     return Board(folder, state.failed, holds)
@@ -212,7 +200,7 @@ def carry_out(request: Request, out: Path, engine: BenchEngine, by: str | None =
         if by is not None:
             forecasts.write(out, held.log, by)
         if request.suite.layout == "tune":
-            tune.write(out)
+            tuned.write_best(out)
         tables.write(out)
         report.write(out)
     return state
@@ -259,20 +247,10 @@ def _row(label: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return row | ({"label": label} if label else {})
 
 
-def _check(metrics: Sequence[str]) -> tuple[str, ...]:
-    for metric in metrics:
-        if metric not in NAMES:
-            hint = config.nearest(metric, NAMES)
-            raise UserError(f"metrics: unknown {metric!r}{hint}; there are: {', '.join(NAMES)}")
-    return tuple(metrics)
-
-
-def _engine(rows: Sequence[Mapping[str, Any]], name: str, workers: int | None, address: str | None) -> BenchEngine:
+def _engine(rows: Sequence[Mapping[str, Any]], workers: int | None) -> BenchEngine:
     """Where runs are carried out: here, if only this process knows a class."""
     here = any(one in registry.registered_names(kind) for row in rows for kind, one in _parts(row))
-    if name == "local" and (workers == 1 or here):
-        return Serial()
-    return engines.choose(name, workers, address)
+    return Serial() if workers == 1 or here else engines.choose("local", workers)
 
 
 def _parts(row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from tracecvr.api import shown
-from tracecvr.api.frames import Table
-from tracecvr.api.own_tables import Duration, Moment, prepare_tables
+from tracecvr.api.own_tables import Duration, Moment, Table, prepare_tables
 from tracecvr.base import config
 from tracecvr.base.durations import duration, exact_duration, moment
 from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.base.registry import Given
+from tracecvr.bench.report import render_table
+from tracecvr.bench.text_tables import Table as Shown
+from tracecvr.bench.text_tables import Text
 from tracecvr.data import prepared
 from tracecvr.data.inspection.said import Said
 from tracecvr.data.prepared import Prepared
@@ -101,7 +103,8 @@ class Log:
         return "\n".join(f"{name}: {value}" for name, value in self._facts().items())
 
     def _repr_html_(self) -> str:
-        return shown.page(shown.facts("Log", self._facts()))
+        rows = [[Text(name), Text(value)] for name, value in self._facts().items()]
+        return shown.page(render_table(Shown("Log", ["", ""], rows)))
 
     def _facts(self) -> dict[str, str]:
         schema, clicks = self.schema, len(self)

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr.api.frames import Table, collect
 from tracecvr.api.logs import Log
-from tracecvr.api.own_tables import Duration, seconds
-from tracecvr.base.config import nearest, refuse_missing
+from tracecvr.api.own_tables import Duration, Table, collect, seconds
+from tracecvr.base.config import refuse_missing, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import evaluate, probability
 from tracecvr.data.encoder import Encoder
@@ -253,10 +252,7 @@ class Model:
         return self.encoder.encode(rows.select(cleaned.values()))
 
     def _action_columns(self, rows: pl.DataFrame, given: Mapping[str, str] | None) -> Mapping[str, str]:
-        for name in given or ():
-            if name not in self.actions:
-                known = f"{nearest(name, self.actions)}; there are: {', '.join(self.actions)}"
-                raise UserError(f"actions: {name!r} is no action of this model{known}")
+        refuse_unknown(given or (), self.actions, "actions", "action")
         columns = {name: name for name in self.actions} if given is None else given
         for name, column in columns.items():
             if column not in rows.columns:

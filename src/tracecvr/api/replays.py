@@ -17,17 +17,16 @@ from tracecvr.api.own_tables import Moment, moment
 from tracecvr.api.shown import Picture
 from tracecvr.authoring.method import Method, Plugin
 from tracecvr.base import config
-from tracecvr.base.errors import UserError
-from tracecvr.base.files import TemporaryFolder, read_json, refuse_other_format
+from tracecvr.base.files import TemporaryFolder
 from tracecvr.base.metrics import TITLES
 from tracecvr.base.progress import no_progress
 from tracecvr.bench.report import render_table
-from tracecvr.bench.report.over_time import runs_over_time
+from tracecvr.bench.report.figures import runs_over_time
 from tracecvr.bench.text_tables import Table, Text, figure_cell
 from tracecvr.forecast.of_run import Forecasts, of_run, open_run
 from tracecvr.runs.intervals import OnInterval
 from tracecvr.runs.run import run
-from tracecvr.runs.run_directory import FORMAT
+from tracecvr.runs.run_directory import read_result
 from tracecvr.runs.spec import spec_of
 
 if TYPE_CHECKING:
@@ -88,21 +87,10 @@ class Result:
         return dict(self.content["references"])
 
     @property
-    def advice(self) -> str | None:
-        """What to do if the model is worse than a constant rate."""
-        text: str | None = self.content["advice"]
-        return text
-
-    @property
     def alarms(self) -> pl.DataFrame:
         """What was not as expected: `kind`, `segment`, `since`, `raised`, `ended`, how much `arrived` and was
         `expected`, and all of it as `text`. A live model would have warned at `raised`."""
         return pl.DataFrame(self.content["alarms"], _ALARMS)
-
-    @property
-    def warm_labels(self) -> str:
-        """How warm-up clicks were labelled: `censored`, as known at the split; or `mature`, by their final labels."""
-        return str(self.content["plan"]["warm_labels"])
 
     @cached_property
     def scores(self) -> pl.DataFrame:
@@ -128,7 +116,6 @@ class Result:
         at: Moment | None = None,
         *,
         level: float = 0.9,
-        estimator: str = "blend",
         days: int | None = None,
     ) -> pl.DataFrame:
         """How many conversions the clicks of each day will have in the end, as forecast at a past moment. Nothing that
@@ -143,8 +130,6 @@ class Result:
             the 24 hours up to it, and those before.
         level
             The share of intervals, from `low` to `high`, that are to hold the final number.
-        estimator
-            `blend`, `bf`, `ladder`, `model`, `credibility`, `projected` or `so_far`.
         days
             How many of the last days; all that are open by default.
 
@@ -156,8 +141,7 @@ class Result:
         ['segment', 'day', 'age_days', 'clicks', 'conversions', 'expected']
         """
         of = self._forecasts
-        moment_of = None if at is None else moment(at, of.origin, "at")
-        return of.forecast(by, moment_of, level, estimator, days)
+        return of.forecast(by, None if at is None else moment(at, of.origin, "at"), level, days)
 
     def expected_figures(self, by: str | None = None, *, age: int = 0, level: float = 0.9) -> pl.DataFrame:
         """NLL, PCOC and AUC of each day before its labels were final, beside what they came to.
@@ -206,7 +190,7 @@ class Result:
     def notes(self) -> list[str]:
         """What a reader of the figures has to know."""
         data = self.content["data"]
-        lines = [f"warning: {self.advice}"] if self.advice else []
+        lines = [f"warning: {self.content['advice']}"] if self.content["advice"] else []
         lines += [f"alarm: {alarm['text']}" for alarm in self.content["alarms"][:_SHOWN]]
         if (more := len(self.content["alarms"]) - _SHOWN) > 0:
             lines.append(f"{more} more alarms are in result.json")
@@ -216,7 +200,8 @@ class Result:
             if count and name.startswith(("dropped_", "not_scored", "not_judged"))
         ]
         lines += [f"note: {note}" for note in data["notes"]]
-        return [*lines, f"warm_labels={self.warm_labels}: {WARM_LABELS[self.warm_labels]}"]
+        warm_labels = self.content["plan"]["warm_labels"]
+        return [*lines, f"warm_labels={warm_labels}: {WARM_LABELS[warm_labels]}"]
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{title} {figure_cell(self.metrics.get(name)).text}" for name, title in METRICS.items())
@@ -298,12 +283,7 @@ def replay(
 
 def load_result(path: str | Path) -> Result:
     """The result of a finished run in a directory."""
-    folder = Path(path)
-    if not (folder / "result.json").is_file():
-        raise UserError(f"{folder} holds no finished run: give the directory that `replay` or `tracecvr run` wrote")
-    content = read_json(folder / "result.json")
-    refuse_other_format(content, FORMAT, folder / "result.json")
-    return Result(folder, content)
+    return Result(Path(path), read_result(Path(path)))
 
 
 def _cells(pooled: Mapping[str, float | None]) -> list[Text]:

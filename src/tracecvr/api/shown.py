@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
-from tracecvr.base.errors import UserError
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.bench.report import svg
+from tracecvr.bench.report import drawing
 from tracecvr.bench.report.figure import Figure
 
 _STYLE = Markup(
@@ -32,14 +31,11 @@ class Picture:
 
     def markup(self) -> Markup:
         """The figure as SVG, with its caption."""
-        return Markup(svg.write_document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
+        return Markup(drawing.write_document(self.figure)) + Markup("<p>{}</p>").format(self.figure.caption)
 
     def save(self, path: str | Path) -> Path:
         """Write it to a file that ends with `.svg`, `.png` or `.pdf`; the last two need the extra `figures`."""
-        kind = Path(path).suffix.removeprefix(".")
-        if kind not in svg.KINDS:
-            raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
-        return svg.save_one(self.figure, Path(path), kind)
+        return drawing.save_one(self.figure, Path(path))
 
     def _repr_html_(self) -> str:
         return str(self.markup())
@@ -62,9 +58,3 @@ def progress(wanted: bool, title: str = "") -> Iterator[Progress]:
 
 def page(*parts: Markup) -> str:
     return str(Markup('<div class="tracecvr">{}{}</div>').format(_STYLE, Markup("").join(parts)))
-
-
-def facts(title: str, content: Mapping[str, str]) -> Markup:
-    """Names and what is to be said of them."""
-    rows = [Markup('<tr><th>{}</th><td class="text">{}</td></tr>').format(*pair) for pair in content.items()]
-    return Markup("<table><caption><b>{}</b></caption><tbody>{}</tbody></table>").format(title, Markup("").join(rows))

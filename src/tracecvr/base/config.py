@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import operator
 import re
 import types
 from collections.abc import Iterable, Mapping
@@ -123,8 +124,10 @@ def distribute(owners: Mapping[str, T], settings: Mapping[str, str], flag: str) 
     """Give each setting to the first owner that has the option; `name.key` goes to the owner of that name alone."""
     changes: dict[str, dict[str, Any]] = {name: {} for name in owners}
     for key, text in settings.items():
-        name = _owner_of(key, owners, flag)
-        field = key.rpartition(".")[2]
+        name, field = find_owner(key, owners), key.rpartition(".")[2]
+        if name is None:
+            known = sorted({one.name for owner in owners.values() for one in options(type(owner))})
+            raise UserError(f"{flag}: unknown key {key!r}{nearest(field, known)}; known keys: {', '.join(known)}")
         hint = get_type_hints(type(owners[name]), include_extras=True)[field]
         changes[name][field] = _parse(text, hint, f"{flag} {key}={text}")
     return {n: validate(dataclasses.replace(o, **changes[n])) for n, o in owners.items()}  # type: ignore[type-var]
@@ -139,9 +142,7 @@ def validate(owner: T) -> T:
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(owner, field.name, value)
-            _check_type(field.name, value, hints[field.name])
-            for single in value if isinstance(value, tuple) else (value,):
-                _check(field.name, single, field.metadata)
+            _check(field.name, value, hints[field.name], field.metadata)
     return owner
 
 
@@ -168,12 +169,14 @@ def fill(cls: type[T], table: Mapping[str, Any], where: str) -> T:
         raise UserError(f"{where}: {error}") from None
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse keys that nobody knows; `where` is named in the error."""
+def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str, what: str = "key") -> None:
+    """Refuse words that nobody knows; `where` is named in the error."""
     names = list(known)
-    for key in given:
-        if key not in names:
-            raise UserError(f"{where}: unknown key {key!r}{nearest(key, names)}; known keys: {', '.join(names)}")
+    for word in given:
+        if word not in names:
+            raise UserError(
+                f"{where}: unknown {what} {word!r}{nearest(word, names)}; known {what}s: {', '.join(names)}"
+            )
 
 
 def refuse_missing(columns: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -192,47 +195,33 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _owner_of(key: str, owners: Mapping[str, Any], flag: str) -> str:
+def find_owner(key: str, owners: Mapping[str, Any]) -> str | None:
+    """The name of the first owner that has an option; of `name.key`, only the owner of that name can."""
     prefix, _, field = key.rpartition(".")
-    known = {name: [o.name for o in options(type(owner))] for name, owner in owners.items()}
-    for name, fields in known.items():
-        if field in fields and prefix in ("", name):
-            return name
-    listing = sorted({f for fields in known.values() for f in fields})
-    raise UserError(f"{flag}: unknown key {key!r}{nearest(field, listing)}; known keys: {', '.join(listing)}")
+    has = (name for name, owner in owners.items() if field in [one.name for one in options(type(owner))])
+    return next((name for name in has if prefix in ("", name)), None)
 
 
-def _check_type(name: str, value: Any, hint: Any) -> None:
+def _check(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> None:
+    """Refuse a value that is not of its type, or outside its range; of a list, each one."""
     inner = _without_none(hint)
     if value is None and inner is not hint:
         return
-    if get_origin(inner) is tuple:
-        fits = isinstance(value, tuple)
-        for single in value if fits else ():
-            _check_type(name, single, get_args(inner)[0])
-    elif inner is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-    elif inner is bool or inner is str:
-        fits = isinstance(value, inner)
-    else:
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    if not fits:
+    if get_origin(inner) is tuple and isinstance(value, tuple):
+        for single in value:
+            _check(name, single, get_args(inner)[0], rules)
+        return
+    kinds = int | float if inner is float else inner if inner in (bool, str) else int
+    if get_origin(inner) is tuple or not isinstance(value, kinds) or (isinstance(value, bool) and inner is not bool):
         raise UserError(f"option {name!r} is {value!r}: expected {_type_name(hint)}")
-
-
-def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"option {name!r} is {value}: give a finite number")
-    if value is None or isinstance(value, bool):
-        return
     if rules["choices"] is not None and value not in rules["choices"]:
         raise UserError(f"option {name!r} is {value!r}: choose one of {', '.join(rules['choices'])}")
-    if rules["low"] is not None and value < rules["low"]:
-        raise UserError(f"option {name!r} is {value}: must be at least {rules['low']}")
-    if rules["high"] is not None and value > rules["high"]:
-        raise UserError(f"option {name!r} is {value}: must be at most {rules['high']}")
-    if rules["above"] is not None and value <= rules["above"]:
-        raise UserError(f"option {name!r} is {value}: must be greater than {rules['above']}")
+    limits = ("low", operator.lt, "at least"), ("high", operator.gt, "at most"), ("above", operator.le, "greater than")
+    for rule, breaks, words in limits:
+        if rules[rule] is not None and breaks(value, rules[rule]):
+            raise UserError(f"option {name!r} is {value}: must be {words} {rules[rule]}")
 
 
 def _parse(text: str, hint: Any, where: str) -> Any:

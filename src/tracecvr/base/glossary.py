@@ -40,9 +40,5 @@ def terms_in(text: str) -> list[Term]:
     >>> [term.name for term in terms_in("PR-AUC and NLL over intervals")]
     ['interval', 'NLL', 'PR-AUC']
     """
-    return [term for term in read_terms() if _pattern(term).search(text)]
-
-
-def _pattern(term: Term) -> re.Pattern[str]:
-    names = "|".join(map(re.escape, term.written))
-    return re.compile(rf"(?<![\w-])(?:{names})(?![\w-])")
+    names = {term: "|".join(map(re.escape, term.written)) for term in read_terms()}
+    return [term for term, name in names.items() if re.search(rf"(?<![\w-])(?:{name})(?![\w-])", text)]

@@ -18,15 +18,8 @@ class Display(ExitStack):
     def __init__(self, console: Console, title: str = "") -> None:
         super().__init__()
         self.console, self.title = console, title
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
+        texts, times = TextColumn("{task.description}"), (TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+        self.bars = Progress(texts, BarColumn(), MofNCompleteColumn(), *times, console=console, transient=True)
         self.tasks: dict[str, TaskID] = {}
         self.shown = 0.0 if console.is_terminal else time.monotonic()
         self.since: dict[str, tuple[float, int]] = {}
@@ -48,12 +41,9 @@ class Display(ExitStack):
         speed = (done - first) / max(now - started, 1e-9)
         rate = f"{speed:,.0f}/s"
         if self.console.is_terminal:
-            self._bar(stage, done, total, rate)
+            if stage not in self.tasks:
+                self.tasks[stage] = self.bars.add_task(f"{self.title}{stage}", total=total, rate="")
+            self.bars.update(self.tasks[stage], completed=done, total=total, rate=rate)
         elif done < total:
             left = f", {timedelta(seconds=round((total - done) / speed))} left" if speed else ""
             self.console.print(f"{self.title}{stage}: {done:,} of {total:,} ({rate}{left})", highlight=False)
-
-    def _bar(self, stage: str, done: int, total: int, rate: str) -> None:
-        if stage not in self.tasks:
-            self.tasks[stage] = self.bars.add_task(f"{self.title}{stage}", total=total, rate="")
-        self.bars.update(self.tasks[stage], completed=done, total=total, rate=rate)

@@ -11,27 +11,32 @@ DIR/table.md, report.html
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import read_json, write_json, write_parquet
-from tracecvr.bench import gauntlet_report, regret
+from tracecvr.base.files import read_json, write_json, write_parquet, write_text
+from tracecvr.bench import regret
 from tracecvr.bench.outcome import Outcome
+from tracecvr.bench.regret import Standing, standings
+from tracecvr.bench.report import drawing, render_page
+from tracecvr.bench.report.figure import Axis, Figure, Heat
+from tracecvr.bench.report.sentences import Sentence
 from tracecvr.bench.runner import Request
 from tracecvr.bench.suite import Log, Suite
+from tracecvr.bench.text_tables import Table, Text, figure_cell
 
 
 def choose_logs(suite: Suite, names: Sequence[str]) -> tuple[Log, ...]:
     known = {log.name: log for log in suite.logs}
-    for name in names:
-        if name not in known:
-            raise UserError(f"--logs {name}: no such log{config.nearest(name, known)}; there are: {', '.join(known)}")
+    config.refuse_unknown(names, known, "--logs", "log")
     return tuple(known[name] for name in names or known)
 
 
@@ -74,12 +79,19 @@ def _request(request: Request, log: Log, source: Path | None) -> Request:
 
 
 def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
-    """`gauntlet.parquet`, table and report of the logs that are finished by now. Returns what was written."""
+    """`gauntlet.parquet`, table and report of the logs that are finished by now, and the figure as a file of each kind.
+    Returns what was written."""
     facts = read_json(out / "gauntlet.json")
     parts = [_measure(out / log["name"], log) for log in facts["logs"]]
     frame = pl.concat([part for part in parts if part is not None] or [pl.DataFrame(schema=regret.SCHEMA)])
     write_parquet(out / "gauntlet.parquet", frame)
-    return [out / "gauntlet.parquet", *gauntlet_report.write(out, frame, facts, kinds)]
+    field = Field(frame, facts)
+    made, figures = tables(field), [heat_map(field)]
+    text = [f"# {facts['suite']}: {facts['about']}", "", *_notes(field), ""]
+    write_text(out / "table.md", "\n".join(text) + "\n" + "\n\n".join(table.markdown() for table in made) + "\n")
+    write_text(out / "report.html", render_page(_content(field), figures, made))
+    written = [out / "gauntlet.parquet", out / "table.md", out / "report.html"]
+    return written + (drawing.save(figures, out / "figures", kinds) if kinds else [])
 
 
 def _measure(folder: Path, log: dict[str, str]) -> pl.DataFrame | None:
@@ -88,3 +100,177 @@ def _measure(folder: Path, log: dict[str, str]) -> pl.DataFrame | None:
     about = log["about"] or next(iter(read_json(folder / "bench.json")["log"]["notes"]), "")
     outcome = Outcome(folder)
     return regret.measure(outcome, log["name"], about) if outcome.lines else None
+
+
+# What it shows: `table.md` and `report.html`, methods by logs, the smallest worst regret first.
+
+
+_DARKEST = 0.05
+"""Regret in NLL from which on a square is darkest."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """All methods on all logs. `facts` is what gauntlet.json has."""
+
+    frame: pl.DataFrame
+    facts: Mapping[str, Any]
+
+    @cached_property
+    def standings(self) -> list[Standing]:
+        return standings(self.frame)
+
+    @cached_property
+    def logs(self) -> dict[str, str]:
+        """Finished logs, each with its hardship."""
+        return dict(self.frame.unique("log", maintain_order=True).select("log", "about").iter_rows())
+
+    @cached_property
+    def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(row["label"], row["log"]): row for row in self.frame.iter_rows(named=True)}
+
+    @property
+    def fair(self) -> list[Standing]:
+        """Methods that know no future."""
+        return [one for one in self.standings if one.role != "upper"]
+
+    def best_on(self, log: str) -> dict[str, Any]:
+        return self.frame.filter((pl.col("log") == log) & pl.col("best")).row(0, named=True)
+
+
+def _notes(field: Field) -> list[str]:
+    seeds = ", ".join(map(str, field.facts["seeds"]))
+    absent = field.facts["absent"]
+    return [f"{len(field.logs)} logs, {len(field.fair)} methods that know no future; seeds {seeds}."] + [
+        f"Left out, because their files are not at hand (TRACECVR_DATA): {', '.join(absent)}."
+    ] * bool(absent)
+
+
+# Tables.
+
+
+def tables(field: Field) -> list[Table]:
+    return [_regrets(field), _pcoc(field), _logistic(field), _logs(field)] if len(field.frame) else []
+
+
+def _regrets(field: Field) -> Table:
+    table = Table(
+        "Regret: NLL above that of the best method of each log", ["method", "worst", "near best", *field.logs]
+    )
+    for number, one in enumerate(field.standings):
+        near = Text("" if one.role == "upper" else f"{one.near_best} of {len(field.logs)}")
+        row = [Text(one.label), figure_cell(one.worst), near]
+        for log in field.logs:
+            cell = field.rows.get((one.label, log))
+            row.append(Text("failed") if cell is None else Text(_star(cell, "regret"), bold=cell["best"]))
+        table.rows.append(row)
+        if one.role == "upper":
+            table.apart.add(number)
+    excess = [field.best_on(log)["excess"] for log in field.logs]
+    truth = [figure_cell(None if value is None else -value) for value in excess]
+    table.rows.append([Text("true rates"), Text(""), Text(""), *truth])
+    table.notes += [
+        "\\* The interval excludes zero. It is for other days of the log (bootstrap) and other seeds, not for other "
+        "logs. Near best: the best (bold), or without a star.",
+        "Oracle knows final labels, so that it is no candidate. It is no bound either: it sees a click once.",
+        "Intervals are not corrected for the number of comparisons.",
+    ]
+    return table
+
+
+def _pcoc(field: Field) -> Table:
+    table = Table("PCOC: predicted over observed conversions", ["method", *field.logs])
+    for one in field.standings:
+        cells = [field.rows.get((one.label, log), {}) for log in field.logs]
+        table.rows.append([Text(one.label), *(figure_cell(cell.get("pcoc"), 3) for cell in cells)])
+    return table
+
+
+def _logistic(field: Field) -> Table:
+    table = Table("NLL minus that of the logistic regression", ["method", "worse", *field.logs])
+    for one in field.standings:
+        cells = [field.rows.get((one.label, log)) for log in field.logs]
+        worse = sum(1 for cell in cells if cell is not None and (cell["logistic_low"] or 0.0) > 0)
+        texts = ["failed" if cell is None else _star(cell, "logistic", sign="+") for cell in cells]
+        table.rows.append([Text(one.label), Text(str(worse)), *map(Text, texts)])
+    table.notes.append("Worse: on how many logs the method is clearly worse than it. \\* The interval excludes zero.")
+    return table
+
+
+def _logs(field: Field) -> Table:
+    table = Table("The logs", ["log", "hardship", "clicks judged", "conversions", "best method", "its NLL"])
+    for log, about in field.logs.items():
+        best = field.best_on(log)
+        counts = [f"{best['clicks']:,}", f"{best['conversions']:,}"]
+        table.rows.append([Text(log), Text(about), *map(Text, [*counts, best["label"], f"{best['nll']:.4f}"])])
+    return table
+
+
+def _star(cell: Mapping[str, Any], figure: str, sign: str = "") -> str:
+    value, low, high = (cell[f"{figure}{end}"] for end in ("", "_low", "_high"))
+    clear = low is not None and (low > 0 or high < 0)
+    return "n/a" if value is None else f"{value:{sign}.4f}{'*' if clear else ''}"
+
+
+# The page.
+
+
+def heat_map(field: Field) -> Figure:
+    standing, logs = field.standings, list(field.logs)
+    cells = [[field.rows.get((one.label, log)) for log in logs] for one in standing]
+    heat = Heat(
+        title="",
+        axis=Axis("NLL above that of the best method of each log"),
+        names=tuple(one.label for one in standing),
+        columns=tuple(logs),
+        values=tuple(tuple(None if cell is None else cell["regret"] for cell in row) for row in cells),
+        light=tuple(tuple(cell is not None and cell["near_best"] is True for cell in row) for row in cells),
+        beside=(
+            ("worst", tuple(figure_cell(one.worst).text for one in standing)),
+            ("near best", tuple("" if one.role == "upper" else str(one.near_best) for one in standing)),
+        ),
+        top=_DARKEST,
+    )
+    caption = (
+        "Each column is a log with one hardship. Green: the best method of the log that knows no future, or one whose "
+        "difference to it is not statistically significant. Red: the darker, the larger the regret in NLL; "
+        f"{_DARKEST} or more is darkest. Methods are sorted by their worst regret; near best counts green squares. "
+        "Oracle, which knows final labels, is last."
+    )
+    return Figure("regret", "Regret of every method on every log", caption, (heat,))
+
+
+def _content(field: Field) -> dict[str, Any]:
+    facts, frame = field.facts, field.frame
+    seen = frame.unique("log")
+    words = [f"tracecvr bench {facts['suite']}", *(f"--set {k}={v}" for k, v in facts["settings"].items())]
+    words += [f"--methods {','.join(facts['methods'])}"] if facts["methods"] else []
+    return {
+        "bench": {
+            "tracecvr": facts["tracecvr"],
+            "data": f"{len(field.logs)} logs",
+            "rows": field.standings,
+            "seeds": facts["seeds"],
+        },
+        "suite": {"name": facts["suite"], "about": facts["about"]},
+        "clicks": int(seen["clicks"].sum()),
+        "conversions": int(seen["conversions"].sum()),
+        "ours": "",
+        "sentences": _sentences(field),
+        "unfinished": [],
+        "facts": {"logs": ", ".join(field.logs), "not at hand": ", ".join(facts["absent"]) or "none"},
+        "command": " ".join([*words, f"--seeds {','.join(map(str, facts['seeds']))}", "--out ..."]),
+    }
+
+
+def _sentences(field: Field) -> list[Sentence]:
+    if not field.fair:
+        return [Sentence("fact", "No run is finished yet.")]
+    first = field.fair[0]
+    most = max(field.fair, key=lambda one: one.near_best)
+    text = (
+        f"{first.label} has the smallest worst regret: {figure_cell(first.worst).text}, on {first.worst_log}. "
+        f"{most.label} is near the best on most logs: {most.near_best} of {len(field.logs)}."
+    )
+    one_seed = ["One seed: variation between seeds is not known; intervals are over days."]
+    return [Sentence("fact", one) for one in [text, *one_seed * (len(field.facts["seeds"]) == 1)]]

@@ -1,7 +1,10 @@
-"""What a bench directory holds, ready to be tabulated and drawn: rows with their cells, and how they differ."""
+"""What a bench directory holds: finished cells, as `results.parquet`; and rows with their cells and how they differ,
+ready to be tabulated and drawn."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +14,107 @@ import numpy as np
 import polars as pl
 
 from tracecvr.base.durations import log_day
-from tracecvr.base.files import read_json
-from tracecvr.base.metrics import TITLES
+from tracecvr.base.files import read_json, write_parquet
+from tracecvr.base.metrics import INTERVAL_METRICS, TITLES, Metrics, probability, reliability
 from tracecvr.bench import stats
+from tracecvr.bench.suite import Cell
+
+# Finished cells as `results.parquet`, one row each, in the suite's order.
+
+POOLED = tuple(Metrics.__dataclass_fields__)
+BESIDE = tuple(f"{reference}_{name}" for reference in ("constant", "logistic") for name in POOLED)
+"""Pooled metrics of the references."""
+_TIMES = ("prepare", "warm_up", "shared_warm_up", "stream")
+_TEXT = ("cell", "label", "variant", "role", "base", "method", "plugins", "settings")
+_COUNTS = ("seed", "clicks", "conversions", "events", "steps", "skipped_events", "clipped_weights")
+SCHEMA = (
+    dict.fromkeys(_TEXT, pl.String)
+    | dict.fromkeys(("seed",), pl.Int64)
+    | dict.fromkeys((*POOLED, *(f"interval_{name}" for name in INTERVAL_METRICS), *BESIDE), pl.Float64)
+    | dict.fromkeys(_COUNTS[1:], pl.Int64)
+    | dict.fromkeys(("events_per_click", "steps_per_click", "shown_per_click"), pl.Float64)
+    | dict.fromkeys((*(f"time_{name}_s" for name in _TIMES), "memory_peak_mb"), pl.Float64)
+)
+"""Columns of `results.parquet` and their types; docs/bench.md tells what they mean."""
+
+
+BINS = 15
+_NO_BINS = pl.DataFrame(
+    schema={"cell": pl.String}
+    | dict.fromkeys(("low", "high"), pl.Float64)
+    | dict.fromkeys(("clicks", "conversions"), pl.Int64)
+    | {"mean_prediction": pl.Float64}
+)
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / "result.json").is_file()
+
+
+def write_results(out: Path, cells: Sequence[Cell]) -> None:
+    """`results.parquet` and `reliability.parquet` of all finished cells."""
+    folders = [(cell, out / "cells" / cell.name) for cell in cells]
+    finished = [(cell, folder) for cell, folder in folders if is_finished(folder)]
+    rows = [_make_row(cell, read_json(folder / "result.json")) for cell, folder in finished]
+    write_parquet(out / "results.parquet", pl.DataFrame(rows, SCHEMA))
+    bins = [_count_bins(cell, folder) for cell, folder in finished]
+    write_parquet(out / "reliability.parquet", pl.concat(bins or [_NO_BINS]))
+
+
+def _count_bins(cell: Cell, folder: Path) -> pl.DataFrame:
+    """A reliability diagram's bins of predictions, those without clicks left out."""
+    scores = pl.read_parquet(folder / "scores.parquet")
+    p, label = probability(scores["log_odds"].to_numpy()), scores["label"].to_numpy()
+    weight = scores["weight"].to_numpy() if "weight" in scores.columns else None
+    clicks, predicted, converted = reliability(p, label, BINS, weight)
+    used = np.flatnonzero(clicks > 0)
+    return pl.DataFrame(
+        {
+            "cell": [cell.name] * len(used),
+            "low": used / BINS,
+            "high": (used + 1) / BINS,
+            "clicks": np.round(clicks)[used].astype(np.int64),
+            "conversions": np.round(converted)[used].astype(np.int64),
+            "mean_prediction": predicted[used] / clicks[used],
+        },
+        _NO_BINS.schema,
+    )
+
+
+def _make_row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+    row, cost, clicks = cell.row, result["cost"], result["cost"]["clicks"]
+    passes = result["config"]["method"]["passes"]
+    content: dict[str, Any] = (
+        {
+            "cell": cell.name,
+            "plugins": "+".join(row.plugins),
+            "settings": json.dumps(row.settings, sort_keys=True),
+            "seed": cell.seed,
+            "events": cost["reveals"],
+            "events_per_click": cost["reveals"] / clicks,
+            "steps_per_click": cost["steps"] / clicks,
+            "shown_per_click": cost["reveals"] * passes / clicks,
+            "memory_peak_mb": cost["peak_rss_mb"],
+        }
+        | {name: getattr(row, name) for name in ("label", "variant", "role", "base", "method")}
+        | {name: result["judged"][name] for name in ("clicks", "conversions")}
+        | {name: cost[name] for name in ("steps", "skipped_events", "clipped_weights")}
+        | dict.fromkeys((*POOLED, *BESIDE))
+        | result["metrics"]["pooled"]
+        | {f"{r}_{name}": v for r, content in result["references"].items() for name, v in content.items()}
+        | {f"interval_{name}": result["metrics"]["interval"][name] for name in INTERVAL_METRICS}
+        | {f"time_{name}_s": cost[f"{name}_s"] for name in _TIMES}
+    )
+    return content
+
+
+# What is there, row by row.
 
 NAMES = TITLES
 ARROWS = dict.fromkeys(stats.HIGHER_IS_BETTER, " ↑") | dict.fromkeys(stats.LOWER_IS_BETTER, " ↓")
 
+_FEW, _MANY = 5, 8
+"""How many of the best methods are drawn over time, if there are more than so many in all."""
 
 BY_INTERVAL = ("auc", "pr_auc", "ap", "nll")
 """Metrics that papers average over intervals; calibration is taken over the whole stream."""
@@ -95,6 +192,33 @@ class Outcome:
         """Rows that are no upper bound and have a metric, the best first."""
         known = [(mean, line) for line in self.fair if (mean := line.mean(column_of(metric, pooled))) is not None]
         return [line for _, line in sorted(known, key=lambda one: one[0], reverse=metric in stats.HIGHER_IS_BETTER)]
+
+    @cached_property
+    def best(self) -> list[Line]:
+        """Rows that are no upper bound, the best first; those without the metric last."""
+        ranked = self.rank(next((metric for metric in self.metrics if metric in ARROWS), "auc"))
+        return ranked + [line for line in self.fair if line not in ranked]
+
+    @cached_property
+    def styles(self) -> dict[str, int]:
+        """How each row looks, the same in every figure: 0 is the row of the suite, or the best; 1 the upper bound; then
+        the best of the others."""
+        first = self.of_role("ours") or next(iter(self.best), None)
+        upper = [line for line in self.lines if line.facts["role"] == "upper"]
+        order = [first, *upper[:1], *self.best, *upper[1:]]
+        names = dict.fromkeys(line.name for line in order if line is not None)
+        return {name: number for number, name in enumerate(names)}
+
+    @cached_property
+    def few(self) -> list[Line]:
+        """The rows that are drawn where each takes room: the best and the bounds, or all if they are not many."""
+        few = [*self.best[:_FEW], self.of_role("upper"), self.reference]
+        return self.lines if len(self.lines) <= _MANY else [line for line in self.lines if line in few]
+
+    @cached_property
+    def reference(self) -> Line | None:
+        """What others are compared with over time: Vanilla, or the best."""
+        return self.of_role("zero") or next(iter(self.best), None)
 
     def best_other(self, line: Line, metric: str, pooled: bool = False) -> Line | None:
         """The best row but for one; of an upper bound, none."""

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from tracecvr.base import config
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, read_json, write_json
-from tracecvr.bench import results, tuned
-from tracecvr.bench.suite import Cell, Suite
-from tracecvr.bench.suite_rows import rows_of
+from tracecvr.bench import tuned
+from tracecvr.bench.outcome import is_finished, write_results
+from tracecvr.bench.suite import Cell, Suite, rows_of
 from tracecvr.bench.tuned import Tuned
 from tracecvr.data import prepared
 from tracecvr.data.table import ClickTable, read_manifest
@@ -90,12 +90,12 @@ def hold_bench(request: Request, out: Path) -> Iterator[Bench]:
 
 def run_cells(bench: Bench, engine: BenchEngine, watch: Watch = lambda _: None) -> State:
     """Have an engine run every cell that is not finished, then write `results.parquet` and `failed.json`."""
-    done = [cell.name for cell in bench.cells if results.is_finished(bench.out / "cells" / cell.name)]
+    done = [cell.name for cell in bench.cells if is_finished(bench.out / "cells" / cell.name)]
     waiting = [cell for cell in bench.cells if cell.name not in done]
     state = State(bench.cells, done)
     if waiting:
         engine(bench, waiting, state, watch)
-    results.write(bench.out, bench.cells)
+    write_results(bench.out, bench.cells)
     if state.failed:
         write_json(bench.out / "failed.json", state.failed)
     else:
@@ -180,7 +180,9 @@ def run_cell(cell: Cell, out: Path, data: str, log: Path) -> str | None:
     """Run a cell, or the rest of it, in this process; why it failed, or None if it is done."""
     folder, row = out / "cells" / cell.name, cell.row
     try:
-        _wait_until_free(folder)
+        if folder.exists():
+            with locked(folder, patience=_FREE_S):
+                pass  # a process that was given up has ended by now
         spec = spec_of(row.method, row.plugins, data, log, row.settings, seed=cell.seed)
         run(spec, folder, resume=True, shared=out / "warm")
     except UserError as error:
@@ -189,10 +191,3 @@ def run_cell(cell: Cell, out: Path, data: str, log: Path) -> str | None:
         logging.getLogger(__name__).exception("cell %s", cell.name)
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _wait_until_free(folder: Path) -> None:
-    """Wait a while for a process that was given up but has not ended yet."""
-    if folder.exists():
-        with locked(folder, patience=_FREE_S):
-            pass

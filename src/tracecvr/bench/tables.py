@@ -8,7 +8,7 @@ from typing import Any
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.files import write_text
-from tracecvr.bench import forecasts, stats, tune
+from tracecvr.bench import forecasts, stats, tuned
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
@@ -28,12 +28,12 @@ def make_tables(outcome: Outcome) -> list[Table]:
     if layout == "forecast":
         made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
     elif layout == "tune":
-        made = [tune.table(outcome)]
+        made = [tuned.table(outcome)]
     else:
         made = [_figures(outcome, pooled=False), _figures(outcome, pooled=True)]
         made += [_improvements(outcome)] if layout == "comparison" else []
         made += [_differences(outcome, pooled=False)]
-    made += [*references(outcome), *tune.tabulate_given(outcome)]
+    made += [*references(outcome), *tuned.tabulate_given(outcome)]
     return [table for table in made if table.rows]
 
 
@@ -103,21 +103,6 @@ def beside_logistic(outcome: Outcome) -> Table:
             table.rows.append([Text(line.name), difference_cell(difference), Text(verdict)])
     table.notes.append(
         "Mean over intervals, weighted by clicks, and over seeds, with a 95 % interval by a bootstrap over judged days."
-    )
-    return table
-
-
-def costs(outcome: Outcome) -> Table:
-    """What a run of each row takes. For the report alone: the bytes of `table.md` do not depend on the machine."""
-    table = Table("Cost", ["method", "run, seconds", "stream, µs per click", "peak memory, MB"])
-    for line in outcome.lines:
-        stream, events, per_click = map(line.mean, ("time_stream_s", "events", "events_per_click"))
-        each = 1e6 * stream * per_click / events if stream and events and per_click else None
-        values = (figure_cell(line.seconds, 1), figure_cell(each, 0), figure_cell(line.mean("memory_peak_mb"), 0))
-        table.rows.append([Text(line.name), *values])
-    table.notes.append(
-        "Means over seeds, on the machine of this bench. A run is warm-up and stream; the stream is scoring and "
-        "learning. Memory is that of the worker process, whose earlier runs count, too."
     )
     return table
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError, explain
-from tracecvr.cli import forecasting, live
+from tracecvr.base.registry import Given
+from tracecvr.cli import live, tables
 from tracecvr.cli.live.arguments import AsJson, Data, DataSettings, SchemaFile, Source, name_dataset, with_schema
 
 if TYPE_CHECKING:
     from tracecvr.bench.suite import Suite
+    from tracecvr.forecast.of_run import Forecasts
 
 app = typer.Typer(
     help="Online conversion-rate prediction under delayed feedback.",
@@ -57,22 +60,19 @@ def _common(
     pass
 
 
-@app.command()
-def methods(as_json: AsJson = False) -> None:
-    """List the methods and their options."""
-    _list("method", as_json)
+def _add_list(kind: str, more: str = "") -> None:
+    @app.command(f"{kind}s", help=f"List the {kind}s and their options{more}.")
+    def show(as_json: AsJson = False) -> None:
+
+        if as_json:
+            typer.echo(json.dumps(tables.describe(kind), indent=2))
+        else:
+            tables.listing(kind)
 
 
-@app.command()
-def datasets(as_json: AsJson = False) -> None:
-    """List the datasets and their options."""
-    _list("dataset", as_json)
-
-
-@app.command()
-def plugins(as_json: AsJson = False) -> None:
-    """List the plugins and their options, set as `--set PLUGIN.KEY=VALUE`."""
-    _list("plugin", as_json)
+_add_list("method")
+_add_list("dataset")
+_add_list("plugin", ", set as `--set PLUGIN.KEY=VALUE`")
 
 
 @app.command("inspect")
@@ -87,7 +87,6 @@ def inspect_log(
 
     from tracecvr.base.files import write_text
     from tracecvr.base.progress_display import Display
-    from tracecvr.cli import tables
     from tracecvr.data.inspection.inspect_log import inspect_files
 
     if out is not None and out.exists():
@@ -121,7 +120,6 @@ def prepare(
     """Turn a raw log into a table that `run` reads at once."""
     from tracecvr.api import shown
     from tracecvr.api.logs import describe_log
-    from tracecvr.base.registry import Given
 
     log = describe_log(Given(data), source, with_schema(data_set, schema))
     with shown.progress(True) as progress:
@@ -151,8 +149,6 @@ def run(
     """Replay a log with one method: predict each interval, then learn from it."""
     from tracecvr.api.logs import describe_log
     from tracecvr.api.replays import replay
-    from tracecvr.base import config
-    from tracecvr.cli import tables
 
     data = name_dataset(data, source, schema)
     where = out or Path("runs") / f"{data}-{'+'.join([method, *(plugin or [])])}-seed{seed}"
@@ -208,13 +204,10 @@ def bench(
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
     table1, table2, ablation, calibration. Over many logs: gauntlet. Others: quick, tune, forecast."""
     from tracecvr.api.comparisons import carry_out, run_gauntlet
-    from tracecvr.base import config
-    from tracecvr.base.registry import Given
     from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
     from tracecvr.bench import tuned as tuning
     from tracecvr.bench.runner import Request
-    from tracecvr.cli import tables
 
     chosen, given = engines.choose(engine, workers, address), tuning.load(tuned)
     loaded = suites.load(suite)
@@ -262,13 +255,11 @@ def check(
 ) -> None:
     """Run a method, alone and with plugins, through the conformance suite: no future, resume, fixed points and more."""
     from tracecvr import checks
-    from tracecvr.base import registry
-    from tracecvr.cli import tables
 
     if method in registry.available("plugin"):
         report = checks.run_on([subject for subject in checks.subjects() if subject.plugin == method])
     else:
-        name = registry.Given(method)
+        name = Given(method)
         registry.get("method", name)
         report = checks.run([name])
     if as_json:
@@ -295,7 +286,51 @@ def export(
     typer.echo(f"export: {out}")
 
 
-app.command()(forecasting.forecast)
+@app.command()
+def forecast(
+    model: Annotated[Path, typer.Argument(metavar="STORE|RUN", help="A live model, or the directory of a run.")],
+    by: Annotated[str | None, typer.Option("--by", help="A feature: a row for each of its values and days.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="A past moment: a date, or a time since the log's start (45d).")
+    ] = None,
+    days: Annotated[int | None, typer.Option("--days", min=1, help="The last days; all that are open without.")] = None,
+    level: Annotated[float, typer.Option("--level", help="The share of intervals that are to hold.")] = 0.9,
+    out: Annotated[Path | None, typer.Option("--out", help="Write all rows: a .parquet or .csv file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forecast the final conversions of the last days' clicks, by segment, with intervals.
+
+    Days are the 24 hours up to the moment of the forecast, and those before.
+    """
+    from tracecvr.api.own_tables import moment
+
+    if out is not None and out.suffix not in (".parquet", ".csv"):
+        raise UserError(f"--out {out}: give a file that ends with .parquet or .csv")
+    asked = _open_forecasts(model)
+    frame = asked.forecast(by, None if at is None else moment(at, asked.origin, "--at"), level, days)
+    if out is not None:
+        write = frame.write_parquet if out.suffix == ".parquet" else frame.write_csv
+        write(out)
+        typer.echo(f"written: {out}")
+    if as_json:
+        typer.echo(frame.write_json())
+    elif out is None:
+        tables.show_forecast(frame, level)
+
+
+def _open_forecasts(path: Path) -> Forecasts:
+    from tracecvr.forecast.of_run import open_run
+
+    if (path / "result.json").is_file():
+        return open_run(path)
+    if not (path / "store.json").is_file():
+        raise UserError(f"{path}: neither a live model nor a finished run; give the directory of one")
+    from tracecvr.cli.live.arguments import store_at
+    from tracecvr.online.upkeep.forecast import forecasts_of
+
+    return forecasts_of(store_at(path))
+
+
 live.add_to(app)
 
 
@@ -343,12 +378,3 @@ def _refuse_data(suite: Suite, given: bool, logs: str, short: bool) -> None:
         raise UserError(f"--logs and --short: suite {suite.name!r} is run on one log, the one that --data names")
     if not suite.logs and not given:
         raise UserError("--data is missing: name the dataset, as listed by `tracecvr datasets`")
-
-
-def _list(kind: str, as_json: bool) -> None:
-    from tracecvr.cli import tables
-
-    if as_json:
-        typer.echo(json.dumps(tables.describe(kind), indent=2))
-    else:
-        tables.listing(kind)

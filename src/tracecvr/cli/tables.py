@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from tracecvr.base import config, registry
-from tracecvr.base.durations import duration
+from tracecvr.base.durations import duration, log_day
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracecvr.api.replays import Result
     from tracecvr.checks import CheckOutcome
     from tracecvr.data.inspection.inspect_log import Inspection
+
+
+_SHOWN = 40
+"""Rows of a forecast that are printed; --json and --out have all."""
 
 
 def console() -> Console:
@@ -76,6 +82,27 @@ def show_inspection(inspection: Inspection) -> None:
     for name, why in inspection.measured.leaks.items():
         out.print(f"left out: {name}: {why}", markup=False, soft_wrap=True)
     out.print()
+
+
+def show_forecast(frame: pl.DataFrame, level: float) -> None:
+    """The first rows of a forecast."""
+    figures = ("clicks", "so far", "expected", f"{level:.0%} interval", "rate")
+    table = Table("day", "segment", *(Column(name, justify="right") for name in figures), box=None)
+    for row in frame.head(_SHOWN).iter_rows(named=True):
+        day = row["day"]
+        table.add_row(
+            log_day(day) if isinstance(day, int) else f"{day:%Y-%m-%d %H:%M}",
+            row["segment"],
+            f"{row['clicks']:,}",
+            f"{row['conversions']:,}",
+            f"{row['expected']:,.1f}",
+            f"{row['low']:,.1f} to {row['high']:,.1f}",
+            f"{row['rate']:.4f}",
+        )
+    out = console()
+    out.print(table)
+    if len(frame) > _SHOWN:
+        out.print(f"{len(frame) - _SHOWN:,} more rows: --days, --json or --out")
 
 
 def describe(kind: str) -> list[dict[str, Any]]:

@@ -173,9 +173,12 @@ class _Preparation:
         total, done, clicks = self.sorter.rows, 0, 0
         columns = ColumnFiles(self.scratch, folder)
         for rows in self.sorter.slices():
-            sound = self._clean(rows)
+            done += len(rows)
+            if "digest" in rows.columns:
+                rows = self._without(rows, "duplicates", ~pl.struct("click_ts", "digest").is_first_distinct())
+            sound = self._without(rows, "conversion_before_click", self.early)
             columns.append(self._block(sound))
-            done, clicks = done + len(rows), clicks + len(sound)
+            clicks += len(sound)
             self.scratch.progress("write", done, total)
         self._check_bad()
         dropped = {f"dropped_{reason}": n for reason, n in self._drop().items()}
@@ -188,12 +191,6 @@ class _Preparation:
             self.last = max(self.last, sound.select(pl.col("click_ts").max()).item())
         if self.encoder.learns and self.first < self.dataset.split:
             self.encoder = self.encoder.fit(sound.filter(pl.col("click_ts") < self.dataset.split))
-
-    def _clean(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """A slice without clicks that are there twice and those whose conversion comes before them."""
-        if "digest" in rows.columns:
-            rows = self._without(rows, "duplicates", ~pl.struct("click_ts", "digest").is_first_distinct())
-        return self._without(rows, "conversion_before_click", self.early)
 
     def _without(self, rows: pl.DataFrame, reason: str, bad: pl.Expr) -> pl.DataFrame:
         flags = rows.select(bad).to_series()

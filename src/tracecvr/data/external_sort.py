@@ -34,7 +34,7 @@ _MOST_PARTS = 256
 
 
 @dataclass
-class Scratch:
+class Scratch(ExitStack):
     """Where rows go that do not fit in memory, how many bytes of them do, and who is told how far the work is. As a
     context manager it closes every file it opened."""
 
@@ -43,13 +43,7 @@ class Scratch:
     budget: int = 128 << 20
 
     def __post_init__(self) -> None:
-        self.opened = ExitStack()
-
-    def __enter__(self) -> Scratch:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.opened.close()
+        super().__init__()
 
     def file(self, path: Path | None = None) -> BinaryIO:
         """A new file to be written and read: one without a name, unless it is to stay."""
@@ -57,7 +51,7 @@ class Scratch:
             file = path.open("w+b") if path else tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115
         except OSError as error:
             raise not_written(path or self.folder, error) from error
-        self.opened.callback(_close, file)
+        self.callback(_close, file)
         return file
 
 
@@ -142,7 +136,7 @@ def _split(
         if file.rows:
             yield pl.concat(file)
         done += file.rows
-        file.close()
+        file.file.close()
     scratch.progress(stage, total, total)
 
 
@@ -154,19 +148,14 @@ class _Batches:
         self.ends, self.rows = [0], 0
 
     def append(self, frame: pl.DataFrame) -> None:
-        batch = BytesIO()
-        frame.write_ipc_stream(batch, compression="lz4")
         try:
-            self.file.write(batch.getbuffer())
+            frame.write_ipc_stream(self.file, compression="lz4")
         except OSError as error:
             raise not_written(self.folder, error) from error
-        self.ends.append(self.ends[-1] + batch.tell())
+        self.ends.append(self.file.tell())
         self.rows += len(frame)
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         for start, end in pairwise(self.ends):
             self.file.seek(start)
             yield pl.read_ipc_stream(BytesIO(self.file.read(end - start)))
-
-    def close(self) -> None:
-        self.file.close()

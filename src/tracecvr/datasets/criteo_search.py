@@ -7,12 +7,12 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.base.config import DAY, Seconds, option
+from tracecvr.base.config import DAY, Seconds, option, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed
-from tracecvr.data.own_log.files import LogFile, open_file
-from tracecvr.data.raw_csv import Field, check_rows, read_csv
+from tracecvr.data.own_log.files import open_file
+from tracecvr.data.raw_csv import Field, check_rows
 from tracecvr.datasets.criteo import HORIZONS
 
 CATEGORIES = {
@@ -70,8 +70,7 @@ class CriteoSearch(Dataset):
     grow_forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
 
     def columns(self) -> tuple[Column, ...]:
-        if unknown := set(self.growing) - set(CATEGORIES):
-            raise UserError(f"growing = {sorted(unknown)[0]}: choose columns among {', '.join(CATEGORIES)}")
+        refuse_unknown(self.growing, CATEGORIES, "growing", "column")
         categories = [self._category(name, size) for name, size in CATEGORIES.items()]
         return categories[0], Binned("nb_clicks_1week", 32, scale="log"), *categories[1:]
 
@@ -82,10 +81,7 @@ class CriteoSearch(Dataset):
 
     def read(self, source: Path | None) -> RawLog:
         assert source is not None
-        file = open_file(source)
-        parquet = file.parquet
-        raw = _read_parquet(file) if parquet else read_csv(source, FIELDS, header=True)
-        _check_sales(source, raw, "row" if parquet else "line", 1 if parquet else 2)
+        raw = _read(source)
         # Times first: a row that is dropped below must not move the others.
         timed = raw.with_row_index("click_id").with_columns(impute(self.cut).alias("click_ts"))
         timed = timed.gather_every(self.every)
@@ -109,20 +105,20 @@ def impute(cut: float) -> pl.Expr:
     return pl.col("day").cast(pl.Int64) * DAY + start + order * length // of
 
 
-def _check_sales(path: Path, raw: pl.DataFrame, unit: str, first: int) -> None:
+def _read(path: Path) -> pl.DataFrame:
+    """The columns that are used, checked value by value."""
+    file = open_file(path)
+    kinds, (unit, first) = file.columns(), ("row", 1) if file.parquet else ("line", 2)
+    for name in (field.name for field in FIELDS if field.name in kinds):
+        if file.parquet and not kinds[name].is_integer():
+            raise UserError(f"{path}: column {name!r}: expected whole numbers, found {kinds[name]}; convert it")
+    given = pl.concat(file.batches([field.name for field in FIELDS]))
+    raw = given if file.parquet else given.select(pl.all().cast(pl.Int64, strict=False))
+    check_rows(path, raw, FIELDS, unit, first, given)
     wrong = raw.select(pl.arg_where((pl.col("sale") == 0) & (pl.col("delay_s") >= 0)).first()).item()
     if wrong is not None:
         raise UserError(
             f"{path}: {unit} {wrong + first}, column 'delay_s': expected -1 because sale is 0, "
             f"found {raw['delay_s'][wrong]}; correct or remove the {unit}"
         )
-
-
-def _read_parquet(file: LogFile) -> pl.DataFrame:
-    columns = file.columns()
-    for name in (field.name for field in FIELDS if field.name in columns):
-        if not columns[name].is_integer():
-            raise UserError(f"{file.path}: column {name!r}: expected whole numbers, found {columns[name]}; convert it")
-    frame = pl.concat(file.batches([field.name for field in FIELDS]))
-    check_rows(file.path, frame, FIELDS)
-    return frame
+    return raw

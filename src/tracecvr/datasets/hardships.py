@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
-from tracecvr.base.errors import UserError
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option, refuse_unknown
 from tracecvr.base.seeds import generator
 from tracecvr.data.dataset import Dataset, RawLog
 from tracecvr.data.encoder import Column, Encoder
@@ -186,8 +185,7 @@ class Hardships(Dataset):
     @property
     def described(self) -> Hardship:
         """The hardship that was chosen."""
-        if self.hardship not in HARDSHIPS:
-            raise UserError(f"--data-set hardship={self.hardship}: choose one of {', '.join(HARDSHIPS)}")
+        refuse_unknown([self.hardship], HARDSHIPS, "--data-set hardship", "hardship")
         return HARDSHIPS[self.hardship]
 
     def columns(self) -> tuple[Column, ...]:

@@ -72,8 +72,8 @@ class Logs(Dataset):
 
     def read_carried(self) -> dict[str, str]:
         described = self.described
-        text = described.path.read_text(encoding="utf-8")
-        return {_CARRIED: text if described.folder else f"folder = {json.dumps(str(described.beside))}\n{text}"}
+        folder = "" if described.folder else f"folder = {json.dumps(str(described.path.parent.absolute()))}\n"
+        return {_CARRIED: folder + described.path.read_text(encoding="utf-8")}
 
     @classmethod
     def reopen(cls, options: Mapping[str, Any], folder: Path) -> Dataset:

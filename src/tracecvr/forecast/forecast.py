@@ -13,7 +13,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import Floats
 from tracecvr.data.table import Ints
 from tracecvr.forecast.cells import Cells
-from tracecvr.forecast.estimators import DEFAULT, ESTIMATORS, LEARNT_FROM, Estimates, estimate
+from tracecvr.forecast.estimators import DEFAULT, LEARNT_FROM, Estimates, estimate
 from tracecvr.forecast.intervals import History
 
 LEVEL = 0.9
@@ -26,18 +26,18 @@ def forecast(
     cells: Cells,
     names: Mapping[int, Any],
     level: float = LEVEL,
-    estimator: str = DEFAULT,
     origin: int | None = None,
     days: int | None = None,
 ) -> pl.DataFrame:
     """Of each segment and day that is still open: clicks, conversions so far, expected final conversions, their rate
     and an interval. `names` has segments by number, `days` how many of the last days are asked for."""
-    check(level, estimator)
+    if not 0 < level < 1:
+        raise UserError(f"level = {level:g}: give a share between 0 and 1, such as 0.9")
     day = np.arange(max(0, cells.days - min(cells.lags, days or cells.lags)), cells.days)
     age = cells.days - 1 - day
     estimates = estimate(cells, day, age)
-    final = estimates.final[estimator].astype(np.float64)
-    low, high = between(cells, day, age, estimates, level, estimator)
+    final = estimates.final[DEFAULT].astype(np.float64)
+    low, high = between(cells, day, age, estimates, level)
     segment, place = np.nonzero(cells.clicks[:, day] > 0)
     columns: dict[str, Any] = {
         "segment": [names.get(int(one), str(one)) for one in segment],
@@ -49,7 +49,7 @@ def forecast(
         "low": low[segment, place],
         "high": high[segment, place],
     }
-    columns |= {name: estimates.final[name][segment, place].astype(np.float64) for name in BESIDE if name != estimator}
+    columns |= {name: estimates.final[name][segment, place].astype(np.float64) for name in BESIDE}
     frame = pl.DataFrame(columns)
     rate = (pl.col("expected") / pl.col("clicks")).alias("rate")
     return frame.select(*frame.columns[:6], rate, *frame.columns[6:]).sort("day", "segment", descending=[True, False])
@@ -72,14 +72,6 @@ def between(
         ends = history.misses(today).between(expected, recent[:, place], level, lowest, width)
         low[:, place], high[:, place] = (had + end for end in ends)
     return low, high
-
-
-def check(level: float, estimator: str) -> None:
-    """Refuse what is no level or no estimator."""
-    if not 0 < level < 1:
-        raise UserError(f"level = {level:g}: give a share between 0 and 1, such as 0.9")
-    if estimator not in ESTIMATORS:
-        raise UserError(f"estimator {estimator!r}: there are {', '.join(ESTIMATORS)}")
 
 
 def day_starts(cells: Cells, day: Ints, origin: int | None) -> pl.Series:

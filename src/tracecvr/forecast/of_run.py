@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracecvr.base.config import DAY, nearest
+from tracecvr.base.config import DAY, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
 from tracecvr.data import prepared, raw_log
@@ -17,10 +17,10 @@ from tracecvr.data.encoder import Encoder, value_names
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import ClickTable, Ints, Schema
 from tracecvr.forecast.cells import Cells, count, outcomes_of, records_of
-from tracecvr.forecast.estimators import DEFAULT
 from tracecvr.forecast.figures import MOST_SEGMENTS, ScoredCells, ScoredTally, compare
 from tracecvr.forecast.forecast import LEVEL, day_starts, forecast
 from tracecvr.runs.replay import FullPlan
+from tracecvr.runs.run_directory import read_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,7 @@ def segments_of(x: npt.NDArray[np.int32], schema: Schema, encoder: Encoder, by: 
     if by is None:
         return Segments(np.zeros(len(x), np.int64), {0: "all"})
     names = [f.name for f in schema.features if not f.high]
-    if by not in names:
-        raise UserError(f"by {by}: no such feature{nearest(by, names)}; there are: {', '.join(names)}")
+    refuse_unknown([by], names, "by", "feature")
     place = [f.name for f in schema.features].index(by)
     ids = x[:, place].astype(np.int64)
     if schema.features[place].growth is not None:
@@ -72,12 +71,11 @@ class Forecasts:
         by: str | None = None,
         at: int | None = None,
         level: float = LEVEL,
-        estimator: str = DEFAULT,
         days: int | None = None,
     ) -> pl.DataFrame:
         """Of each segment and day that was open at a moment, with what was known then alone."""
         cells, segments = self.cells(by, at)
-        return forecast(cells, segments.names, level, estimator, self.origin, days)
+        return forecast(cells, segments.names, level, self.origin, days)
 
     def figures(self, by: str | None = None, age: int = 0, level: float = LEVEL) -> pl.DataFrame:
         """Of each whole day of the stream, and of its largest segments: NLL, PCOC and AUC as expected so many days
@@ -115,11 +113,10 @@ def of_run(folder: Path, log: Prepared) -> Forecasts:
 
 def open_run(folder: Path) -> Forecasts:
     """A run with its log, as its directory says where it is: a prepared table, or a raw log that is read again."""
-    if not (folder / "result.json").is_file():
-        raise UserError(f"{folder} holds no finished run: give the directory that `tracecvr run` wrote")
+    result = read_result(folder)
     source = read_json(folder / "run.json")["source"] or {}
     table = Path(source.get("path", "")).parent
     log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*raw_log.reopen(folder))
-    if log.table.fingerprint != read_json(folder / "result.json")["data"]["fingerprint"]:
+    if log.table.fingerprint != result["data"]["fingerprint"]:
         raise UserError(f"{folder}: its log has changed since; run it again")
     return of_run(folder, log)

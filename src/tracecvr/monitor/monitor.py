@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracecvr.base.config import DAY, HOUR, nearest
+from tracecvr.base.config import DAY, HOUR, refuse_unknown
 from tracecvr.base.durations import log_day
-from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import Floats, probability
 from tracecvr.data.outages import Outages
 from tracecvr.data.table import Ints, Schema
@@ -87,8 +86,8 @@ class Alarm:
 
 def segment_feature(schema: Schema, name: str | None = None) -> int | None:
     """The position of the feature whose values are segments: the one of that name, or the first that has few values."""
-    if name is not None and name not in (names := [feature.name for feature in schema.features]):
-        raise UserError(f"alarms_by = {name!r}: no such feature{nearest(name, names)}; there are: {', '.join(names)}")
+    if name is not None:
+        refuse_unknown([name], [feature.name for feature in schema.features], "alarms_by", "feature")
     for position, feature in enumerate(schema.features):
         few = 1 < feature.size <= _VALUES and feature.growth is None
         if feature.name == name or (name is None and few and not feature.one_hot):
@@ -278,15 +277,12 @@ class Monitor:
             hidden = any((f, s) in self.on for f in range(family) for s in {0, series}) if family != 2 else False
             hidden |= (family, 0) in self.on  # a stop explains more than a level, all clicks more than a segment
             if key not in self.on and not hidden:
-                raised.append(self._raise(source, *key, end))
+                since, _ = self.detectors.since(*key)
+                kind, arrived, expected = self._explain(source, *key, since, end)
+                raised.append(Alarm(kind, self.name(key[1]), since, end, None, arrived, expected))
                 self.on[key] = len(self.alarms)
                 self.alarms.append(raised[-1])
         return raised
-
-    def _raise(self, source: TableSource, family: int, series: int, end: int) -> Alarm:
-        since, _ = self.detectors.since(family, series)
-        kind, arrived, expected = self._explain(source, family, series, since, end)
-        return Alarm(kind, self.name(series), since, end, None, arrived, expected)
 
     def _explain(self, source: TableSource, family: int, series: int, since: int, end: int) -> tuple[str, float, float]:
         """What has happened, by the likelihood of what clicks since then have brought by age; and how much."""

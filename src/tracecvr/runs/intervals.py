@@ -56,21 +56,11 @@ def finish_interval(scored: Scored, table: ClickTable, plan: FullPlan, origin: i
     first, _ = plan.judged_rows(table)
     counts = scored.row >= first
     label = np.asarray(table.label[scored.row[counts]])
-    measured = {}
-    if len(label):
-        weight = table.weight(scored.row[counts], plan.outages)
-        if weight is None or weight.any():
-            measured = metrics.as_dict(metrics.evaluate(scored.log_odds[counts], label, weight))
-    return Interval(
-        scored.number,
-        len(plan),
-        max(scored.start, plan.judge_from) if len(label) else scored.start,
-        len(label),
-        int(label.sum()),
-        scored.reveals,
-        measured,
-        origin,
-    )
+    weight = table.weight(scored.row[counts], plan.outages)
+    known = len(label) if weight is None else weight.any()
+    measured = metrics.as_dict(metrics.evaluate(scored.log_odds[counts], label, weight)) if known else {}
+    start, clicks = max(scored.start, plan.judge_from) if len(label) else scored.start, len(label)
+    return Interval(scored.number, len(plan), start, clicks, int(label.sum()), scored.reveals, measured, origin)
 
 
 def interval_edges(plan: FullPlan, table: ClickTable) -> npt.NDArray[np.int64]:

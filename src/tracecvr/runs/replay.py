@@ -78,17 +78,9 @@ class Plan:
     def _full(self, table: ClickTable, split: int, until: int) -> FullPlan:
         interval = table.schema.interval if self.interval is None else self.interval
         judge_from = split if self.judge_from is None else self.judge_from
-        plan = FullPlan(
-            split,
-            interval,
-            until,
-            self.warm_labels,
-            self.publish_lag,
-            judge_from,
-            table.schema.outages + pair(self.outages, "outages"),
-            self.hold_on_outage,
-            self.alarms_by,
-        )
+        outages = table.schema.outages + pair(self.outages, "outages")
+        labels, lag, alarms = self.warm_labels, self.publish_lag, (self.hold_on_outage, self.alarms_by)
+        plan = FullPlan(split, interval, until, labels, lag, judge_from, outages, *alarms)
         clicks = len(range(*plan.stream_rows(table)))
         if len(plan) > max(_MOST_INTERVALS, 10 * clicks):
             raise UserError(

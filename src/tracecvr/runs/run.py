@@ -43,12 +43,12 @@ from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
+from tracecvr.learn.warm_up_passes import batch_that_fits
 from tracecvr.monitor.monitor import Monitor, segment_feature
 from tracecvr.runs import reference_models
 from tracecvr.runs.intervals import OnInterval, by_interval, finish_interval, interval_edges
 from tracecvr.runs.replay import Plan, Scored, replay
 from tracecvr.runs.run_directory import FORMAT, claim, refuse_other, refuse_other_run
-from tracecvr.runs.threads import usual_threads
 from tracecvr.stream.source import TableSource
 
 
@@ -371,6 +371,29 @@ class _Run:
         }
         write_json(self.out / "result.json", result)
         self.served.unlink()
+
+
+# How many threads a run has if nobody says.
+
+_LARGE_BATCH = 1024
+"""Events of a step from which on several threads are used. A small step has little to divide, and where other processes
+are busy, threads wait for each other: log-sigmoid of a small batch then took 2.0 ms with two threads and 0.2 with one.
+Not measured: from which size on two threads gain."""
+
+
+def usual_threads(method: Method, stream: StreamLearning, warm_up_clicks: int, interval_clicks: float) -> int:
+    """All cores that the process may use if optimiser steps are large, else one."""
+    of_warm_up = method.warm_batch_size or batch_that_fits(warm_up_clicks, method.batch_size)
+    of_stream = of_warm_up if stream.batch_size is None else stream.batch_size or method.batch_size
+    return usable_cores() if min(of_stream, interval_clicks) >= _LARGE_BATCH else 1
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: not more than OMP_NUM_THREADS and the process's CPU affinity allow."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # a list is for nested threads
+    allowed = int(given) if given.isdigit() else 0
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    return max(1, min(number for number in (allowed, affinity, os.cpu_count() or 1) if number))
 
 
 def _peak_rss_mb() -> float:

@@ -43,6 +43,15 @@ def _check_directory(out: Path, identity: dict[str, Any], resume: bool) -> None:
         raise UserError(f"{out} is not empty and holds no run: choose another --out")
 
 
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a finished run has in `result.json`."""
+    if not (folder / "result.json").is_file():
+        raise UserError(f"{folder} holds no finished run: give the directory that `replay` or `tracecvr run` wrote")
+    content: dict[str, Any] = read_json(folder / "result.json")
+    refuse_other_format(content, FORMAT, folder / "result.json")
+    return content
+
+
 def refuse_other_run(identity: dict[str, Any], out: Path) -> None:
     recorded = read_json(out / "run.json")
     refuse_other_format(recorded, FORMAT, out / "run.json")

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -105,8 +105,11 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
     writing is whole or not there."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=args, daemon=True)
     resource_tracker.ensure_running()  # the first process starts it, which would unblock Ctrl-C below
+    # A new process would run the script that this one runs, and start processes of its own. So it is hidden, unless
+    # it is what has the target.
+    main = {} if target.__module__ == "__main__" else {"__main__": ModuleType("__main__")}
     # Libraries read the environment when they are imported, so it has to be there from the start.
-    with _main_for(target), _environment(environment):
+    with _changed(sys.modules, main), _changed(os.environ, environment):
         # Ctrl-C is ours to answer. A process inherits what is blocked, so none reaches it even while it imports.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -117,32 +120,18 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
 
 
 @contextmanager
-def _main_for(target: Callable[..., None]) -> Iterator[None]:
-    """Hide the script that this process runs, unless it is what has the target: a new process would run it again, and
-    start processes of its own."""
-    main = sys.modules["__main__"]
-    if target.__module__ == "__main__":
-        yield
-        return
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextmanager
-def _environment(environment: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
+def _changed(mapping: MutableMapping[str, Any], changes: Mapping[str, Any]) -> Iterator[None]:
+    """While it lasts, other values in a mapping."""
+    before = {name: mapping.get(name) for name in changes}
+    mapping.update(changes)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                del mapping[name]
             else:
-                os.environ[name] = value
+                mapping[name] = value
 
 
 # Cells one after the other in this process: for methods that no other process knows.

@@ -1,32 +1,30 @@
 """`report.html`: what a bench found, in one file that opens without a network and has no script.
 
 What came out stands first, in words (`sentences`); then figures, the one that decides first; then tables. A figure is
-data (`figures`, `over_time`). Its panels are drawn as SVG (`panels`): small, printable, light or dark with the page.
+data (`figures`, `over_time`). Its panels are drawn as SVG (`drawing`): small, printable, light or dark with the page.
 The same SVG, with its colours filled in, becomes files and pictures in notebooks (`svg`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_text
 from tracecvr.base.glossary import terms_in
-from tracecvr.bench import results
-from tracecvr.bench.outcome import Outcome
-from tracecvr.bench.report import palette, svg
-from tracecvr.bench.report.figure import Figure
+from tracecvr.bench.outcome import Outcome, is_finished, write_results
+from tracecvr.bench.report import drawing
+from tracecvr.bench.report.figure import Figure, say_what_is_drawn
 from tracecvr.bench.report.figures import make_figures
 from tracecvr.bench.report.sentences import summarise
 from tracecvr.bench.suite import Cell, Row
-from tracecvr.bench.tables import costs, describe_learning, make_tables
+from tracecvr.bench.tables import describe_learning, make_tables
 from tracecvr.bench.text_tables import Table
 
 
@@ -46,10 +44,8 @@ def write(out: Path, kinds: Sequence[str] = ()) -> list[Path]:
         "command": _command(outcome.bench),
     }
     tables = make_tables(outcome) if outcome.lines else []
-    if tables and outcome.suite["layout"] != "tune":  # whose table has the cost of all trials of a method
-        tables.append(costs(outcome))
     write_text(out / "report.html", render_page(content, made, tables))
-    return [out / "report.html", *svg.save(made, out / "figures", kinds)]
+    return [out / "report.html", *drawing.save(made, out / "figures", kinds)]
 
 
 def open_bench(out: Path) -> Outcome:
@@ -62,48 +58,40 @@ def open_bench(out: Path) -> Outcome:
     ]
     path = out / "results.parquet"
     known = set(pl.read_parquet(path, columns=["cell"])["cell"]) if path.is_file() else None
-    if known is None or any(
-        cell.name not in known and results.is_finished(out / "cells" / cell.name) for cell in cells
-    ):
-        results.write(out, cells)
+    if known is None or any(cell.name not in known and is_finished(out / "cells" / cell.name) for cell in cells):
+        write_results(out, cells)
     return Outcome(out)
 
 
 def render_page(content: Mapping[str, Any], made: Sequence[Figure], tables: Sequence[Table]) -> str:
     """The page of figures and tables; `content` is what else its template names."""
-    css = "".join(map(palette.read_style_sheet, ("colours.css", "plot.css", "page.css")))
-    texts = [text for figure in made for text in (figure.title, figure.caption, *(p.words for p in figure.panels))]
+    css = "".join(map(drawing.read_style_sheet, ("colours.css", "plot.css", "page.css")))
+    texts = [text for figure in made for text in (figure.title, figure.caption, *map(say_what_is_drawn, figure.panels))]
     texts += [text for table in tables for text in (table.title, *table.headings, *table.notes)]
-    page = _read_template("page").render(
-        content,
-        css=Markup(css),
-        tables=tables,
-        drawn=[_draw(figure) for figure in made],
-        glossary=terms_in("\n".join(texts)),
+    page = (
+        drawing.templates()
+        .get_template("page.html.j2")
+        .render(
+            content,
+            css=Markup(css),
+            tables=tables,
+            drawn=[_draw(figure) for figure in made],
+            glossary=terms_in("\n".join(texts)),
+        )
     )
     return page + "\n"
 
 
 def render_table(table: Table) -> Markup:
     """A table alone, as pages have it."""
-    show: Callable[[Table], Markup] = _read_template("table").module.show  # type: ignore[attr-defined]
-    return show(table)
-
-
-def _read_template(name: str) -> Template:
-    files = PackageLoader(__name__, "")
-    environment = Environment(
-        loader=files, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(f"{name}.html.j2")
+    return drawing.write("show", table, file="table.html.j2")
 
 
 def _draw(figure: Figure) -> dict[str, Any]:
     return {
         "figure": figure,
         "columns": min(figure.columns, len(figure.panels)),
-        "panels": [drawing.svg() for drawing in svg.draw_panels(figure)],
-        "legend": [(name, svg.draw_swatch(style)) for name, style in figure.legend().items()],
+        "panels": drawing.draw_panels(figure),
         "whole": _draw(replace(figure, panels=figure.all_rows, all_rows=())) if figure.all_rows else None,
     }
 
@@ -119,10 +107,8 @@ def _list_unfinished(outcome: Outcome) -> list[tuple[str, str]]:
 def _facts(outcome: Outcome) -> dict[str, str]:
     bench = outcome.bench
     facts = {
-        "data": bench["data"],
         "fingerprint of the log": bench["fingerprint"],
         "options of the log": _settings(bench["data_options"]),
-        "seeds": ", ".join(map(str, bench["seeds"])),
         "settings of all rows": _settings(outcome.suite["settings"] | bench["settings"]) or "the methods' defaults",
         "cells": f"{len(outcome.results)} of {len(bench['rows']) * len(bench['seeds'])} finished",
     }

@@ -94,11 +94,6 @@ class Chart:
     """A horizontal line that values are to be compared with; the axis reaches it."""
     diagonal: bool = False
 
-    @property
-    def words(self) -> str:
-        """What is drawn, for somebody who cannot see it."""
-        return f"{self.title or 'Figure'}: {self.y.label} by {self.x.label}"
-
 
 @dataclass(frozen=True)
 class Bar:
@@ -123,10 +118,6 @@ class Bars:
     bars: tuple[Bar, ...]
     base: float = 0.0
 
-    @property
-    def words(self) -> str:
-        return f"{self.title or 'Figure'}: {self.axis.label}"
-
 
 @dataclass(frozen=True)
 class Heat:
@@ -143,12 +134,14 @@ class Heat:
     top: float = 1.0
     """The number from which on squares are darkest."""
 
-    @property
-    def words(self) -> str:
-        return f"{self.title or 'Figure'}: {self.axis.label}"
-
 
 Panel = Chart | Bars | Heat
+
+
+def say_what_is_drawn(panel: Panel) -> str:
+    """For somebody who cannot see it."""
+    about = f"{panel.y.label} by {panel.x.label}" if isinstance(panel, Chart) else panel.axis.label
+    return f"{panel.title or 'Figure'}: {about}"
 
 
 @dataclass(frozen=True)

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log
 
 import polars as pl
 
+from tracecvr.base.config import DAY, HOUR
+from tracecvr.base.durations import duration
 from tracecvr.bench import stats
-from tracecvr.bench.forecasts import CLOSING, read_row
+from tracecvr.bench.forecasts import CLOSING, SIZES, read_row
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
-from tracecvr.bench.report.over_time import METRICS, over_time
-from tracecvr.bench.report.scene import Scene
-from tracecvr.forecast.backtest import SIZES
 from tracecvr.forecast.estimators import DEFAULT
 
 
 def make_figures(outcome: Outcome) -> list[Figure]:
     """All figures of a bench, in the order of the page: the first is the one that decides."""
-    scene = Scene(outcome)
     if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: nobody looks at each
         return []
-    each = [over_time(scene, metric) for metric in METRICS]
-    made = [draw_forecasts(scene), compare(scene), *each, _draw_reliability(scene)]
+    each = [over_time(outcome, metric) for metric in METRICS]
+    made = [draw_forecasts(outcome), compare(outcome), *each, _draw_reliability(outcome)]
     return [figure for figure in made if figure is not None]
 
 
-def _draw_reliability(scene: Scene) -> Figure | None:
+def _draw_reliability(outcome: Outcome) -> Figure | None:
     """One diagram for each of the best methods and the bounds, all seeds together."""
-    path = scene.outcome.out / "reliability.parquet"
+    path = outcome.out / "reliability.parquet"
     if not path.is_file():
         return None
     bins = pl.read_parquet(path)
-    diagrams = [(scene.styles[line.name], line.name, *_pool_bins(bins, line)) for line in scene.few]
+    diagrams = [(outcome.styles[line.name], line.name, *_pool_bins(bins, line)) for line in outcome.few]
     top = min(1.0, 1.08 * max((value for _, _, x, y, _ in diagrams for value in (*x, *y)), default=1.0))
     panels = []
     for style, name, x, y, clicks in diagrams:
@@ -63,18 +63,17 @@ def _pool_bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple
 # Paired differences.
 
 
-def compare(scene: Scene) -> Figure | None:
+def compare(outcome: Outcome) -> Figure | None:
     """Bars of paired differences: to the upper bound, else to the best other method; of a change, to its base."""
-    outcome = scene.outcome
     if outcome.suite["layout"] not in ("comparison", "changes"):
         return None
     comparing = outcome.suite["layout"] == "comparison"
     bound = outcome.of_role("upper") if comparing else None
     metrics = sorted((m for m in outcome.metrics if m in ARROWS), key=lambda metric: metric != "nll")  # what decides
-    panels = [panel for metric in metrics[: 2 if comparing else 3] if (panel := _compare(scene, bound, metric)).bars]
+    panels = [panel for metric in metrics[: 2 if comparing else 3] if (panel := _compare(outcome, bound, metric)).bars]
     if not panels:
         return None
-    panels += _pcoc_bars(scene) if comparing else []
+    panels += _pcoc_bars(outcome) if comparing else []
     other = bound.name if bound else "the best other row" if comparing else "the row that it is a variant of"
     over = "judged days, of one seed" if len(outcome.bench["seeds"]) == 1 else "seeds"
     caption = (
@@ -88,8 +87,8 @@ def compare(scene: Scene) -> Figure | None:
     return Figure(key, title, caption, tuple(panels), columns=3)
 
 
-def _compare(scene: Scene, bound: Line | None, metric: str) -> Bars:
-    outcome, bars = scene.outcome, []
+def _compare(outcome: Outcome, bound: Line | None, metric: str) -> Bars:
+    bars = []
     sign = -1 if metric in stats.HIGHER_IS_BETTER else 1
     for line in outcome.lines:
         other = _other(outcome, line, bound, metric)
@@ -97,7 +96,7 @@ def _compare(scene: Scene, bound: Line | None, metric: str) -> Bars:
         if gap is not None:
             low, high = sorted(sign * end for end in (gap.low, gap.high) if end is not None) or (None, None)
             value = sign * gap.mean
-            bars.append(Bar(line.name, value, scene.styles[line.name], low, high, gap.clear, f"{value:+.4f}"))
+            bars.append(Bar(line.name, value, outcome.styles[line.name], low, high, gap.clear, f"{value:+.4f}"))
     if outcome.suite["layout"] == "comparison":
         bars.sort(key=lambda bar: bar.value or 0.0)
     other_name = bound.name if bound else "the other row"
@@ -113,13 +112,13 @@ def _other(outcome: Outcome, line: Line, bound: Line | None, metric: str) -> Lin
     return outcome.best_other(line, metric)
 
 
-def _pcoc_bars(scene: Scene) -> list[Bars]:
+def _pcoc_bars(outcome: Outcome) -> list[Bars]:
     """PCOC of every line, the one nearest to 1 first; nothing if it is not known."""
-    known = [(spread, line) for line in scene.outcome.lines if (spread := line.spread("pcoc")) is not None]
+    known = [(spread, line) for line in outcome.lines if (spread := line.spread("pcoc")) is not None]
     bars = []
     for spread, line in sorted(known, key=lambda one: abs(log(max(one[0].mean, 1e-9)))):
         reach = (None, None) if spread.sd is None else (spread.mean - spread.sd, spread.mean + spread.sd)
-        bars.append(Bar(line.name, spread.mean, scene.styles[line.name], *reach))
+        bars.append(Bar(line.name, spread.mean, outcome.styles[line.name], *reach))
     axis = Axis("too few predicted < 1 is right < too many")
     return [Bars("PCOC: is the total right?", axis, tuple(bars), base=1.0)] if bars else []
 
@@ -133,10 +132,10 @@ _SHOWN = (DEFAULT, "bf", "model", "ladder", "projected")
 _LINES = {DEFAULT: DEFAULT, "low": "lower end", "high": "upper end", "projected": "projected", "so_far": "so far"}
 
 
-def draw_forecasts(scene: Scene) -> Figure | None:
+def draw_forecasts(outcome: Outcome) -> Figure | None:
     """Of the first row."""
-    line = scene.outcome.lines[0]
-    frame, day = read_row(scene.outcome, line), read_row(scene.outcome, line, CLOSING)
+    line = outcome.lines[0]
+    frame, day = read_row(outcome, line), read_row(outcome, line, CLOSING)
     if frame is None or day is None:
         return None
     panels = [_errors(frame.filter(size=size).drop_nulls("error"), size) for size in SIZES] + [_closing(day)]
@@ -163,3 +162,130 @@ def _closing(frame: pl.DataFrame) -> Chart:
     series = [Series(words, _STYLES[name], x, tuple(one[name])) for name, words in lines.items()]
     title = f"conversions of one day ({one['final'][0]:,.0f} in the end)"
     return Chart(title, Axis("age in days", "count"), Axis("conversions", "count"), tuple(series))
+
+
+# Metrics over time, each point from the clicks of its own day, so that drift is visible.
+
+
+METRICS = ("auc", "nll", "pcoc")
+_MOST_POINTS = 45
+_BUCKETS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY)
+_FEWEST = 0.05
+"""Share of a usual day's clicks that a point has at least: the luck of a few would set the scale for all others."""
+_FURTHEST = 2.5
+"""PCOC beyond this, or below its inverse, is drawn at the edge: one bad method would hide all others."""
+
+Curves = list[tuple[str, dict[float, float]]]
+"""Of each row, day of the log to value."""
+
+
+def over_time(outcome: Outcome, metric: str) -> Figure | None:
+    """A metric of all methods by day, and how far each is from one of them; PCOC around 1."""
+    frames = _read_intervals(outcome, metric)
+    if not frames:
+        return None
+    width, name = _choose_bucket([frame for _, frame in frames]), NAMES[metric]
+    curves = [(line, by_day(frame, metric, width)) for line, frame in frames]
+    days = day_axis(outcome.bench.get("log", {}).get("origin"))
+    charts = [_chart(metric, name, days, curves, outcome.styles)]
+    base = next((own for line, own in curves if outcome.reference and line == outcome.reference.name), None)
+    caption = f"Each point is one {_say_width(width)} of the stream"
+    caption += ", the mean over seeds. " if len(outcome.bench["seeds"]) > 1 else ". "
+    if metric == "pcoc":
+        caption += "Predicted over observed conversions: at 1 the total is right; above it, too many are predicted. "
+        caption += f"Values above {_FURTHEST} or below {1 / _FURTHEST} are drawn at the edge."
+    else:
+        caption += f"Intervals are weighted by clicks. {'Higher' if '↑' in ARROWS[metric] else 'Lower'} is better."
+    if metric != "pcoc" and outcome.reference is not None and base is not None and len(curves) > 1:
+        gaps = [
+            (line, {x: y - base[x] for x, y in own.items() if x in base}) for line, own in curves if own is not base
+        ]
+        title = f"{name} minus that of {outcome.reference.name}"
+        charts.append(replace(_chart(metric, title, days, gaps, outcome.styles), level=0.0))
+        caption += " Days differ more than methods do. So the second panel shows the difference from one method."
+    shown = {line.name for line in outcome.few}
+    few = tuple(replace(chart, series=tuple(one for one in chart.series if one.name in shown)) for chart in charts)
+    all_rows = tuple(charts) if len(shown) < len(outcome.lines) else ()
+    return Figure(f"{metric}-over-time", f"{name} over time", caption, few, all_rows=all_rows)
+
+
+def runs_over_time(intervals: Mapping[str, pl.DataFrame], origin: int | None = None) -> Figure:
+    """AUC, NLL and PCOC of single runs by day. `intervals`: the content of `intervals.parquet` by name of the run."""
+    frames = {name: frame.with_columns(seed=pl.lit(0)) for name, frame in intervals.items()}
+    width, styles = _choose_bucket(list(frames.values())), {name: number for number, name in enumerate(frames)}
+    panels = []
+    for metric in METRICS:
+        curves = [(name, by_day(frame, metric, width)) for name, frame in frames.items()]
+        panels.append(_chart(metric, NAMES[metric], day_axis(origin), curves, styles))
+    caption = (
+        f"Each point is one {_say_width(width)} of the stream. PCOC: predicted over observed conversions; 1 is right."
+    )
+    return Figure("over-time", "Metrics over time", caption, tuple(panels), columns=3)
+
+
+def day_axis(origin: int | None) -> Axis:
+    """Time, in days of the log: as dates if the log has a calendar."""
+    return Axis("day of the log" if origin is None else "date (UTC)", "day", origin=origin)
+
+
+def _chart(metric: str, title: str, days: Axis, curves: Curves, styles: Mapping[str, int]) -> Chart:
+    series = tuple(Series(name, styles[name], tuple(own), tuple(own.values())) for name, own in curves)
+    if metric != "pcoc":
+        return Chart(title, days, Axis(title), series)
+    values = [y for one in series for y in one.y]
+    low = 1 / _FURTHEST if any(y < 1 / _FURTHEST for y in values) else None
+    high = _FURTHEST if any(y > _FURTHEST for y in values) else None
+    return Chart("PCOC; 1 is right", days, Axis(title, low=low, high=high), series, level=1.0)
+
+
+def _say_width(width: int) -> str:
+    return "day" if width == DAY else f"period of {duration(width)}"
+
+
+def _read_intervals(outcome: Outcome, metric: str) -> list[tuple[str, pl.DataFrame]]:
+    """Intervals of all seeds of each row; without rows whose cells were not kept."""
+    frames = []
+    for line in outcome.lines:
+        seeds = [frame for seed in line.cells["seed"] if (frame := outcome.intervals(line, seed)) is not None]
+        if seeds and all(metric in frame.columns for frame in seeds):
+            frames.append((line.name, pl.concat([frame.with_columns(seed=pl.lit(n)) for n, frame in enumerate(seeds)])))
+    return frames
+
+
+def _choose_bucket(frames: Sequence[pl.DataFrame]) -> int:
+    """How much of the stream makes a point: a day, or less of a short stream, or more of a long one."""
+    starts = pl.concat([frame["start"] for frame in frames])
+    span = max(starts) - min(starts)
+    least = DAY if span >= 7 * DAY else HOUR
+    return next((width for width in _BUCKETS if width >= least and span / width <= _MOST_POINTS), _BUCKETS[-1])
+
+
+def by_day(frame: pl.DataFrame, metric: str, width: int) -> dict[float, float]:
+    """Mean over seeds of the metric by day of the log. A first or last day that is only partly in the stream is left
+    out, and so is a day with hardly any clicks."""
+    clicks, conversions = pl.col("clicks").sum(), pl.col("conversions").sum()
+    if metric == "pcoc":  # undefined where nothing converted; ECE is the mean prediction there
+        none = pl.col("ece") * pl.col("clicks")
+        predicted = pl.when(pl.col("conversions") > 0).then(pl.col("pcoc") * pl.col("conversions")).otherwise(none)
+        value: pl.Expr = pl.when(conversions > 0).then(predicted.sum() / conversions)
+    else:
+        frame = frame.drop_nulls(metric)
+        value = (pl.col(metric) * pl.col("clicks")).sum() / clicks
+    at = pl.col("start") // width * width / DAY
+    by_seed = frame.group_by("seed", at=at).agg(value=value, clicks=clicks).drop_nulls("value")
+    enough = by_seed.filter(pl.col("clicks") >= _FEWEST * pl.col("clicks").median())
+    days = enough.group_by("at").agg(pl.col("value").sort().mean(), pl.col("clicks").mean()).sort("at")
+    whole = days[_leave_out_partial_ends(days["clicks"].to_list())]
+    return {float(day): float(mean) for day, mean in whole.select("at", "value").iter_rows()}
+
+
+def _leave_out_partial_ends(clicks: Sequence[float]) -> slice:
+    """The days that are whole, by their clicks: the first or last is partial if it has less than half of the usual.
+
+    >>> [10, 11, 9, 12, 1][_leave_out_partial_ends([10, 11, 9, 12, 1])]
+    [10, 11, 9, 12]
+    """
+    if len(clicks) < 3:
+        return slice(0, len(clicks))
+    usual = sorted(clicks)[len(clicks) // 2]
+    return slice(int(clicks[0] < usual / 2), len(clicks) - int(clicks[-1] < usual / 2))

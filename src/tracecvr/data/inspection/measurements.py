@@ -179,7 +179,7 @@ def measure(schema: LogSchema, progress: Progress) -> Measured:
         raise UserError("the log has no click that could be read: look at the columns and describe it by hand")
     first, last, seen, outliers = _find_outliers(pl.concat(days))
     for word in ("click", "conversion", "action"):  # so far from now that the draft has left them out already
-        outliers[f"{word}s"] += cleaner.rows.met(f"{word}_out_of_range")
+        outliers[f"{word}s"] += cleaner.dropped[f"{word}_out_of_range"] + cleaner.counts[f"{word}_out_of_range"]
     sorted_delays = {name: np.sort(np.concatenate(parts)) for name, parts in delays.items()}
     sorted_delays = {name: all_[: np.searchsorted(all_, seen - first, "right")] for name, all_ in sorted_delays.items()}
     every = pl.concat(sample)

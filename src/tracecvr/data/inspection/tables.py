@@ -15,8 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.data.inspection.columns import Profile, profile
-from tracecvr.data.inspection.words import ACTION, CLICK, CONVERSION, REFUND
+from tracecvr.data.inspection.columns import ACTION, CLICK, CONVERSION, REFUND, Profile, profile
 from tracecvr.data.own_log.files import LogFile, folder_column, matching_files, open_file, share_keys
 
 _SAMPLE = 200_000

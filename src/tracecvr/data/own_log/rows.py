@@ -75,8 +75,14 @@ class Rows:
                 selected = frame.with_columns(columns).select(
                     "_row", *self._id(key), r"^_click$|^_\d+$|^_amount\d+$", *self._features(frame)
                 )
-                selected = self._with_known_labels(selected, frame)
-                yield self._with_times(self._with_ids(selected) if key else selected)
+                clicked_at, followed_at = pl.col("_click").is_not_null(), pl.col("_0").is_not_null()
+                yield self._keep(
+                    selected,
+                    label_without_time=~(self._says_converted(frame) & ~followed_at & clicked_at),
+                    null_click_id=pl.col("_id").is_not_null() if key else pl.lit(value=True),
+                    conversion_without_click=clicked_at | ~followed_at,
+                    null_click_time=clicked_at,
+                )
 
     def events(self) -> Iterator[pl.DataFrame]:
         """A row per event that has an id, a time and a meaning."""
@@ -103,7 +109,12 @@ class Rows:
                 seconds = self._seconds(file, known, at, kind.unit or schema.click.unit)
                 timed = known.with_columns(seconds.alias("_ts"), self._amounts(file, known))
                 selected = timed.select("_row", *self._id(key), "_kind", "_ts", "_amount", *self._features(frame))
-                yield self._with_moment(self._with_ids(selected))
+                yield self._keep(
+                    selected,
+                    null_click_id=pl.col("_id").is_not_null(),
+                    null_action_time=(pl.col("_kind") == 0) | pl.col("_ts").is_not_null(),
+                    null_click_time=pl.col("_ts").is_not_null(),
+                )
 
     def _amounts(self, file: LogFile, events: pl.DataFrame) -> pl.Series:
         """What was bought, or taken back, in each event."""
@@ -188,13 +199,10 @@ class Rows:
         self._refuse(file, frame, name, times.first_true(~word.is_in([*_YES, *_NO])), f"is not 0 or 1; {_CORRECT}")
         return word.is_in(_YES)
 
-    def _with_known_labels(self, clicks: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
-        """Clicks whose label is known: if it says that there was a conversion, it must be known when."""
+    def _says_converted(self, frame: pl.DataFrame) -> pl.Expr:
+        """Whether a label says that there was a conversion: then it must be known when."""
         label = self.schema.action[0].label
-        if not label:
-            return clicks
-        unknown = _words(frame[label]).is_in(_YES) & clicks["_0"].is_null() & clicks["_click"].is_not_null()
-        return self._keep(clicks, ~unknown, "label_without_time")
+        return pl.lit(_words(frame[label]).is_in(_YES) if label else False)
 
     def _refuse(self, file: LogFile, frame: pl.DataFrame, name: str, row: int | None, reason: str) -> None:
         """Refuse a value for a reason, if there is one: `row` is its place in the frame."""
@@ -210,9 +218,6 @@ class Rows:
             advice = "correct [time] unit, or give a number as origin if times are not counted from 1970"
             self._refuse(file, frame, name, row, f"in unit {unit!r} is in the year {year}; {advice}")
 
-    def _with_ids(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return self._keep(frame, pl.col("_id").is_not_null(), "null_click_id")
-
     def _check_ids(self, file: LogFile, frame: pl.DataFrame, key: tuple[str, ...]) -> None:
         if not self.schema.click.whole_ids:
             return
@@ -222,26 +227,13 @@ class Rows:
         wrong = times.first_true(ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null())
         self._refuse(file, frame, key[0], wrong, "is no whole number; leave out whole_ids in the schema")
 
-    def _with_moment(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Events that have a time."""
-        action = (pl.col("_kind") == 0) | pl.col("_ts").is_not_null()
-        frame = self._keep(frame, action, "null_action_time")
-        return self._keep(frame, pl.col("_ts").is_not_null(), "null_click_time")
-
-    def _with_times(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Clicks that have a time: a conversion without it is one without a click."""
-        clicked = pl.col("_click").is_not_null()
-        known = self._keep(frame, clicked | pl.col("_0").is_null(), "conversion_without_click")
-        return self._keep(known, clicked, "null_click_time")
-
-    def _keep(self, frame: pl.DataFrame, sound: pl.Expr | pl.Series, reason: str) -> pl.DataFrame:
-        kept = frame.filter(sound)
-        self.dropped[reason] += len(frame) - len(kept)
-        return kept
-
-    def met(self, name: str) -> int:
-        """How often something was met, in rows that were dropped or not."""
-        return self.dropped[name] + self.counts[name]
+    def _keep(self, frame: pl.DataFrame, **sound: pl.Expr) -> pl.DataFrame:
+        """Rows that are sound in every respect; the others are counted by the first reason."""
+        for reason, flags in sound.items():
+            kept = frame.filter(flags)
+            self.dropped[reason] += len(frame) - len(kept)
+            frame = kept
+        return frame
 
 
 def given_id() -> pl.Expr:

@@ -5,12 +5,16 @@ docs/own_log.md has an example with every key.
 
 from __future__ import annotations
 
+import json
+import re
 import zoneinfo
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import DAY, Seconds, fill, option, options, refuse_unknown
+from tracecvr.base.config import DAY, Option, Seconds, fill, option, options, refuse_unknown
+from tracecvr.base.durations import exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import check_exists, read_toml
 from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
@@ -134,11 +138,6 @@ class LogSchema:
     labels: Labels = Labels()
     defects: Defects = Defects()
     features: tuple[Column, ...] = ()
-
-    @property
-    def beside(self) -> Path:
-        """The folder that paths of files start from."""
-        return (self.path.parent / self.folder).absolute()
 
     @property
     def sources(self) -> tuple[File, ...]:
@@ -285,3 +284,66 @@ def refuse_unknown_zone(zone: str, where: str) -> None:
         zoneinfo.ZoneInfo(zone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise UserError(f"{where} = {zone!r}: no such time zone; write it like UTC or Europe/Berlin") from None
+
+
+# A schema as TOML. Every line says what its key means, and what was seen of it.
+
+
+def write_toml(schema: LogSchema, notes: Mapping[str, str], left_out: Mapping[str, str]) -> str:
+    """The text of a schema. `notes` are remarks by key, such as `click.id` or `action.0.time`; a key with a remark is
+    written even if it has its default. `left_out` are columns that are no features, and why."""
+    lines = _write_keys(schema, "", notes)
+    for name in TABLES:
+        content = getattr(schema, name)
+        tables = content if name in LISTS else () if content is None else (content,)
+        for place, one in enumerate(tables):
+            prefix, heading = (f"{name}.{place}.", f"[[{name}]]") if name in LISTS else (f"{name}.", f"[{name}]")
+            lines += ["", heading, *_write_keys(one, prefix, notes)]
+    lines += ["", "[features]"]
+    lines += [_add_remark(_write_feature(one), notes.get(f"features.{one.raw}", "")) for one in schema.features]
+    lines += [f"# left out: {_key(name)}: {_one_line(why)}" for name, why in left_out.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _write_keys(owner: Any, prefix: str, notes: Mapping[str, str]) -> list[str]:
+    lines = []
+    for one in options(type(owner)):
+        value, key = getattr(owner, one.name), prefix + one.name
+        if value != one.default or key in notes:
+            choices = f"one of {', '.join(one.choices)}" if one.choices else ""
+            remarks = one.help, choices, notes.get(key, "")
+            line = f"{one.name} = {json.dumps(_plain(value, one), ensure_ascii=False)}"
+            lines.append(_add_remark(line, "; ".join(filter(None, remarks))))
+    return lines
+
+
+def _plain(value: Any, option: Option) -> Any:
+    """A value as people write it: durations as text, a list of one as that one."""
+    if isinstance(value, tuple):
+        return _plain(value[0], option) if len(value) == 1 else [_plain(one, option) for one in value]
+    return exact_duration(value) if "duration" in option.type else value
+
+
+def _write_feature(column: Column) -> str:
+    _, needed, more = KINDS[column.kind]
+    defaults = {field: getattr(type(column), field, None) for field in more}
+    rule: dict[str, Any] = {"kind": column.kind} | {key: getattr(column, key) for key in needed}
+    rule |= {key: getattr(column, key) for key in more if getattr(column, key) != defaults[key]}
+    return f"{_key(column.raw)} = {{{', '.join(f'{key} = {json.dumps(value)}' for key, value in rule.items())}}}"
+
+
+def _add_remark(line: str, remark: str) -> str:
+    return f"{line:<35} # {_one_line(remark)}" if remark else line
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def comment(lines: Sequence[str]) -> str:
+    """Lines that are no part of a schema, for people."""
+    return "".join(f"# {_one_line(line)}\n" for line in lines)

@@ -112,18 +112,9 @@ def _without(values: pl.Series, absent: tuple[str, ...]) -> pl.Series:
         values = values.str.strip_chars()
         gone = v.is_in(["", *absent])
     else:
-        gone = (
-            v.cast(pl.Float64).is_in([float(text) for text in absent if _is_number(text)]) | v.cast(pl.Float64).is_nan()
-        )
+        numbers = pl.Series(absent, dtype=pl.String).cast(pl.Float64, strict=False).drop_nulls()
+        gone = v.cast(pl.Float64).is_in(numbers.implode()) | v.cast(pl.Float64).is_nan()
     return values.to_frame("v").select(pl.when(~gone).then(v)).to_series()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _from_numbers(given: pl.Series, unit: str) -> Read:

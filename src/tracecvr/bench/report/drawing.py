@@ -1,0 +1,319 @@
+"""Panels as SVG: lines over an axis, horizontal bars, and rows by columns of squares.
+
+`drawing.svg.j2` has their elements; here is where these go. `colours.css` has all colours, light and dark. A page has
+the style sheets; a drawing that stands alone has the light colours filled in, since programs other than browsers know
+no variables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import ceil, isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tracecvr.base.errors import UserError
+from tracecvr.base.files import write_atomically
+from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Heat, Panel, Series, say_what_is_drawn
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawn panel: its size in pixels, what somebody who cannot see it is told, and its elements."""
+
+    width: float
+    height: float
+    words: str
+    content: Markup
+
+
+# Templates and style sheets.
+
+
+@cache
+def templates() -> Environment:
+    """The templates of pages and drawings."""
+    loader = PackageLoader(__name__, "")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["px"] = plain
+    made.globals["shorten"] = shorten
+    return made
+
+
+def write(macro: str, *values: Any, file: str = "drawing.svg.j2") -> Markup:
+    """What a macro of a template makes of values."""
+    made: Callable[..., Markup] = getattr(templates().get_template(file).module, macro)
+    return made(*values)
+
+
+def read_style_sheet(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+@cache
+def light_colours() -> dict[str, str]:
+    """The light colours by name."""
+    return dict(re.findall(r"--(\w+): (#\w+);", read_style_sheet("colours.css").partition("@media")[0]))
+
+
+def fill_in(css: str) -> str:
+    """A style sheet with the light colours in place of variables.
+
+    >>> fill_in("text { fill: var(--soft) }")
+    'text { fill: #5b6067 }'
+    """
+    return re.sub(r"var\(--(\w+)\)", lambda named: light_colours()[named[1]], css)
+
+
+# Numbers and texts.
+
+
+def plain(value: float) -> str:
+    """A number of pixels, short, so that pages are small.
+
+    >>> plain(12.30), plain(-0.04)
+    ('12.3', '0')
+    """
+    return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
+
+
+def width_of(content: str) -> float:
+    """About how many pixels a text takes; rather too many, since fonts differ."""
+    return sum(8.4 if c.isupper() or c in "mw+=%…" else 4.2 if c in "ijlrtf.,:;'()[]| " else 7.2 for c in content)
+
+
+def shorten(content: str, room: float) -> str:
+    """A text, or as much of it as there is room for.
+
+    >>> shorten("short", 40), shorten("a long one", 40)
+    ('short', 'a lon…')
+    """
+    if width_of(content) <= room:
+        return content
+    while content and width_of(content + "…") > room:
+        content = content[:-1]
+    return content.rstrip() + "…"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values of an axis to pixels."""
+
+    axis: Axis
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int) -> list[tuple[float, str]]:
+        return self.axis.ticks(self.low, self.high, most)
+
+
+def limits(axis: Axis, values: Sequence[float], room: float = 0.04) -> tuple[float, float]:
+    """From where to where an axis goes: as it says, else as far as its values, with a little room."""
+    finite = [value for value in values if isfinite(value)] or [0.0, 1.0]
+    low, high = min(finite), max(finite)
+    spare = room * (high - low) if high > low else 0.05 * abs(high) or 1.0
+    return (low - spare if axis.low is None else axis.low), (high + spare if axis.high is None else axis.high)
+
+
+# Panels.
+
+
+def draw(panel: Panel, width: float) -> Drawing:
+    if isinstance(panel, Chart):
+        return _draw_chart(panel, width)
+    return _draw_bars(panel, width) if isinstance(panel, Bars) else _draw_squares(panel, width)
+
+
+_ABOVE, _BELOW = 30.0, 40.0
+"""Pixels that the title of a chart takes, and the texts of its horizontal axis."""
+
+_BETWEEN_MARKERS = 50.0
+"""Pixels from one marker of a line to the next, at least."""
+
+
+def _draw_chart(chart: Chart, width: float) -> Drawing:
+    shown = [one for one in chart.series if one.x]
+    height = width + 12 if chart.diagonal else max(min(0.46 * width, 380.0), 250.0)
+    levels = [] if chart.level is None else [chart.level]
+    y_limits = limits(chart.y, [*levels, *(y for one in shown for y in one.y)])
+    x_limits = limits(chart.x, [x for one in shown for x in one.x], room=0.0)
+    y = Scale(chart.y, *y_limits, height - _BELOW, _ABOVE if chart.title else 12)
+    left = 14 + max((width_of(label) for _, label in y.ticks(6)), default=0.0)
+    x = Scale(chart.x, *x_limits, left, width - 14.0)
+    longest = max((width_of(label) for _, label in x.ticks(99)), default=1.0)
+    ticks = x.ticks(max(2, min(int((x.end - x.start) / (longest + 14)), 9)))
+    series = [(one, *_place_series(chart, one, x, y)) for one in sorted(shown, key=lambda one: -one.style)]
+    return Drawing(width, height, say_what_is_drawn(chart), write("chart", chart, x, y, ticks, series))
+
+
+def _place_series(
+    chart: Chart, one: Series, x: Scale, y: Scale
+) -> tuple[list[tuple[float, float]], list[tuple[float, float, float, str]]]:
+    """The points of a line, and its markers: where they are, their size and what they say."""
+    # What lies beyond the axis is drawn at its edge.
+    at = [(x(a), min(max(y(b), y.end), y.start)) for a, b in zip(one.x, one.y, strict=True)]
+    every = 1 if one.area else ceil(len(at) * _BETWEEN_MARKERS / (x.end - x.start))
+    markers = []
+    for n in range((len(at) - 1) % every, len(at), every):
+        says = f"{one.name}, {chart.x.format_value(one.x[n])}: {chart.y.format_value(one.y[n])}"
+        size = 1.2 + (x.end - x.start) / 34 * sqrt(one.area[n]) if one.area else 3.0
+        markers.append((*at[n], size, says))
+    return at, markers
+
+
+_ROW = 21.0
+"""The height of a bar with the space around it."""
+
+
+def _draw_bars(panel: Bars, width: float) -> Drawing:
+    left = min(max((width_of(bar.name) for bar in panel.bars), default=0.0), 0.45 * width) + 10
+    values = [v for bar in panel.bars for v in (bar.value, bar.low, bar.high) if v is not None]
+    low, high = min([panel.base, *values]), max([panel.base, *values])
+    low, high = (low, high) if high > low else (panel.base, panel.base + 1.0)
+    said = [_say_value(panel, bar) for bar in panel.bars]
+    room = max((width_of(text) + 16 for text in said), default=0.0)  # values stand in a column
+    scale, top = Scale(panel.axis, low, high, left, width - room), 22.0
+    foot, half = top + _ROW * len(panel.bars), width_of(panel.axis.label) / 2
+    middle = min(max((left + scale.end) / 2, half), width - half)
+    rows = [(bar, text, top + _ROW * (n + 0.5)) for n, (bar, text) in enumerate(zip(panel.bars, said, strict=True))]
+    ticks = scale.ticks(max(2, min(int((scale.end - left) / 64), 6)))
+    content = write("bars", panel, scale, ticks, rows, top, foot, width, middle)
+    return Drawing(width, foot + 36.0, say_what_is_drawn(panel), content)
+
+
+def _say_value(panel: Bars, bar: Bar) -> str:
+    return bar.text or panel.axis.format_value(bar.value)
+
+
+_HIGH, _GAP = 20.0, 8.0
+"""The height of a square, and the space beside a column of texts."""
+_ROOM = 33.0
+"""Pixels that a number takes; in smaller squares, only the tooltip has it."""
+
+
+def _draw_squares(panel: Heat, width: float) -> Drawing:
+    """Headings of columns are turned, so that squares can be small."""
+    names = _widest(*panel.names)
+    sides = [_widest(heading, *texts) for heading, texts in panel.beside]
+    left, slant = names + sum(sides), _widest(*panel.columns)
+    size = (width - left - 0.7 * slant) / max(len(panel.columns), 1)
+    top = 26.0 + 0.75 * slant
+    edges = [names + sum(sides[: n + 1]) - _GAP for n in range(len(sides))]
+    rows = [
+        (name, top + _HIGH * row, [(panel.columns[n], *_shade(panel, row, n)) for n in range(len(panel.columns))])
+        for row, name in enumerate(panel.names)
+    ]
+    foot = top + _HIGH * len(panel.names)
+    content = write("squares", panel, rows, names - _GAP, edges, left, top, foot, size, width, size >= _ROOM)
+    return Drawing(width, foot + 22.0, say_what_is_drawn(panel), content)
+
+
+def _widest(*texts: str) -> float:
+    return max(map(width_of, texts), default=0.0) + _GAP
+
+
+def _shade(panel: Heat, row: int, column: int) -> tuple[str, str, str | None]:
+    """Of a square: its number in words and in few letters, and how dark it is; None if it is marked as good."""
+    value = panel.values[row][column]
+    strength = 0.0 if value is None else 0.65 * sqrt(min(max(value / panel.top, 0.0), 1.0))
+    return panel.axis.format_value(value), _abbreviate(value), None if panel.light[row][column] else f"{strength:.2f}"
+
+
+def _abbreviate(value: float | None) -> str:
+    """A number in few letters.
+
+    >>> _abbreviate(0.01234), _abbreviate(-0.002), _abbreviate(3.19), _abbreviate(None)
+    ('.0123', '-.0020', '3.19', 'n/a')
+    """
+    if value is None:
+        return "n/a"
+    return f"{value:.4f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
+
+
+# A whole figure as a document of its own, and as files.
+
+
+WIDE, GAP = 1000.0, 24.0
+"""The width that figures are drawn for, and what is between panels."""
+
+_MARGIN, _TITLE, _LEGEND = 16.0, 30.0, 20.0
+_FONT = '"Liberation Sans", Arial, Helvetica, sans-serif'
+
+
+def draw_panels(figure: Figure) -> list[Drawing]:
+    columns = min(figure.columns, len(figure.panels))
+    return [draw(panel, (WIDE - GAP * (columns - 1)) / columns) for panel in figure.panels]
+
+
+def write_document(figure: Figure) -> str:
+    """A figure as the text of an SVG file, with all that it needs: for notebooks and files."""
+    columns, top, parts = min(figure.columns, len(figure.panels)), _TITLE, []
+    drawings = draw_panels(figure)
+    for first in range(0, len(drawings), columns):
+        row = drawings[first : first + columns]
+        parts += [(drawing, number * (drawing.width + GAP), top) for number, drawing in enumerate(row)]
+        top += max(drawing.height for drawing in row) + GAP / 2
+    entries, height = _place_legend(figure, top)
+    style = f"text {{ font-family: {_FONT}; }}\n.plot .title {{ font-size: 16px; font-weight: 600; }}\n"
+    css = Markup(fill_in(style + read_style_sheet("plot.css")))
+    size = WIDE + 2 * _MARGIN, top + height + 2 * _MARGIN
+    return str(write("document", figure, *size, _MARGIN, css, fill_in("var(--paper)"), parts, entries))
+
+
+def _place_legend(figure: Figure, top: float) -> tuple[list[tuple[str, int, float, float]], float]:
+    """Entries from left to right, in as many lines as it takes; and their height."""
+    entries, left, base = [], 0.0, 12.0
+    for name, style in figure.legend().items():
+        wide = 32 + width_of(name) + 14
+        if left and left + wide > WIDE:
+            left, base = 0.0, base + _LEGEND
+        entries.append((name, style, left, top + base))
+        left += wide
+    return entries, base + 4 if entries else 0.0
+
+
+# Files: PNG for pages, PDF for papers, SVG for both.
+# PNG and PDF need the extra `figures`, which turns the SVG into them. It has its own fonts, so that files look alike on
+# every machine. The same figure gives the same bytes as SVG and PNG. As PDF it gives the same pages, but their objects
+# come in another order each time.
+
+KINDS = ("pdf", "png", "svg")
+_SCALE = 1.5
+"""Pixels of a PNG for each pixel of the drawing."""
+
+
+def save(figures: Sequence[Figure], folder: Path, kinds: Sequence[str]) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    return [save_one(figure, folder / f"{figure.key}.{kind}") for figure in figures for kind in kinds]
+
+
+def save_one(figure: Figure, path: Path) -> Path:
+    """A figure as a file, of the kind that its name says."""
+    kind = path.suffix.removeprefix(".")
+    if kind not in KINDS:
+        raise UserError(f"{path}: a figure is saved as .svg, .png or .pdf")
+    content = _convert(write_document(figure), kind)
+    write_atomically(path, lambda draft: draft.write_bytes(content))
+    return path
+
+
+def _convert(document: str, kind: str) -> bytes:
+    if kind == "svg":
+        return document.encode()
+    try:
+        import vl_convert
+    except ImportError:
+        raise UserError("figures as PNG or PDF need vl-convert: pip install 'tracecvr[figures]'") from None
+    return bytes(vl_convert.svg_to_pdf(document) if kind == "pdf" else vl_convert.svg_to_png(document, scale=_SCALE))
