@@ -129,7 +129,7 @@ def test_logs_need_a_schema(tmp_path: Path, call: Call, capsys: pytest.CaptureFi
         ("broken.parquet", b"PAR1" + bytes(100), "not readable as Parquet"),
         ("packed.csv", b"\x1f\x8b\x08 and so on", "packed.csv: not readable as text"),
         ("packed.csv", b"PK and so on", "is a zip archive"),
-        ("empty.csv.gz", gzip.compress(b"", mtime=0), "empty CSV"),
+        ("empty.csv.gz", gzip.compress(b"", mtime=0), "the file is empty"),
         ("cut.csv.gz", gzip.compress(b"a,b\n" * 9999, mtime=0)[:40], "not readable as text"),
         ("words.csv", b"a,b\nx,y\nz,w\n", "no column looks like times"),
         ("latin.csv", b"click_id,click_time,caf\xe9\n1,2026-01-01,\xe9\n", ""),

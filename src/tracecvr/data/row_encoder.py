@@ -160,11 +160,13 @@ def _modulo(column: Modulo, rare: Read) -> Read:
 
 def _read_binned(column: Binned, rare: Read) -> Read:
     ends = edges(column)
-    missing = bisect(ends, -1.0)
+    missing, point = bisect(ends, -1.0), column.decimal == "."
 
     def read(value: Any) -> int:
         if value is None:
             return missing
+        if type(value) is str and not point:  # 1.234 is a thousand there
+            return rare(value)
         number = value if type(value) is float and -1e300 < value < 1e300 else _number(value)
         return rare(value) if number is None else bisect(ends, float(number))
 

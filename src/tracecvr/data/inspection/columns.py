@@ -40,6 +40,12 @@ def is_amount_name(name: str) -> bool:
 ABSENT = (0, -1)
 """Numbers that often stand for a time that there is not."""
 
+MARKERS = ("NULL", "null", "\\N", "-", "n/a", "N/A", "#N/A", "NA", "None", "none", "nan", "NaN")
+"""Texts that often stand for a value that there is not."""
+
+_NEVER = r"^(0000|0001|1900|1970|9999)-(01-01|00-00|12-31)"
+"""Dates that often stand for a time that there is not."""
+
 _YEARS = 15 * 365 * DAY
 _BULK = 0.99
 """Share of the values that decides what a column is: a few mistakes do not."""
@@ -150,6 +156,8 @@ class Profile:
 
     def examples(self, count: int = 3) -> str:
         """A few of its values, in words."""
+        if self.values.dtype.is_nested():
+            return ""
         texts = [str(value) for value in self.values.drop_nulls().unique(maintain_order=True).head(count)]
         return ", ".join(text if len(text) <= 30 else f"{text[:30]}..." for text in texts)
 
@@ -169,17 +177,31 @@ def profile(values: pl.Series) -> Profile:
         zone = getattr(values.dtype, "time_zone", None)
         is_time = values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime)
         return replace(plain, unit="datetime", naive=zone is None) if is_time else plain
+    absent = _markers_in(values)
+    if len(absent) == distinct:
+        return plain
     numbers = values.cast(pl.Float64, strict=False) if values.dtype != pl.Boolean else values.cast(pl.Float64).clear()
-    if len(numbers) and numbers.null_count() == nulls:
-        return _of_numbers(plain, numbers)
-    return _of_text(plain)
+    if len(numbers) and numbers.null_count() == nulls + int(values.is_in(absent).sum() if absent else 0):
+        return _add_absent(_of_numbers(plain, numbers), absent)
+    return _of_text(plain, absent)
+
+
+def _markers_in(values: pl.Series) -> tuple[str, ...]:
+    """The texts of a column that stand for a missing value."""
+    if values.dtype != pl.String:
+        return ()
+    return tuple(values.filter(values.is_in(MARKERS)).unique().sort().to_list())
+
+
+def _add_absent(one: Profile, absent: tuple[str, ...]) -> Profile:
+    return replace(one, absent=(*one.absent, *absent)) if absent and (one.unit is not None or one.is_delay) else one
 
 
 def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:
     known = numbers.drop_nulls().drop_nans()
     whole = bool((known.floor() == known).all() and (known.abs() < 2**63).all())
-    if plain.values.dtype == pl.String and plain.values.str.contains(r"^[+-]?0\d").any():
-        whole = False  # 007 is a text, and another one than 7
+    if plain.values.dtype == pl.String and plain.values.str.contains(r"^[+-]?0\d|\.").any():
+        whole = False  # 007 is a text, and another one than 7; so is 7.0
     real = known.filter(~known.is_in([float(value) for value in ABSENT]))
     absent = tuple(str(value) for value in ABSENT if (known == value).any())
     plain = replace(plain, number=True, whole=whole)
@@ -209,17 +231,19 @@ def _are_moments(seconds: pl.Series) -> bool:
     return _extent(inside) < _YEARS
 
 
-def _of_text(plain: Profile) -> Profile:
+def _of_text(plain: Profile, absent: tuple[str, ...]) -> Profile:
     if plain.values.dtype != pl.String:
         return plain
-    readings = {unit: times.read(plain.values, Times(), unit) for unit in _WRITTEN}
-    able = {unit: one for unit, one in readings.items() if one.seconds.count() >= 0.95 * plain.filled}
+    never = plain.values.str.contains(_NEVER) & (plain.values.is_duplicated())
+    values = plain.values.set((plain.values.is_in(absent) | never).fill_null(False), None)
+    readings = {unit: times.read(values, Times(), unit) for unit in _WRITTEN}
+    able = {unit: one for unit, one in readings.items() if one.seconds.count() >= max(0.95 * values.count(), 1)}
     if not able:
         return _with_commas(plain)
     # Of a day and a month that can be either way round, the reading is likelier that puts the log into less time.
     unit = min(able, key=lambda name: _extent(able[name].seconds))
     best = able[unit]
-    odd = plain.values.filter(best.seconds.is_null()).drop_nulls().unique().sort().to_list()
+    odd = plain.values.filter(best.seconds.is_null()).drop_nulls().unique().sort().to_list()  # missing ones among them
     return replace(plain, unit=unit, naive=best.naive > 0, absent=tuple(odd[:10]), either=len(able) > 1)
 
 

@@ -65,12 +65,14 @@ def inspect_files(
         raise UserError("no column is left that could be a feature: a log needs at least one")
     drafted = schemas.check(draft(reading, tables, given, folder, zone))
     first_look = measure(drafted, progress)
+    if not len(first_look.delays[drafted.names[0]]):
+        raise UserError(explain_no_conversion(reading, tables, first_look))
     leaks = {name: f"{why}. Is it known before the outcome?" for name, why in first_look.leaks.items()}
     if len(leaks) == len(reading.features):
         raise UserError(f"every feature gives the label away ({', '.join(leaks)}): there is nothing to learn from")
     schema, measured = propose(drafted, reading, first_look)
     counts = count_defects(schema, progress)
-    if (share := share_dropped(counts)) > schema.defects.max_bad:
+    if schema.defects.max_bad < (share := share_dropped(counts)) and share_lost(counts) <= _ALLOWED:
         schema = replace(schema, defects=replace(schema.defects, max_bad=int(100 * share + 1) / 100))
     doubts = list_doubts(reading, measured, counts)
     words = " ".join(Path(name).name for name in given)
@@ -113,6 +115,9 @@ _MOST_IDS, _IDS_PER_VALUE = 1 << 18, 8
 """Of values that are hashed to so many times as many ids, about one in ten shares its id with another."""
 
 _BINS = 32
+_ALLOWED = 0.1
+"""A share of the clicks that may be left out without asking."""
+_OF_CLICKS = ("duplicate_click", "click_out_of_range", "null_click_time", "null_click_id")
 _COUNTS = {
     "duplicate_click": ("dropped_duplicate_click", "duplicate_click_differs"),
     "skew": ("clock_skew",),
@@ -195,13 +200,37 @@ def list_doubts(reading: Reading, measured: Measured, counts: Mapping[str, int])
     if (share := share_dropped(counts)) > Defects().max_bad:
         reasons = sorted(((n, name) for name, n in counts.items() if name.startswith("dropped_") and n), reverse=True)
         words = ", ".join(f"{n:,} {name.removeprefix('dropped_')}" for n, name in reasons[:3])
-        doubts.append(f"{share:.1%} of the rows are dropped ({words}): see why before you allow it")
+        lost = share_lost(counts)
+        allowed = "" if lost <= _ALLOWED else f"; these are {lost:.0%} of the clicks, so `prepare` refuses the log"
+        doubts.append(
+            f"{share:.1%} of the rows are dropped ({words}){allowed}: see why before you allow it ([defects] max_bad)"
+        )
     return doubts
 
 
 def share_dropped(counts: Mapping[str, int]) -> float:
     """The share of the rows that are left out as bad."""
     return sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts["rows"], 1)
+
+
+def share_lost(counts: Mapping[str, int]) -> float:
+    """The share of the clicks that are left out as bad."""
+    lost = sum(counts.get(f"dropped_{name}", 0) for name in _OF_CLICKS)
+    return lost / max(lost + counts["clicks"], 1)
+
+
+def explain_no_conversion(reading: Reading, tables: Sequence[Sampled], measured: Measured) -> str:
+    """Why a log has no conversion that could be read, with ids of both sides if these do not fit."""
+    if measured.orphans and len(reading.id) == 1:
+        name, shown = reading.id[0], []
+        for table in tables:
+            if name in table.columns:
+                shown.append(f"{table.name} has {table.columns[name].examples(2)}")
+        return (
+            f"none of {measured.orphans:,} conversions has the id of a click in {name!r}: {'; '.join(shown)}. Write "
+            "ids in one way in all files"
+        )
+    return "the log has no conversion that could be read: look at the columns and describe it by hand"
 
 
 def note_what_was_seen(

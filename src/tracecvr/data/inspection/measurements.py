@@ -63,6 +63,8 @@ class Measured:
     """Of each feature, the share of the later clicks that have a value which no earlier one has."""
     values: dict[str, int] = field(default_factory=dict)
     """Of each feature, how many different values clicks have."""
+    orphans: int = 0
+    """Conversions whose click is not in the log."""
 
     @property
     def doubts(self) -> list[str]:
@@ -74,6 +76,12 @@ class Measured:
             for what, count in self.outliers.items()
             if count
         ]
+        conversions = next(iter(self.delays.values()))
+        if len(conversions) > _FEW and not _quantile(conversions, 0.5):
+            doubts.append(
+                "most conversions have the same time as their click: is it the time of the conversion, and is the time "
+                "of day in another column?"
+            )
         if (late := self.labels.far) > 0:
             doubts.append(
                 f"{late:,} conversions come much later than the others: d_max is chosen without them, and they do not "
@@ -197,6 +205,7 @@ def measure(schema: LogSchema, progress: Progress) -> Measured:
         outliers,
         {name: _share_unseen(inside[name]) for name in features},
         {name: inside[name].n_unique() for name in features},
+        cleaner.dropped["conversion_without_click"],
     )
 
 
@@ -207,8 +216,8 @@ def _refuse_wrong_times(schema: LogSchema, dropped: Mapping[str, int], clicks: i
     first = schema.action[0]
     other = f", {first.time or first.delay!r} for the conversion's" if wide else ""
     advice = (
-        f"{schema.click.time!r} is taken for the time of the click{other}: are they swapped? Rename the columns, or "
-        "describe the log by hand as docs/own_log.md says"
+        f"{schema.click.time!r} is taken for the time of the click{other}: are they swapped? Or in another zone "
+        "(--zone)? Rename the columns, or describe the log by hand as docs/own_log.md says"
     )
     if early > conversions:
         raise UserError(f"{early:,} of {early + conversions:,} conversions come before their click; {advice}")

@@ -18,6 +18,8 @@ from tracecvr.data.inspection.tables import Sampled
 from tracecvr.data.own_log.schema import ActionColumns, File
 
 _MOST_TYPES = 30
+_FEW_ROWS = 100
+"""A column may have another value in each of so many rows by chance."""
 _BY_HAND = "describe it by hand as docs/own_log.md says"
 
 
@@ -46,7 +48,8 @@ class Reading:
         if is_refund and self.refund is not None:
             other = self.refund.event or self.refund.time
             self.doubts.append(
-                f"{action.event or action.time!r} and {other!r} both look like refunds: the former is left out"
+                f"{action.event or action.time!r} and {other!r} both look like refunds, and a schema has one: only "
+                f"{other!r} counts. If both do, give them one name in the files"
             )
         elif is_refund:
             self.refund, self.seen["refund"] = replace(action, name="refund"), seen
@@ -61,8 +64,9 @@ class Reading:
             self.actions.remove(named[0])
             self.actions.insert(0, named[0])
         if self.actions and len({one.name for one in named}) != 1:
-            names = ", ".join(one.name for one in self.actions)
-            self.doubts.append(f"the conversion is taken to be {self.actions[0].name!r}; candidates were {names}")
+            others = ", ".join(one.name for one in self.actions[1:])
+            why = f"candidates were {others}, too" if others else "no name says that it is one"
+            self.doubts.append(f"the conversion is taken to be {self.actions[0].name!r}; {why}")
 
     def find_amounts(self, bought: Mapping[str, Profile], back: Mapping[str, Profile]) -> None:
         """Find the columns that say how much was bought and how much was taken back, in money or in pieces."""
@@ -143,7 +147,13 @@ def _read_clicks(columns: Mapping[str, Profile], said: Said) -> Reading:
     if not said.click_time and not has_word(click.name, CLICK):
         reading.doubts.append(f"the time of the click is taken from {click.name!r}: no column is named after a click")
     if not reading.id:
-        reading.doubts.append("no column tells clicks apart: rows that are there twice cannot be found")
+        reading.id, reading.whole_ids = _find_unnamed_id(columns.values())
+        reading.doubts.append(
+            f"{reading.id[0]!r} has another value in every row: it is taken to be the id of the click"
+            if reading.id
+            else "no column tells clicks apart: rows that are there twice cannot be found, and a live model cannot "
+            "know these clicks by an id"
+        )
     if "refund" in said.actions:  # before any that is guessed
         _add_time(reading, columns[said.actions["refund"]], "refund", is_refund=True)
     every_row = _place_times(reading, [one for one in times if one is not click])
@@ -209,7 +219,8 @@ def _read_label(reading: Reading, columns: Mapping[str, Profile], every_row: Seq
         action = replace(action, delay=delay.name, unit=delay.delay_unit or "s", decimal=delay.decimal)
         if delay.delay_unit is None:
             reading.doubts.append(f"{delay.name!r} is taken to be a delay in seconds: its name does not say the unit")
-        if label is None and not delay.nulls and delay.values.cast(pl.Float64).min() >= 0:  # type: ignore[operator]
+        always = not delay.nulls and not delay.absent
+        if label is None and always and delay.values.cast(pl.Float64).min() >= 0:  # type: ignore[operator]
             reading.doubts.append(f"every row has a delay {delay.name!r}: is every click converted?")
         reading.actions.append(action)
     elif at is not None:
@@ -270,6 +281,7 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
             is_refund = word == "refund" if said.tables else has_word(word, REFUND)
             reading.add(ActionColumns(word, event=word), f"every row of {table.name}", is_refund)
             rows[word] = table.columns
+            _doubt_every_row(reading, table)
         file = File(table.given, time=at.name, unit=None if at.unit == time.unit else at.unit)
         every = "" if kinds is not None else "click" if table is clicks else word
         reading.files.append((replace(file, event=every, type="" if kinds is None else kinds.name), table))
@@ -285,6 +297,16 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
     used = {time.name, *(reading.id if said.id or len(reading.id) == 1 else ())}
     reading.add_features(of_clicks.values(), used, said)
     return reading
+
+
+def _doubt_every_row(reading: Reading, table: Sampled) -> None:
+    """Say it if a column may tell that some rows of what followed do not count, or are of another kind."""
+    for one in table.columns.values():
+        if has_word(one.name, TYPE) and one.unit is None and not one.number and 2 <= one.distinct <= _MOST_TYPES:
+            words = ", ".join(_words_by_frequency(one)[:4])
+            reading.doubts.append(
+                f"every row of {table.name} counts, whatever {one.name!r} says ({words}): leave out rows that do not"
+            )
 
 
 def _add_words(
@@ -340,7 +362,11 @@ def _find_common_id(
         several = _find_id_of_several(plain) if len(tables) > 1 else ()
         key = several or named or tuple(one.name for one in plain if one.whole)
         if not key:
-            raise UserError("no id that clicks and what followed them have in common: there is nothing to join them by")
+            every = "; ".join(f"{table.name} has {', '.join(table.columns)}" for table in tables)
+            raise UserError(
+                f"no id that clicks and what followed them have in common ({every}): give the column with the click's "
+                "id one name in all files"
+            )
         reading.doubts.append(
             f"no single column tells clicks apart: a click is taken to be one value of {', '.join(key)}, and "
             "later clicks with the same value to be duplicates of it"
@@ -350,14 +376,17 @@ def _find_common_id(
 
 
 def _time_of(table: Sampled, said: Said, is_clicks: bool = False) -> Profile:
-    """The column of times that nearly all rows have; of clicks, sooner one that is named after them."""
+    """The column of times that nearly all rows have; of clicks, sooner one that is named after them, of what followed,
+    one that is not: rows of conversions often repeat when the click was."""
     name = said.click_time if is_clicks else said.time_of(table.columns)
     if name is not None:
         return table.columns[name]
-    return max(
-        _times_in(table.columns),
-        key=lambda one: (one.filled >= 0.9 * one.rows, is_clicks and has_word(one.name, CLICK), one.filled),
-    )
+
+    def is_likely(one: Profile) -> tuple[bool, bool, bool, int]:
+        filled, of_click = one.filled >= 0.9 * one.rows, has_word(one.name, (*CLICK, "touch"))
+        return filled, of_click == is_clicks, not is_clicks and has_word(one.name, CONVERSION), one.filled
+
+    return max(_times_in(table.columns), key=is_likely)
 
 
 # What all shapes share.
@@ -383,6 +412,13 @@ def _find_id(columns: Iterable[Profile], rows: int, said: Said) -> tuple[tuple[s
         return (), False
     best = max(able, key=lambda one: (has_word(one.name, CLICK), one.distinct))
     return (best.name,), best.whole
+
+
+def _find_unnamed_id(columns: Iterable[Profile]) -> tuple[tuple[str, ...], bool]:
+    """The first column with another text, or another whole number, in every row of a log that is not tiny."""
+    able = [one for one in columns if one.unit is None and (one.whole or not one.number) and not one.comma]
+    best = next((one for one in able if one.distinct == one.rows > _FEW_ROWS), None)
+    return ((best.name,), best.whole) if best is not None else ((), False)
 
 
 def _find_id_of_several(columns: Sequence[Profile]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import ACTION, CLICK, CONVERSION, REFUND, Profile, profile
-from tracecvr.data.own_log.files import LogFile, folder_column, matching_files, open_file, share_keys
+from tracecvr.data.own_log.files import LogFile, folder_column, is_empty, matching_files, open_file, share_keys
 
 _SAMPLE = 200_000
 """Rows that are kept of each table: every row of a short one, every n-th of a long one."""
@@ -53,7 +53,11 @@ def sample_tables(given: Sequence[str], said: Mapping[str, str]) -> list[Sampled
     if said:
         return [_sample([sniff(Path(name))], topic, (name,)) for name, topic in said.items()]
     by_name = {name: matching_files(name, Path()) for name in given}
-    files = [sniff(path) for path in dict.fromkeys(path for matches in by_name.values() for path in matches)]
+    by_name = {name: [path for path in paths if not is_empty(path)] for name, paths in by_name.items()}
+    paths = dict.fromkeys(path for matches in by_name.values() for path in matches)
+    if not paths:
+        raise UserError(f"{given[0]}: no rows: the file is empty")
+    files = [sniff(path) for path in paths]
     if len({(file.separator, file.header) for file in files if file.is_text}) > 1:
         raise UserError("text files of one log have to agree in their separator and in whether they have a header")
     return [_sample(group, _topic(group[0].path), _shortest(group, by_name)) for group in _groups(files)]

@@ -6,8 +6,10 @@ Columns of text files are text: what they mean is the schema's to say, never gue
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -36,7 +38,7 @@ _NO_SEPARATOR = "\x01"
 
 SUFFIXES = (
     ".parquet",
-    *(text + end for text in (".csv", ".tsv", ".txt", ".ndjson", ".jsonl") for end in ("", ".gz", ".zst")),
+    *(text + end for text in (".csv", ".tsv", ".txt", ".ndjson", ".jsonl", ".json") for end in ("", ".gz", ".zst")),
 )
 
 
@@ -67,7 +69,7 @@ class LogFile:
 
     def _inside(self) -> pl.LazyFrame:
         if self.parquet:
-            return _flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False))
+            return _readable(_flat(pl.scan_parquet(self.path, glob=False, hive_partitioning=False)))
         if self.json:
             frame = _flat(pl.scan_ndjson(self.path, infer_schema_length=None))
             own = frame.collect_schema() if self.keys else {}
@@ -168,8 +170,40 @@ def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame
 
 
+def _readable(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """The columns of a frame, bytes as text."""
+    return frame.with_columns(cs.by_dtype(pl.Binary).map_elements(_text_of, pl.String))
+
+
+def _text_of(value: bytes) -> str:
+    """Bytes as they are if they can be printed, else as hexadecimal digits (a UUID).
+
+    >>> _text_of(b"c17"), _text_of(bytes([0, 255]))
+    ('c17', '00ff')
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+    return text if text.isprintable() else value.hex()
+
+
 def matching_files(given: str, beside: Path) -> list[Path]:
-    """The files that a path, a folder or a pattern stands for, in order of their names."""
+    """The files that a path, a folder or a pattern stands for, in order of their names; of several, those that are not
+    empty."""
+    matches = _matches(given, beside)
+    return [path for path in matches if not is_empty(path)] or matches
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a file has no byte, or unpacks to none."""
+    if path.suffix == ".gz" and path.is_file():
+        with suppress(OSError, EOFError), gzip.open(path) as stream:
+            return not stream.read(1)
+    return path.is_file() and not path.stat().st_size
+
+
+def _matches(given: str, beside: Path) -> list[Path]:
     path = Path(os.path.normpath(beside / given))  # `beside` need not be there yet: `inspect` is about to make it
     if path.is_dir():
         return _logs_inside(path)
@@ -188,7 +222,9 @@ def _logs_inside(folder: Path) -> list[Path]:
     direct = sorted(path for path in folder.iterdir() if _is_log(path.relative_to(folder)))
     logs = direct or sorted(path for path in folder.rglob("*") if _is_log(path.relative_to(folder)))
     if not logs:
-        raise UserError(f"{folder}: no log in this folder: no file ends with {', '.join(SUFFIXES)}")
+        others = sorted({path.name for path in folder.iterdir() if path.is_file()})[:3]
+        there = f"; it has {', '.join(others)}" if others else ""
+        raise UserError(f"{folder}: no log in this folder: no file ends with {', '.join(SUFFIXES)}{there}")
     return logs
 
 

@@ -21,7 +21,7 @@ _SECONDS = {"min": MINUTE, "h": HOUR, "d": DAY}
 _ONE_DAY = pl.duration(days=1)
 _TIME_OF_DAY = r"(?:[T ,]+(?<hour>\d{1,2}):(?<minute>\d{2})(?::(?<second>\d{2})(?:[.,]\d+)?)?\s*(?<half>[AaPp][Mm])?)?"
 _DIGITS_OF_DAY = r"(?:[T _-]?(?<hour>\d{2})(?<minute>\d{2})(?:(?<second>\d{2})(?:[.,]?\d+)?)?(?<half>[AaPp][Mm])?)?"
-_OFFSET = r"\s*(?<offset>Z|z|UTC|[+-]\d{2}:?\d{2})?\s*$"
+_OFFSET = r"\s*(?<offset>Z|z|UTC|[+-]\d{2}(?::?\d{2})?)?\s*$"
 _TEXT = {
     "text": r"^\s*(?<year>\d{4})[-/.](?<month>\d{2})[-/.](?<day>\d{2})" + _TIME_OF_DAY + _OFFSET,
     "dd/mm/yyyy": r"^\s*(?<day>\d{1,2})[-/.](?<month>\d{1,2})[-/.](?<year>\d{4})" + _TIME_OF_DAY + _OFFSET,
@@ -140,6 +140,7 @@ def _from_text(values: pl.Series, pattern: str, zone: str) -> Read:
     date = (pl.col("year"), *(pl.col(name).str.zfill(2) for name in ("month", "day")))
     time = (hour.cast(pl.String).str.zfill(2), *(pl.col(name).fill_null("00") for name in ("minute", "second")))
     digits, offset = pl.concat_str(*date, *time), pl.col("offset").replace(["Z", "z", "UTC"], "+0000")
+    offset = offset.str.replace(r"^(...)$", "${1}00")  # +02
     clock = parts.select(
         (digits + offset)
         .str.to_datetime("%Y%m%d%H%M%S%z", time_unit="us", time_zone="UTC", strict=False)
