@@ -40,7 +40,7 @@ class Drawing:
 @cache
 def templates() -> Environment:
     """The templates of pages and drawings."""
-    loader = PackageLoader(__name__, "")
+    loader = PackageLoader("tracecvr.bench.report", "")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters["px"] = plain
     made.globals["shorten"] = shorten
