@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
+import polars as pl
 import pytest
 from conftest import Call
 
+from crashing import process
 from livestore import Made, learnt, send, the_events
 from tracecvr.base.errors import UserError
 from tracecvr.online.challengers.learners import Learners
+from tracecvr.online.learner.archive import WholeLog, compact, erase
 from tracecvr.online.log.page_checksums import read_position
 from tracecvr.online.service.replica import open_published
 from tracecvr.online.store import challenge
 from tracecvr.online.store.file_hashes import read_hashed, write_hashed
-from tracecvr.online.store.store import Store
+from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.status import status_of
 
+_PAGE = 4096
 Captured = pytest.CaptureFixture[str]
 
 
@@ -80,3 +88,72 @@ def test_a_challenger_does_not_learn_with_what_one_of_that_name_had(made: Made, 
     with pytest.raises(UserError, match=wanted):
         challenge.find_challenger(store, "other").refuse_lost_log()
     assert learnt(store)[1] > 0
+
+
+@pytest.fixture
+def archived(made: Made, hourly: Path) -> Store:
+    """A store with an archive, whose log has no other content than its file."""
+    store = made("vanilla", Settings(lateness=3600, keep=2), hourly)
+    events = [event | {"user": f"user-{int(event['click_id']) % 5}"} for event in the_events()]
+    send(store, events[:1400])
+    learnt(store)
+    assert compact(store)
+    send(store, events[1400:1500])
+    learnt(store)
+    return store
+
+
+def exchange(path: Path, name: str) -> None:
+    """The last two leaves of an index, each with the right checksum."""
+    content = path.read_bytes()
+    leaves = [at for at in range(0, len(content), _PAGE) if content[at] == 10]
+    one, other = leaves[-2:]
+    pages = {one: content[other : other + _PAGE], other: content[one : one + _PAGE]}
+    path.write_bytes(b"".join(pages.get(at, content[at : at + _PAGE]) for at in range(0, len(content), _PAGE)))
+
+
+@pytest.mark.parametrize("words", [("compact",), ("erase", "user-2"), ("forecast",), ("table", "out")])
+def test_what_reads_or_rewrites_all_of_a_log_looks_for_exchanged_pages_first(
+    words: tuple[str, ...], archived: Store, call: Call, capsys: Captured, tmp_path: Path
+) -> None:
+    """An erasure would miss events, a compaction leave some out, a forecast and a table would be of others."""
+    command, *more = words
+    exchange(archived.folder / "events.db", "events_user")
+    line = refused(call, capsys, command, archived.folder, *(tmp_path / m if m == "out" else m for m in more))
+    assert "events.db is damaged (" in line
+
+
+@pytest.mark.parametrize("words", [("compact",), ("erase", "user-2")])
+def test_a_list_of_archives_of_another_time_deletes_no_archive(
+    words: tuple[str, ...], archived: Store, call: Call, capsys: Captured
+) -> None:
+    """Files that it does not name were removed. With the right log put back, their events were lost."""
+    path, command, *user = archived.folder / "events.db", *words
+    log = archived.log()
+    root = log._one("SELECT rootpage FROM sqlite_master WHERE name = 'archives'")
+    log.close()
+    older, at = path.read_bytes(), (root - 1) * _PAGE
+    assert compact(archived)
+    newer = path.read_bytes()
+    path.write_bytes(newer[:at] + older[at : at + _PAGE] + newer[at + _PAGE :])
+    files = sorted((archived.folder / "archive").iterdir())
+    refused(call, capsys, command, archived.folder, *user)
+    assert sorted((archived.folder / "archive").iterdir()) == files
+
+
+def compact_until_killed(folder: Path) -> None:
+    def kill(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Path.rename = kill  # type: ignore[assignment, method-assign]
+    compact(Store.open(folder))
+
+
+def test_an_erased_user_is_not_in_what_a_killed_compaction_has_left(archived: Store) -> None:
+    with process(compact_until_killed, archived.folder) as child:
+        child.join(300)
+    (left,) = (archived.folder / "archive").glob(".*")
+    assert "user-2" in pl.read_parquet(left)["user"]
+    erase(archived, "user-2")
+    WholeLog(archived).close()
+    assert not left.exists()

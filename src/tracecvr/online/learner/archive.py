@@ -122,7 +122,7 @@ class WholeLog(EventLog):
     def remove_unlisted(self) -> None:
         """Remove files that were written anew, or that somebody who was killed has left."""
         listed = {file.name for file in self.files()}
-        for path in self.folder.glob("*.parquet"):
+        for path in self.folder.glob("*.parquet*"):  # half of one has a longer name
             if path.name not in listed:
                 path.unlink()
 
@@ -166,6 +166,7 @@ def compact(store: Store) -> int:
     it is repeated. Each file has as many intervals as fit in memory."""
     with hold_log(store):
         log = WholeLog(store)
+        log.refuse_damage()  # a wrong page would hide events, or a file of the archive
         log.remove_unlisted()
         needed = min(_first_needed(model) for model in (store, *challengers(store)))
         end, count, until = store.grid.bounds(needed)[0], 0, -1
@@ -191,6 +192,7 @@ def erase(store: Store, user: str) -> tuple[int, int]:
     """
     with hold_log(store):
         log = WholeLog(store)
+        log.refuse_damage()  # a wrong page would hide events, or a file of the archive
         log.remove_unlisted()
         in_log, in_archive = log.erase(user), log.erase_archived(user)
         log.close()
