@@ -10,8 +10,8 @@ whole before its events leave the database, in the transaction that lists it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import NamedTuple, cast
 
 import polars as pl
@@ -156,24 +156,25 @@ class WholeLog(EventLog):
 # Commands.
 
 
-def hold_log(store: Store) -> AbstractContextManager[None]:
+@contextmanager
+def hold_log(store: Store) -> Iterator[WholeLog]:
     """Be the only one that moves or deletes events of a store. Whoever is at it is waited for."""
-    return locked(store.folder, "it is compacted or erased from: try again later", ".upkeep.lock", _PATIENCE)
+    otherwise = "it is compacted or erased from: try again later"
+    with locked(store.folder, otherwise, ".upkeep.lock", _PATIENCE), closing(WholeLog(store)) as log:
+        log.refuse_damage()  # a wrong page would hide events, or files of the archive
+        log.remove_unlisted()
+        yield log
 
 
 def compact(store: Store) -> int:
     """Archive what neither a learner nor a version that it could fall back to needs; returns how many events. Killed,
     it is repeated. Each file has as many intervals as fit in memory."""
-    with hold_log(store):
-        log = WholeLog(store)
-        log.refuse_damage()  # a wrong page would hide events, or a file of the archive
-        log.remove_unlisted()
+    with hold_log(store) as log:
         needed = min(_first_needed(model) for model in (store, *challengers(store)))
         end, count, until = store.grid.bounds(needed)[0], 0, -1
         while until < end:
             until = log.portion(end, _BLOCK)
             count += log.move(until)
-        log.close()
         return count
 
 
@@ -190,11 +191,7 @@ def erase(store: Store, user: str) -> tuple[int, int]:
 
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
-    with hold_log(store):
-        log = WholeLog(store)
-        log.refuse_damage()  # a wrong page would hide events, or a file of the archive
-        log.remove_unlisted()
+    with hold_log(store) as log:
         in_log, in_archive = log.erase(user), log.erase_archived(user)
-        log.close()
         remove_dropped(store)
         return in_log[0] + in_archive[0], in_log[1] + in_archive[1]

@@ -19,7 +19,6 @@ from tracecvr.base.errors import UserError
 
 _RESERVED = 8
 """Bytes at the end of each page that the checksum takes. The header of the file tells how many are reserved."""
-_DIGITS = 20
 
 
 @cache
@@ -88,7 +87,7 @@ def read_position(log: Path) -> int:
     """The last acknowledged position of a log: a number in a file beside it, written after each commit and not flushed,
     so that it is never ahead of what was on disk. If the log is shorter, its end is lost."""
     try:
-        return int(log.with_suffix(".position").read_bytes()[:_DIGITS])
+        return int(log.with_suffix(".position").read_bytes().partition(b"\n")[0])
     except (FileNotFoundError, ValueError):  # a loss of power may leave an empty file
         return 0
 
@@ -98,6 +97,6 @@ def write_position(log: Path, position: int) -> None:
     with suppress(OSError):
         file = os.open(log.with_suffix(".position"), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.pwrite(file, f"{position:0{_DIGITS}d}\n".encode(), 0)
+            os.pwrite(file, f"{position:020d}\n".encode(), 0)
         finally:
             os.close(file)

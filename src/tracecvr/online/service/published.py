@@ -9,7 +9,7 @@ from tracecvr.online.service.bodies import PublishedFile
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store.choices import SERVING, TRAFFIC
 
-DESCRIPTION = ("files.json", "store.json", "base/table.json", "base/encoder.json")
+DESCRIPTION = ("store.json", "files.json", "base/table.json", "base/encoder.json")
 """Files that never change: another content is another store."""
 ALLOWED = re.compile(
     r"(files|store)\.json|base/(table|encoder)\.json|(serving|traffic)\.json"

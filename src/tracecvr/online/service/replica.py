@@ -244,5 +244,6 @@ def open_published(
 
 def _open(folder: Path) -> Store:
     """A store, if the files that describe it are as they were when it was created."""
+    store = Store.open(folder, check=False)
     refuse_if_changed(folder, DESCRIPTION)
-    return Store.open(folder, check=False)
+    return store
