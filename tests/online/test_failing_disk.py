@@ -12,11 +12,14 @@ from conftest import Call
 
 from crashing import process
 from livestore import Made, learnt, send, the_events
+from tracecvr.base import files
 from tracecvr.base.errors import UserError
 from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.learner.archive import WholeLog, compact, erase
 from tracecvr.online.log.page_checksums import read_position
 from tracecvr.online.service.replica import open_published
+from tracecvr.online.service.routing import RoutedScorer
+from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.store import challenge
 from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 from tracecvr.online.store.store import Settings, Store
@@ -157,3 +160,62 @@ def test_an_erased_user_is_not_in_what_a_killed_compaction_has_left(archived: St
     erase(archived, "user-2")
     WholeLog(archived).close()
     assert not left.exists()
+
+
+def write_wrongly(patch: pytest.MonkeyPatch, kind: str) -> None:
+    """Of files of a kind, one bit in the middle is written wrongly."""
+
+    def sync(path: Path) -> None:
+        if kind in path.name:
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 4
+            path.write_bytes(content)
+
+    patch.setattr(files, "sync", sync)
+
+
+def test_events_do_not_leave_the_log_for_an_archive_that_was_written_wrongly(
+    archived: Store, call: Call, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash was that of the file, whatever was in it: events were lost."""
+    log = archived.log()
+    before = log.before(1 << 60)
+    for words in (("compact",), ("erase", "user-2")):
+        with monkeypatch.context() as patch:
+            write_wrongly(patch, ".parquet")
+            assert ".parquet is damaged" in refused(call, capsys, words[0], archived.folder, *words[1:])
+        if words[0] == "compact":
+            assert log.before(1 << 60) == before
+        assert call("verify", archived.folder) == 0
+    log.close()
+
+
+def test_a_version_that_was_written_wrongly_is_neither_learnt_from_nor_served(
+    made: Made, call: Call, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made()
+    send(store, the_events()[:400])
+    with monkeypatch.context() as patch:
+        write_wrongly(patch, ".safetensors")
+        learnt(store)
+    newest = store.versions.latest()
+    assert newest is not None
+    line = refused(call, capsys, "tick", store.folder)
+    assert f"{newest['intervals']:09d}.safetensors is not what was learnt" in line
+    scorer = RoutedScorer(store)
+    scorer.refresh()
+    with pytest.raises(NotReadyError):
+        scorer.main.ready()
+
+
+def test_verify_reads_what_was_predicted(made: Made, call: Call, capsys: Captured) -> None:
+    """A page that was read wrongly and written again has the right checksum."""
+    store = made()
+    send(store, the_events()[:400])
+    learnt(store)
+    log = store.log()
+    log._db.execute("UPDATE series SET data = zeroblob(8)")
+    log.close()
+    capsys.readouterr()
+    assert call("verify", store.folder) == 1
+    assert "log: WRONG: a series is not as it was written" in capsys.readouterr().out

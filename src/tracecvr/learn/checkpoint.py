@@ -82,7 +82,9 @@ class Checkpoints:
     def restore(self, engine: Engine, manifest: dict[str, Any]) -> None:
         """Put an engine of the same configuration where the checkpoint was taken."""
         refuse_other_format(manifest, FORMAT, self._paths(manifest["intervals"])[1])
-        engine.restore(self.state(manifest))
+        engine.restore(state := self.state(manifest))
+        if manifest.get("weights") not in (None, engine.fingerprint()):  # it was written wrongly
+            raise UserError(f"{state} is not what was learnt: remove it, and it is learnt again")
 
     def _paths(self, number: int) -> tuple[Path, Path]:
         return self.folder / f"{number:09d}.safetensors", self.folder / f"{number:09d}.json"

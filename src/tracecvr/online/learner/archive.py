@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from io import BytesIO
 from typing import NamedTuple, cast
 
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, sha256, write_parquet
+from tracecvr.base.files import locked, write_atomically
 from tracecvr.data.table import NEVER
 from tracecvr.online.ledger.ledger import first_held, memory_of
 from tracecvr.online.log.event_log import Accepted, EventLog
@@ -82,8 +83,11 @@ class WholeLog(EventLog):
     def _write(self, first: int, last: int, frame: pl.DataFrame) -> ArchiveFile:
         """A new file. Its name tells it from one of the same intervals before an erasure."""
         name = f"{first:09d}-{last:09d}-{self.facts().get('erasures', 0)}.parquet"
-        write_parquet(self.folder / name, frame)
-        return ArchiveFile(name, first, last, sha256(self.folder / name))
+        frame.write_parquet(content := BytesIO())
+        file = ArchiveFile(name, first, last, hashlib.sha256(content.getvalue()).hexdigest())
+        write_atomically(self.folder / name, lambda temporary: temporary.write_bytes(content.getvalue()))
+        self.check(file)  # before its events leave the database
+        return file
 
     def move(self, until: int) -> int:
         """Move what became known before a time, with which an interval starts, to a new file; how many events."""
