@@ -231,19 +231,14 @@ def open_published(
     source: str, folder: Path, token: Path | None, say: Callable[[str], None]
 ) -> tuple[Store, Mirror | None]:
     """The store that a replica reads: a directory as it is, or the copy of what a writer has published."""
-    if "://" not in source:
-        return _open(Path(source)), None
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mirror = Mirror(source, folder, None if token is None else token.read_text(encoding="utf-8").strip())
-    if not mirror.pull():
-        if not (folder / "store.json").is_file():
-            raise UserError(f"--replica: {mirror.problem}, and there is no copy in {folder}: start the writer first")
-        say(f"{mirror.problem}; going on with the copy in {folder}")
-    return _open(folder), mirror
-
-
-def _open(folder: Path) -> Store:
-    """A store, if the files that describe it are as they were when it was created."""
-    store = Store.open(folder, check=False)
-    refuse_if_changed(folder, DESCRIPTION)
-    return store
+    mirror = None
+    if "://" in source:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mirror = Mirror(source, folder, None if token is None else token.read_text(encoding="utf-8").strip())
+        if not mirror.pull():
+            if not (folder / "store.json").is_file():
+                raise UserError(f"--replica: {mirror.problem}, and there is no copy in {folder}: start the writer first")
+            say(f"{mirror.problem}; going on with the copy in {folder}")
+    store = Store.open(Path(source) if mirror is None else folder, check=False)
+    refuse_if_changed(store.folder, DESCRIPTION)
+    return store, mirror
