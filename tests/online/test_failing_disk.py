@@ -162,13 +162,13 @@ def test_an_erased_user_is_not_in_what_a_killed_compaction_has_left(archived: St
     assert not left.exists()
 
 
-def write_wrongly(patch: pytest.MonkeyPatch, kind: str) -> None:
-    """Of files of a kind, one bit in the middle is written wrongly."""
+def write_wrongly(patch: pytest.MonkeyPatch, kind: str, where: float = 0.5) -> None:
+    """Of files of a kind, one bit is written wrongly."""
 
     def sync(path: Path) -> None:
         if kind in path.name:
             content = bytearray(path.read_bytes())
-            content[len(content) // 2] ^= 4
+            content[int(where * len(content))] ^= 4
             path.write_bytes(content)
 
     patch.setattr(files, "sync", sync)
@@ -190,13 +190,14 @@ def test_events_do_not_leave_the_log_for_an_archive_that_was_written_wrongly(
     log.close()
 
 
+@pytest.mark.parametrize("where", [0.0, 0.5])
 def test_a_version_that_was_written_wrongly_is_neither_learnt_from_nor_served(
-    made: Made, call: Call, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    where: float, made: Made, call: Call, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = made()
     send(store, the_events()[:400])
     with monkeypatch.context() as patch:
-        write_wrongly(patch, ".safetensors")
+        write_wrongly(patch, ".safetensors", where)
         learnt(store)
     newest = store.versions.latest()
     assert newest is not None

@@ -237,7 +237,9 @@ def open_published(
         mirror = Mirror(source, folder, None if token is None else token.read_text(encoding="utf-8").strip())
         if not mirror.pull():
             if not (folder / "store.json").is_file():
-                raise UserError(f"--replica: {mirror.problem}, and there is no copy in {folder}: start the writer first")
+                raise UserError(
+                    f"--replica: {mirror.problem}, and there is no copy in {folder}: start the writer first"
+                )
             say(f"{mirror.problem}; going on with the copy in {folder}")
     store = Store.open(Path(source) if mirror is None else folder, check=False)
     refuse_if_changed(store.folder, DESCRIPTION)
