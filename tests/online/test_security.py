@@ -244,6 +244,14 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_version_that_is_damaged_while_somebody_works_with_it_changes_nothing",
         ),
         "test_soak": ("test_bad_luck_changes_nothing_silently",),
+        "test_failing_disk": (
+            "test_a_description_that_is_a_list_is_refused_in_one_line",
+            "test_what_comes_after_the_acknowledged_position_is_passed_over",
+            "test_a_replica_serves_by_no_other_description",
+            "test_a_challenger_does_not_learn_with_what_one_of_that_name_had",
+            "test_what_reads_or_rewrites_all_of_a_log_looks_for_exchanged_pages_first",
+            "test_a_list_of_archives_of_another_time_deletes_no_archive",
+        ),
     },
     "Erasure": {
         "test_online_learner": ("test_a_user_who_is_erased_is_in_no_file_and_is_never_shown_again",),
@@ -252,6 +260,7 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_an_erasure_next_to_a_compaction_leaves_nothing",
             "test_two_compactions_move_each_event_once",
         ),
+        "test_failing_disk": ("test_an_erased_user_is_not_in_what_a_killed_compaction_has_left",),
         "test_challenger_ledgers": ("test_an_erased_user_is_in_no_ledger",),
         "test_challengers": ("test_a_user_who_is_erased_is_not_shown_to_challengers_either",),
         "test_pump": ("test_a_users_messages_that_were_set_aside_are_erased_with_him",),

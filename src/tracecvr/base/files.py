@@ -11,7 +11,7 @@ import tempfile
 import time
 import tomllib
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,9 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not readable as JSON ({error}); the file is damaged") from None
 
 
-def refuse_other_format(content: Mapping[str, Any], expected: int, path: Path) -> None:
+def refuse_other_format(content: Any, expected: int, path: Path) -> None:
     """Refuse the content of a file that another version of this package wrote in another format."""
-    if (other := content.get("format")) != expected:
+    if (other := content.get("format") if isinstance(content, dict) else None) != expected:
         raise UserError(f"{path}: format {other!r}, expected {expected}: another version of tracecvr wrote it")
 
 

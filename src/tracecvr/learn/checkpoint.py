@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, refuse_other_format, sha256, write_json
 from tracecvr.learn.engine import Engine
@@ -82,7 +84,12 @@ class Checkpoints:
     def restore(self, engine: Engine, manifest: dict[str, Any]) -> None:
         """Put an engine of the same configuration where the checkpoint was taken."""
         refuse_other_format(manifest, FORMAT, self._paths(manifest["intervals"])[1])
-        engine.restore(self.state(manifest))
+        state, whole = self.state(manifest), False
+        with suppress(SafetensorError, KeyError):
+            engine.restore(state)
+            whole = manifest.get("weights") in (None, engine.fingerprint())
+        if not whole:  # it was written wrongly
+            raise UserError(f"{state} is not what was learnt: remove it, and it is learnt again")
 
     def _paths(self, number: int) -> tuple[Path, Path]:
         return self.folder / f"{number:09d}.safetensors", self.folder / f"{number:09d}.json"

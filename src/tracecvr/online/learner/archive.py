@@ -10,14 +10,15 @@ whole before its events leave the database, in the transaction that lists it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from io import BytesIO
 from typing import NamedTuple, cast
 
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.base.files import locked, sha256, write_parquet
+from tracecvr.base.files import locked, write_atomically
 from tracecvr.data.table import NEVER
 from tracecvr.online.ledger.ledger import first_held, memory_of
 from tracecvr.online.log.event_log import Accepted, EventLog
@@ -82,8 +83,11 @@ class WholeLog(EventLog):
     def _write(self, first: int, last: int, frame: pl.DataFrame) -> ArchiveFile:
         """A new file. Its name tells it from one of the same intervals before an erasure."""
         name = f"{first:09d}-{last:09d}-{self.facts().get('erasures', 0)}.parquet"
-        write_parquet(self.folder / name, frame)
-        return ArchiveFile(name, first, last, sha256(self.folder / name))
+        frame.write_parquet(content := BytesIO())
+        file = ArchiveFile(name, first, last, hashlib.sha256(content.getvalue()).hexdigest())
+        write_atomically(self.folder / name, lambda temporary: temporary.write_bytes(content.getvalue()))
+        self.check(file)  # before its events leave the database
+        return file
 
     def move(self, until: int) -> int:
         """Move what became known before a time, with which an interval starts, to a new file; how many events."""
@@ -122,7 +126,7 @@ class WholeLog(EventLog):
     def remove_unlisted(self) -> None:
         """Remove files that were written anew, or that somebody who was killed has left."""
         listed = {file.name for file in self.files()}
-        for path in self.folder.glob("*.parquet"):
+        for path in self.folder.glob("*.parquet*"):  # half of one has a longer name
             if path.name not in listed:
                 path.unlink()
 
@@ -156,23 +160,25 @@ class WholeLog(EventLog):
 # Commands.
 
 
-def hold_log(store: Store) -> AbstractContextManager[None]:
+@contextmanager
+def hold_log(store: Store) -> Iterator[WholeLog]:
     """Be the only one that moves or deletes events of a store. Whoever is at it is waited for."""
-    return locked(store.folder, "it is compacted or erased from: try again later", ".upkeep.lock", _PATIENCE)
+    otherwise = "it is compacted or erased from: try again later"
+    with locked(store.folder, otherwise, ".upkeep.lock", _PATIENCE), closing(WholeLog(store)) as log:
+        log.refuse_damage()  # a wrong page would hide events, or files of the archive
+        log.remove_unlisted()
+        yield log
 
 
 def compact(store: Store) -> int:
     """Archive what neither a learner nor a version that it could fall back to needs; returns how many events. Killed,
     it is repeated. Each file has as many intervals as fit in memory."""
-    with hold_log(store):
-        log = WholeLog(store)
-        log.remove_unlisted()
+    with hold_log(store) as log:
         needed = min(_first_needed(model) for model in (store, *challengers(store)))
         end, count, until = store.grid.bounds(needed)[0], 0, -1
         while until < end:
             until = log.portion(end, _BLOCK)
             count += log.move(until)
-        log.close()
         return count
 
 
@@ -189,10 +195,7 @@ def erase(store: Store, user: str) -> tuple[int, int]:
 
     What models have learnt from them stays in the models, and clicks of the base are known by no user.
     """
-    with hold_log(store):
-        log = WholeLog(store)
-        log.remove_unlisted()
+    with hold_log(store) as log:
         in_log, in_archive = log.erase(user), log.erase_archived(user)
-        log.close()
         remove_dropped(store)
         return in_log[0] + in_archive[0], in_log[1] + in_archive[1]

@@ -21,6 +21,7 @@ from tracecvr.base.files import locked
 from tracecvr.base.metrics import Labels
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import Ints
+from tracecvr.learn.checkpoint import digest
 from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.guard import Guard
@@ -204,7 +205,7 @@ class Learner:
             "by_version": newest["by_version"],
         }
         if number:  # first: of a version that is there, it is known what came of its tick
-            self._record(number - 1, summary)
+            self._record(number - 1, summary | {"store": digest(self.store.content)})
         self.versions.save(self.engine, number, summary | facts | self._more_facts())
 
     def _more_facts(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def first_held(grid: Grid, memory: int, done: int) -> int:
 class Ledger(TableSource):
     """Clicks that became known since `memory` seconds before the newest interval, with what is known of them.
 
-    Without a folder for its file it is begun; with one, call `begin` or `rebuild` first.
+    Without a folder for its file it is begun, if its log is whole; with one, call `begin` or `rebuild` first.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Ledger(TableSource):
         self._erased = cast("npt.NDArray[np.bool_]", self.database.column("erased"))
         self.table = self._view()
         if folder is None:
+            log.refuse_damage()
             self.begin()
 
     def rebuild(self, done: int, rows: int, counts: dict[str, int]) -> None:

@@ -237,6 +237,9 @@ class EventDatabase:
                     old = [name for name in _SMALL if sums.get(name) != self._sum(name)]
                     errors = [f"table {name} is of another time" for name in old]
                 self._read_aside()
+                with self._turn:
+                    blocks = self._db.execute("SELECT hash, data, first FROM series")
+                    errors += ["a series is not as it was written" for hashed, *row in blocks if hashed != digest(*row)]
         except UserError:
             errors = ["what is set aside is not as it was written"]
         except page_checksums.ERRORS as error:

@@ -1,8 +1,8 @@
 """Checksums of the log's pages, by SQLite's own `cksumvfs`, which apsw's packages come with.
 
 Each page of the database ends in a checksum of 8 bytes. It is written with the page and compared whenever the page is
-read from the file or from the write-ahead log: a flipped bit is an error, never another content. What is lost from the
-end of the log is another matter: see `read_position`.
+read from the file: a flipped bit is an error, never another content. The write-ahead log has checksums of SQLite's own,
+which the first process compares that opens it. What is lost from its end is another matter: see `read_position`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def read_position(log: Path) -> int:
     """The last acknowledged position of a log: a number in a file beside it, written after each commit and not flushed,
     so that it is never ahead of what was on disk. If the log is shorter, its end is lost."""
     try:
-        return int(log.with_suffix(".position").read_bytes())
+        return int(log.with_suffix(".position").read_bytes().partition(b"\n")[0])
     except (FileNotFoundError, ValueError):  # a loss of power may leave an empty file
         return 0
 

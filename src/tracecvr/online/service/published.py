@@ -9,8 +9,10 @@ from tracecvr.online.service.bodies import PublishedFile
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store.choices import SERVING, TRAFFIC
 
+DESCRIPTION = ("store.json", "files.json", "base/table.json", "base/encoder.json")
+"""Files that never change: another content is another store."""
 ALLOWED = re.compile(
-    r"store\.json|base/(table|encoder)\.json|(serving|traffic)\.json"
+    r"(files|store)\.json|base/(table|encoder)\.json|(serving|traffic)\.json"
     r"|(challengers/[a-z][a-z0-9_-]*/)?(models/[0-9]{9}\.(json|safetensors)|challenger\.json)"
 )
 """What such files may be called: a replica writes nothing else, whoever it asked."""
@@ -20,7 +22,7 @@ def list_published(models: RoutedScorer) -> dict[str, PublishedFile]:
     """The files by name, in the order in which a replica has to write them: a version's state before its manifest, what
     chooses between versions last."""
     folder = models.store.folder
-    names = ["store.json", "base/table.json", "base/encoder.json"]
+    names = [*DESCRIPTION]
     states: dict[str, str] = {}
     for one in models.answering():
         home, model = one.store.home.relative_to(folder), one.model

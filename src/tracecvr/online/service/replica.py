@@ -27,15 +27,14 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, Published, PublishedFile
 from tracecvr.online.service.limits import need
 from tracecvr.online.service.options import Limits
-from tracecvr.online.service.published import ALLOWED
+from tracecvr.online.service.published import ALLOWED, DESCRIPTION
 from tracecvr.online.service.scoring import Scoring
+from tracecvr.online.store.file_hashes import refuse_if_changed
 from tracecvr.online.store.store import Store
 
 _SECONDS = 10.0
 """How long the writer may take to answer."""
 _BLOCK = 1 << 20
-_DESCRIPTION = ("store.json", "base/table.json", "base/encoder.json")
-"""Files that never change: another content is another store."""
 _LARGEST, _MOST = 1 << 32, 1 << 33
 """Bytes that a writer may offer: of a file, and of all together."""
 
@@ -78,13 +77,13 @@ class Mirror:
             files = Published.model_validate_json(answer.read(_BLOCK)).files
         _refuse_strange(files)
         if (self.folder / "store.json").is_file():
-            for name in _DESCRIPTION:
+            for name in DESCRIPTION:
                 if sha256(self.folder / name) != files[name].sha256:
                     raise UserError(f"the writer has another store than the copy in {self.folder}: remove the copy")
         else:
             self._fetch_description(files)
         for name, facts in files.items():
-            if name not in _DESCRIPTION:
+            if name not in DESCRIPTION:
                 self._fetch(self.folder, name, facts)
         if any(name.startswith("models/") for name in files):  # else it has just started
             self._remove(files)
@@ -93,7 +92,7 @@ class Mirror:
         """What never changes, once it was seen to be a store."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryDirectory(dir=self.folder, prefix=".incoming.") as room:
-            for name in _DESCRIPTION:
+            for name in DESCRIPTION:
                 self._fetch(Path(room), name, files[name])
             try:
                 store = Store.open(Path(room), check=False)
@@ -102,7 +101,7 @@ class Mirror:
             except Exception as error:  # whatever is in these files, written by whoever answers there
                 raise UserError(f"the writer offers no store that can be read ({_reason(error)})") from error
             (self.folder / "base").mkdir(exist_ok=True)
-            for name in reversed(_DESCRIPTION):  # whoever finds the first finds all
+            for name in reversed(DESCRIPTION):  # whoever finds the first finds all
                 (Path(room) / name).rename(self.folder / name)
 
     def _fetch(self, folder: Path, name: str, facts: PublishedFile) -> None:
@@ -140,7 +139,7 @@ def _refuse_strange(files: dict[str, PublishedFile]) -> None:
     """Refuse what no store offers."""
     if strange := [name for name in files if not ALLOWED.fullmatch(name)]:
         raise UserError(f"the writer offers {strange[0]!r}, which is no file of a store")
-    if missing := [name for name in _DESCRIPTION if name not in files]:
+    if missing := [name for name in DESCRIPTION if name not in files]:
         raise UserError(f"the writer offers no {missing[0]}, so it has no store")
     sizes = [facts.size for facts in files.values()]
     if min(sizes) < 0 or max(sizes) > _LARGEST or sum(sizes) > _MOST:
@@ -232,12 +231,16 @@ def open_published(
     source: str, folder: Path, token: Path | None, say: Callable[[str], None]
 ) -> tuple[Store, Mirror | None]:
     """The store that a replica reads: a directory as it is, or the copy of what a writer has published."""
-    if "://" not in source:
-        return Store.open(Path(source), check=False), None
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mirror = Mirror(source, folder, None if token is None else token.read_text(encoding="utf-8").strip())
-    if not mirror.pull():
-        if not (folder / "store.json").is_file():
-            raise UserError(f"--replica: {mirror.problem}, and there is no copy in {folder}: start the writer first")
-        say(f"{mirror.problem}; going on with the copy in {folder}")
-    return Store.open(folder, check=False), mirror
+    mirror = None
+    if "://" in source:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mirror = Mirror(source, folder, None if token is None else token.read_text(encoding="utf-8").strip())
+        if not mirror.pull():
+            if not (folder / "store.json").is_file():
+                raise UserError(
+                    f"--replica: {mirror.problem}, and there is no copy in {folder}: start the writer first"
+                )
+            say(f"{mirror.problem}; going on with the copy in {folder}")
+    store = Store.open(Path(source) if mirror is None else folder, check=False)
+    refuse_if_changed(store.folder, DESCRIPTION)
+    return store, mirror

@@ -78,7 +78,8 @@ def _start_workers(store: Store, options: Options, say: Callable[[str], None]) -
 
 
 def _score(folder: Path, options: Options) -> None:
-    _serve_replica(Store.open(folder, check=False), None, options, lambda _: None, shared=True)
+    store, _ = open_published(str(folder), folder, None, lambda _: None)
+    _serve_replica(store, None, options, lambda _: None, shared=True)
 
 
 def serve_replica(options: Options, say: Callable[[str], None] = lambda _: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,9 @@ def problem(folder: Path, name: str, facts: dict[str, Any], whole: bool = True) 
     return ""
 
 
-def refuse_if_changed(folder: Path) -> None:
-    """Stop before anything is served or learnt from files that are not the store's. Takes milliseconds."""
+def refuse_if_changed(folder: Path, names: Collection[str] = ()) -> None:
+    """Stop before anything is served or learnt from files that are not the store's; by default, from any of them. Takes
+    milliseconds."""
     for name, facts in read(folder).items():
-        if wrong := problem(folder, name, facts, whole=False):
+        if (not names or name in names) and (wrong := problem(folder, name, facts, whole=False)):
             raise UserError(f"{wrong}: copy it from where the store is whole (`tracecvr verify {folder}` checks all)")

@@ -26,6 +26,7 @@ from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.outages import Outages
 from tracecvr.data.table import NEVER, ClickTable, Schema, atomic_directory
+from tracecvr.learn.checkpoint import digest
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.online.log.events import Reader
@@ -181,6 +182,7 @@ class Store:
         with closing(self.log()) as log:
             closed, reached, recorded = log.closed(), log.position(), log.recorded(self.model)
             other = [m["intervals"] for m in self.versions.manifests() if not self._is_of_log(m, log)]
+            learnt_with = (log.tick(recorded - 1, self.model) or {}).get("store")
         lost = f"{path} has lost events: it ends at event {reached} and interval {closed}, and"
         advice = f"{_log_advice(path)} delete {path.stem}.position"
         if closed < learnt or reached < position:
@@ -195,6 +197,8 @@ class Store:
                 f"{path} is older than version {learnt}: it ends with what came of version {recorded}; {advice} and "
                 f"the versions after {recorded} in {self.home / 'models'}"
             )
+        if learnt_with not in (None, digest(self.content)):
+            raise UserError(f"{self.home} is not what {path} has learnt with: copy both from where the store is whole")
         if other:
             raise UserError(
                 f"{path} knows other weights of version {other[-1]} than {self.home / 'models'} has: one of them is of "
