@@ -142,7 +142,8 @@ def intervals(cells: ScoredCells, day: int, age: int, level: float) -> dict[str,
             days = np.broadcast_to(past, good.shape)[good]
             z = nearest_quantiles(size[order], off[order], unit, tails(off, days, level, _NEAREST)[:2], _NEAREST)
         value = value + mean[:, 0]
-        made[metric] = np.stack([value, value + np.minimum(z[0], 0) * unit, value + np.maximum(z[1], 0) * unit])
+        ends = np.stack([value, value + np.minimum(z[0], 0) * unit, value + np.maximum(z[1], 0) * unit])
+        made[metric] = np.clip(ends, 0.0, 1.0 if metric == "auc" else np.inf)
     return made
 
 

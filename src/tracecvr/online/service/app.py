@@ -228,7 +228,9 @@ def _read_logged(service: Service, given: str, kind: str | None) -> tuple[int | 
         rows = service.log.events_of_click(click_key(key))
         if rows and rows[0].kind == CLICK and rows[0].body is not None:
             return key, rows
-    raise HTTPException(404, "no such click in the log: it has not come, is archived, or was erased")
+    raise HTTPException(
+        404, "no such click in the log: it has not come, is archived, was erased, or is older than the store"
+    )
 
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
