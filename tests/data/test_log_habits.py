@@ -136,9 +136,20 @@ def test_ids_that_do_not_fit_are_shown(tmp_path: Path) -> None:
     purchases().with_columns(pl.col("click_id").str.to_uppercase()).write_csv(tmp_path / "purchases.csv")
     with pytest.raises(UserError, match=r"240 conversions has the id of a click .*clicks\.csv has k00000.*has K00000"):
         look(tmp_path, "clicks.csv", "purchases.csv")
-    purchases().rename({"click_id": "ref"}).write_csv(tmp_path / "purchases.csv")
+    others = purchases().with_columns(pl.col("click_id").str.to_uppercase()).rename({"click_id": "ref"})
+    others.write_csv(tmp_path / "purchases.csv")
     with pytest.raises(UserError, match=r"purchases\.csv has ref, purchase_time.*one name in all files"):
         look(tmp_path, "clicks.csv", "purchases.csv")
+
+
+def test_ids_that_have_another_name_in_each_file(tmp_path: Path) -> None:
+    clicks().with_columns(user=pl.int_range(pl.len()) // 3).write_csv(tmp_path / "clicks.csv")
+    user = pl.int_range(0, 3 * len(purchases()), 3)
+    purchases(user=user).rename({"click_id": "gclid"}).write_csv(tmp_path / "purchases.csv")
+    seen = look(tmp_path, "clicks.csv", "purchases.csv")
+    assert seen.schema.click.id == ("click_id",)
+    assert any("'gclid' of purchases.csv" in doubt for doubt in seen.doubts)
+    assert count(seen, tmp_path) == (CLICKS, CLICKS // EACH)
 
 
 def test_a_log_that_would_lose_many_clicks_is_not_allowed_to(tmp_path: Path) -> None:

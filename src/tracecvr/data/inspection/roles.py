@@ -18,7 +18,7 @@ from tracecvr.data.inspection.tables import Sampled
 from tracecvr.data.own_log.schema import ActionColumns, File
 
 _MOST_TYPES = 30
-_FEW_ROWS = 100
+_FEW_VALUES, _FEW_ROWS = 20, 100
 """A column may have another value in each of so many rows by chance."""
 _BY_HAND = "describe it by hand as docs/own_log.md says"
 
@@ -32,6 +32,8 @@ class Reading:
     """The column of the click's time."""
     id: tuple[str, ...] = ()
     whole_ids: bool = False
+    ids: dict[str, str] = field(default_factory=dict)
+    """The column of the click's id in each table, if they have different names."""
     type: str = ""
     event: str = ""
     actions: list[ActionColumns] = field(default_factory=list)
@@ -283,6 +285,7 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
             rows[word] = table.columns
             _doubt_every_row(reading, table)
         file = File(table.given, time=at.name, unit=None if at.unit == time.unit else at.unit)
+        file = replace(file, id=(reading.ids[table.name],)) if table.name in reading.ids else file
         every = "" if kinds is not None else "click" if table is clicks else word
         reading.files.append((replace(file, event=every, type="" if kinds is None else kinds.name), table))
     if types is not None:
@@ -357,6 +360,12 @@ def _find_common_id(
     if not key and len(tables) > 1:
         different = [one for one in plain if one.distinct >= 0.9 * one.filled > 0]
         key, whole = ((different[0].name,), different[0].whole) if len(different) == 1 else ((), False)
+    clicks = next((place for place, table in enumerate(tables) if table.columns is of_clicks), 0)
+    if not key and len(tables) > 1 and (fitting := _find_fitting_ids(tables, clicks)):
+        reading.ids = {tables[place].name: one.name for place, one in fitting.items()}
+        shown = " and ".join(f"{one.name!r} of {tables[place].name}" for place, one in fitting.items())
+        reading.doubts.append(f"ids of clicks are taken to be {shown}: the values fit, the names do not")
+        return (fitting[clicks].name,), all(one.whole for one in fitting.values())
     if not key:
         named = tuple(one.name for one in plain if one.named_id)
         several = _find_id_of_several(plain) if len(tables) > 1 else ()
@@ -387,6 +396,30 @@ def _time_of(table: Sampled, said: Said, is_clicks: bool = False) -> Profile:
         return filled, of_click == is_clicks, not is_clicks and has_word(one.name, CONVERSION), one.filled
 
     return max(_times_in(table.columns), key=is_likely)
+
+
+def _find_fitting_ids(tables: Sequence[Sampled], clicks: int) -> dict[int, Profile]:
+    """Of each table, by its place, the column that holds ids of clicks, whatever it is called; nothing if one has none.
+    Half of the values have to be those of clicks: others may be of clicks that are not in the log."""
+    for one in tables[clicks].columns.values():
+        if one.unit is not None or one.distinct < max(0.9 * one.filled, 0.5 * one.rows, _FEW_ROWS):
+            continue
+        ids, fitting = one.values.cast(pl.String).unique().drop_nulls(), {clicks: one}
+        for place, table in enumerate(tables):
+            shares = {other.name: _share_inside(other, ids) for other in table.columns.values()}
+            best = max(shares, key=lambda name: shares[name])
+            if place != clicks and shares[best] >= 0.5:
+                fitting[place] = table.columns[best]
+        if len(fitting) == len(tables):
+            return fitting
+    return {}
+
+
+def _share_inside(one: Profile, ids: pl.Series) -> float:
+    """The share of the different values of a column that are among these; 0 of one that has few."""
+    if one.unit is not None or one.distinct < _FEW_VALUES:
+        return 0.0
+    return float(one.values.cast(pl.String).unique().drop_nulls().is_in(ids.implode()).mean())  # type: ignore[arg-type]
 
 
 # What all shapes share.
