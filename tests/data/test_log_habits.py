@@ -15,6 +15,7 @@ import pytest
 from tracecvr.base.errors import UserError
 from tracecvr.data.encoder import Binned, Encoder
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
+from tracecvr.data.own_log.schema import load
 from tracecvr.data.row_encoder import compile_column
 from tracecvr.data.table import NEVER
 from tracecvr.datasets.logs import Logs
@@ -162,6 +163,24 @@ def test_a_log_that_would_lose_many_clicks_is_not_allowed_to(tmp_path: Path) -> 
     assert any("67% of the clicks, so `prepare` refuses the log" in doubt for doubt in seen.doubts)
     with pytest.raises(UserError, match="more than max_bad"):
         count(seen, tmp_path)
+
+
+def test_two_words_take_a_conversion_back(tmp_path: Path) -> None:
+    """Purchases are cancelled or returned: neither stands."""
+    bought = purchases().rename({"purchase_time": "ts"}).with_columns(event=pl.lit("purchase"))
+    number = pl.int_range(pl.len())
+    word = pl.when(number % 10 == 0).then(pl.lit("cancelled")).otherwise(pl.lit("refunded"))
+    later = pl.col("ts").str.to_datetime("%Y-%m-%dT%H:%M:%SZ").dt.offset_by("1h").dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    back = bought.filter(number % 5 == 0).with_columns(ts=later, event=word)
+    shown = clicks().rename({"click_time": "ts"}).with_columns(event=pl.lit("click"))
+    pl.concat([shown, bought, back], how="diagonal").write_csv(tmp_path / "events.csv")
+    seen = look(tmp_path, "events.csv")
+    assert seen.schema.refund is not None
+    assert set(seen.schema.refund.event) == {"cancelled", "refunded"}
+    assert seen.counts["refund"] == len(back)
+    (tmp_path / "schema.toml").write_text(seen.toml)
+    again = load(tmp_path / "schema.toml")
+    assert again.refund == seen.schema.refund
 
 
 def test_a_status_of_conversions_is_put_in_doubt(tmp_path: Path) -> None:

@@ -48,11 +48,10 @@ class Reading:
 
     def add(self, action: ActionColumns, seen: str, is_refund: bool) -> None:
         if is_refund and self.refund is not None:
-            other = self.refund.event or self.refund.time
-            self.doubts.append(
-                f"{action.event or action.time!r} and {other!r} both look like refunds, and a schema has one: only "
-                f"{other!r} counts. If both do, give them one name in the files"
-            )
+            both = f"{', '.join((*self.refund.event, *action.event)) or f'{self.refund.time}, {action.time}'}"
+            used = "they all are" if action.event else f"only {self.refund.time!r} is"
+            self.doubts.append(f"{both} look like refunds: {used} taken for them")
+            self.refund = replace(self.refund, event=(*self.refund.event, *action.event))
         elif is_refund:
             self.refund, self.seen["refund"] = replace(action, name="refund"), seen
         else:
@@ -61,7 +60,8 @@ class Reading:
 
     def put_conversion_first(self) -> None:
         """The conversion first; say so where its name does not tell."""
-        named = [one for word in LABEL for one in self.actions if word in (one.label or one.time or one.event).lower()]
+        names = {one.name: (one.label or one.time or " ".join(one.event)).lower() for one in self.actions}
+        named = [one for word in LABEL for one in self.actions if word in names[one.name]]
         if named:
             self.actions.remove(named[0])
             self.actions.insert(0, named[0])
@@ -281,7 +281,7 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
         elif table is not clicks:
             word = table.topic if said.tables else _short_name(table.topic)
             is_refund = word == "refund" if said.tables else has_word(word, REFUND)
-            reading.add(ActionColumns(word, event=word), f"every row of {table.name}", is_refund)
+            reading.add(ActionColumns(word, event=(word,)), f"every row of {table.name}", is_refund)
             rows[word] = table.columns
             _doubt_every_row(reading, table)
         file = File(table.given, time=at.name, unit=None if at.unit == time.unit else at.unit)
@@ -295,7 +295,7 @@ def _read_events(tables: Sequence[Sampled], clicks: Sampled, types: Profile | No
     if not reading.actions:
         raise UserError(f"there are clicks ({click_word}), but nothing that could be a conversion")
     if reading.refund is not None:
-        reading.find_amounts(rows[reading.actions[0].event], rows[reading.refund.event])
+        reading.find_amounts(rows[reading.actions[0].event[0]], rows[reading.refund.event[0]])
     # Parts of an id, a user or an item, say something of other clicks, too; a whole one does not.
     used = {time.name, *(reading.id if said.id or len(reading.id) == 1 else ())}
     reading.add_features(of_clicks.values(), used, said)
@@ -326,7 +326,7 @@ def _add_words(
         if word in known:
             rows[word] = _restrict(table.columns, mine)
             seen = f"{mine.sum():,} of {kinds.rows:,} rows looked at"
-            reading.add(ActionColumns(_short_name(word), event=word), seen, has_word(word, REFUND))
+            reading.add(ActionColumns(_short_name(word), event=(word,)), seen, has_word(word, REFUND))
         else:
             reading.doubts.append(
                 f"events {word!r} ({mine.sum():,} rows) are left out; if they follow clicks, add an [[action]]"

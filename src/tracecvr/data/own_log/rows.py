@@ -87,7 +87,8 @@ class Rows:
     def events(self) -> Iterator[pl.DataFrame]:
         """A row per event that has an id, a time and a meaning."""
         schema = self.schema
-        words = [schema.click.event, *(action.event for action in schema.kinds)]
+        words = {schema.click.event: 0}
+        words |= {word: kind for kind, action in enumerate(schema.kinds, start=1) for word in action.event}
         for kind, file in self.open_files():
             key, at = kind.id or schema.click.id, kind.time or schema.click.time
             column = "" if kind.event else kind.type or schema.click.type
@@ -100,7 +101,7 @@ class Rows:
             for frame in self._batches(file, needed, kind.event != schema.click.event):
                 self._check_ids(file, frame, key)
                 said = pl.col(column).cast(pl.String) if column else pl.lit(kind.event)
-                which = said.replace_strict(words, list(range(len(words))), default=None, return_dtype=pl.Int8)
+                which = said.replace_strict(words, default=None, return_dtype=pl.Int8)
                 kinds = frame.with_columns(which.alias("_kind"))
                 known = kinds.filter(pl.col("_kind").is_not_null())
                 self.counts["other_event"] += len(kinds) - len(known)

@@ -61,7 +61,7 @@ class ActionColumns:
     time: str = option("", "clicks: column of its time")
     delay: str = option("", "clicks: column of the time that it took, in place of its time")
     label: str = option("", "clicks: column that says whether it happened: 1, true or yes")
-    event: str = option("", "events: what the column of types says of it")
+    event: tuple[str, ...] = option((), "events: the word or words of it in the column of types")
     unit: str | None = option(None, "unit of this column; that of [time] by default, of a delay s")
     amount: str = option("", "conversion and refund: column of money or pieces, for refunds of a part")
     decimal: str = option(".", "what stands before the decimals of an amount or a delay", choices=(".", ","))
@@ -225,7 +225,7 @@ def _column(name: str, rule: Any, where: str) -> Column:
 
 
 def _check_action(where: str, action: ActionColumns, events: bool) -> None:
-    needed = [action.event] if events else [action.time, action.delay]
+    needed = action.event if events else (action.time, action.delay)
     if not action.name or not any(needed):
         raise UserError(f"{where}: give its name and its {'event' if events else 'time or delay'}")
     if action.time and action.delay:
