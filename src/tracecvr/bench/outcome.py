@@ -238,13 +238,24 @@ class Outcome:
             return paired
         return self._over_days(ours, theirs, metric) or paired
 
+    def cautious_difference(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
+        """The same, with an interval for other days as well as for other seeds: on a small log, days vary more."""
+        paired = self.difference(ours, theirs, metric, pooled=False)
+        if paired is None or paired.high is None or paired.over != "seeds" or metric not in BY_INTERVAL:
+            return paired
+        days = self._over_days(ours, theirs, metric)
+        return paired if days is None else stats.widen(days, paired.mean, paired.high - paired.mean)
+
     def _over_days(self, ours: Line, theirs: Line, metric: str) -> stats.Difference | None:
-        (seed,) = set(ours.cells["seed"]) & set(theirs.cells["seed"])
-        a, b = (self.intervals(line, seed) for line in (ours, theirs))
-        if a is None or b is None or not a["start"].equals(b["start"]):
+        """The difference of the means over the seeds that both have."""
+        seeds = sorted(set(ours.cells["seed"]) & set(theirs.cells["seed"]))
+        frames = [[self.intervals(line, seed) for seed in seeds] for line in (ours, theirs)]
+        known = [frame for each in frames for frame in each if frame is not None]
+        if len(known) < 2 * len(seeds) or not all(frame["start"].equals(known[0]["start"]) for frame in known):
             return None
-        start, clicks = a["start"].to_numpy(), a["clicks"].to_numpy().astype(float)
-        return stats.over_days(start, clicks, numbers(a[metric]), numbers(b[metric]))
+        start, clicks = known[0]["start"].to_numpy(), known[0]["clicks"].to_numpy().astype(float)
+        each = [numbers(frame[metric]) for frame in known]
+        return stats.over_days(start, clicks, np.mean(each[: len(seeds)], axis=0), np.mean(each[len(seeds) :], axis=0))
 
     def beyond_logistic(self, line: Line) -> stats.Difference | None:
         """NLL of a row, the mean over its seeds, minus that of the logistic regression, with an interval over days."""

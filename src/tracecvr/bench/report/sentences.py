@@ -62,7 +62,7 @@ def _comparison(outcome: Outcome) -> list[Sentence]:
     if metric is None or not ranked:
         return [Sentence("fact", "No method that could be used is finished.")]
     best, second = ranked[0], next(iter(ranked[1:]), None)
-    gap = None if second is None else outcome.difference(best, second, metric, pooled=False)
+    gap = None if second is None else outcome.cautious_difference(best, second, metric)
     used = best
     if second is not None and gap is not None and not gap.clear and second.seconds < _LESS * best.seconds:
         used = second  # as good, and cheaper
@@ -86,8 +86,8 @@ def _choice(best: Line, second: Line | None, used: Line, gap: stats.Difference |
 
 
 def _how_sure(gap: stats.Difference) -> str:
-    over = f"{gap.n} seeds" if gap.over == "seeds" else f"{gap.n} days of one seed"
-    interval = f"95 % interval {gap.low:+.4f} to {gap.high:+.4f}, {say_p(gap.p or 0.0)}"
+    over = {"days": f"{gap.n} days of one seed", "seeds": f"{gap.n} seeds"}.get(gap.over, f"{gap.n} days and the seeds")
+    interval = f"95 % interval {gap.low:+.4f} to {gap.high:+.4f}" + ("" if gap.p is None else f", {say_p(gap.p)}")
     return f"{'' if gap.clear else 'not '}statistically significant over {over} ({interval})"
 
 
