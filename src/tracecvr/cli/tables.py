@@ -126,12 +126,20 @@ def _gauntlet_words(method: str) -> str:
 
 
 def listing(kind: str) -> None:
+    """Everything of a kind: the first sentence of what it does, and options that not all have. `--json` has all."""
+    rows = describe(kind)
+    options = [[o["name"] for o in row["options"]] for row in rows]
+    shared = [name for name in options[0] if len(rows) > 1 and all(name in each for each in options)]
     tried = ["in the gauntlet"] if kind == "method" else []
-    table = Table(kind, "what it does", "options", *tried)
-    for row in describe(kind):
-        texts = row["name"], row["summary"], ", ".join(o["name"] for o in row["options"])
-        table.add_row(*texts, *[row["gauntlet"]] * len(tried))
-    Console().print(table)
+    table = Table(kind, "what it does", "own options", *tried, box=SIMPLE_HEAD)
+    for row, names in zip(rows, options, strict=True):
+        summary = row["summary"].partition(". ")[0].removesuffix(".")
+        own = ", ".join(name for name in names if name not in shared)
+        table.add_row(row["name"], summary, own, *[row["gauntlet"]] * len(tried))
+    out = console()
+    out.print(table)
+    if shared:
+        out.print(f"options of all: {', '.join(shared)}", soft_wrap=True)
 
 
 def outcomes(report: Sequence[CheckOutcome]) -> None:
