@@ -52,7 +52,7 @@ def not_written(path: Path, error: Exception) -> NotWrittenError:
 
 
 class TemporaryFolder:
-    """A new directory that is removed when nobody refers to this object any more."""
+    """A new directory that is removed with this object."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="tracecvr-"))
@@ -101,7 +101,7 @@ def refuse_other_format(content: Any, expected: int, path: Path) -> None:
 
 
 def read_toml(path: Path, given_as: str) -> dict[str, Any]:
-    """The content of a TOML file that somebody wrote."""
+    """The content of a user's TOML file."""
     try:
         return tomllib.loads(check_exists(path, given_as).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, PermissionError) as error:

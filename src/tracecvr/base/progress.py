@@ -9,4 +9,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""

@@ -1,7 +1,7 @@
 """Encoder: raw columns to embedding ids. Fitted on the warm-up part alone, saved beside the table and the model.
 
 Hashes are xxh3_64 of the UTF-8 text (a missing value is the empty text), modulo the table size: a fixed contract, so
-that a saved model reads the same ids for ever.
+that a saved model always reads the same ids.
 
 Raw values are read by the kind of their column, by one rule, offline (`prepare`) and live (HTTP, files, brokers):
 docs/online.md#values. What cannot be read is a missing value: encoding never fails.

@@ -186,7 +186,7 @@ class Detectors:
         return int(self.onset[strongest, series]), int(self.newest[tests, series].max())
 
     def forget(self, but_stop: bool = True) -> None:
-        """Begin all tests anew, but that of a stop of everything: it explains what the others would find."""
+        """Restart all tests but that of a stop of everything, which explains what the others would see."""
         stop = self.evidence[0, 0] * but_stop
         for sums in (self.evidence, self.before, self.today):
             sums[:] = 0.0

@@ -66,7 +66,7 @@ class Alarm:
     segment: str | None
     """`feature=value`; None for all clicks."""
     since: int
-    """When it began, as far as can be told."""
+    """When it began, as far as is known."""
     raised: int
     """The end of the interval after which it was raised."""
     ended: int | None

@@ -106,7 +106,7 @@ class Bar:
     high: float | None = None
     sure: bool = True
     text: str = ""
-    """What stands beside it: the value, unless told."""
+    """What stands beside it; by default the value."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tracecvr.forecast.estimators import DEFAULT
 
 def make_figures(outcome: Outcome) -> list[Figure]:
     """All figures of a bench, in the order of the page: the first is the one that decides."""
-    if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: nobody looks at each
+    if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: too many to look at
         return []
     each = [over_time(outcome, metric) for metric in METRICS]
     made = [draw_forecasts(outcome), compare(outcome), *each, _draw_reliability(outcome)]

@@ -67,7 +67,7 @@ def ingest(
 
 
 def _say_orphans(store: LiveStore, acted: Mapping[int, object]) -> None:
-    """Say it if most actions are of clicks that nobody knows: most likely ids are not those of the clicks."""
+    """Warn if most actions are of unknown clicks: most likely their ids are not those of the clicks."""
     orphans = store.unknown_clicks(acted)
     if 2 * len(orphans) > len(acted):
         example = json.dumps(acted[orphans[0]], ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What somebody says of a log. It is taken as it is said, and refused only for a reason that the data give."""
+"""What the user says of a log. It is taken as it is said, and refused only for a reason that the data give."""
 
 from __future__ import annotations
 

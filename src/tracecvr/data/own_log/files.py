@@ -229,7 +229,7 @@ def _logs_inside(folder: Path) -> list[Path]:
 
 
 def _is_log(path: Path) -> bool:
-    """Whether a path is named like a log; what begins with a dot or an underscore is somebody's note to himself."""
+    """Whether a path is named like a log; names that begin with a dot or an underscore are not logs."""
     return path.name.endswith(SUFFIXES) and not any(part.startswith((".", "_")) for part in path.parts)
 
 

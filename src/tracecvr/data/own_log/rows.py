@@ -243,7 +243,7 @@ def given_id() -> pl.Expr:
 
 
 def _amount(frame: pl.DataFrame, action: ActionColumns) -> pl.Series:
-    """How much was bought or taken back, null if nobody knows; refunds may be written as negative numbers."""
+    """How much was bought or taken back, null if unknown; refunds may be written as negative numbers."""
     number = read_numbers(pl.col(action.amount), frame.schema[action.amount], action.decimal).abs()
     return frame.select(pl.when(number > 0).then(number)).to_series()
 

@@ -103,7 +103,7 @@ class Learners:
     """The store's own learner, and those of its challengers as they come and go. Use it as a context.
 
     The store's own is served first: a challenger learns one interval at a time, when there is nothing left to learn for
-    the store's own. What goes wrong with a challenger is noted and stops nobody else.
+    the store's own. A challenger that fails is noted, and the others go on.
     """
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
@@ -125,7 +125,7 @@ class Learners:
         self._own.close()
 
     def follow(self, poll: float = 1.0) -> Iterator[Tick]:
-        """Tick after tick, for ever."""
+        """Tick until the process ends."""
         while True:
             yield from self.all()
             time.sleep(poll)
@@ -172,7 +172,7 @@ class Learners:
             return None
 
     def _learner(self, challenger: Challenger) -> Learner:
-        """Its learner; another one if it was dropped and made anew meanwhile."""
+        """Its learner; a new one if it was dropped and made again meanwhile."""
         facts = (challenger.home / "challenger.json").stat()
         made = facts.st_ino, facts.st_mtime_ns
         running = self._running.get(challenger.name)

@@ -1,7 +1,7 @@
 """Events that no horizon needs any more, moved from the database to Parquet; and the erasure of a user's events.
 
 A file has the rows of the event log as they were. The database lists files with their hashes; a file that is not listed
-is left by somebody who was killed.
+is left by a process that was killed.
 
 Whoever moves or deletes events holds the store (`hold_log`): one at a time. Learners need not wait for them: a file is
 whole before its events leave the database, in the transaction that lists it.
@@ -105,7 +105,7 @@ class WholeLog(EventLog):
         return len(rows)
 
     def erase_archived(self, user: str) -> tuple[int, int]:
-        """Write files anew without a user's events; how many clicks and actions that were."""
+        """Write files again without a user's events; returns how many clicks and actions were removed."""
         clicks = actions = 0
         for file in self.files():
             frame = self.read(file)
@@ -162,7 +162,7 @@ class WholeLog(EventLog):
 
 @contextmanager
 def hold_log(store: Store) -> Iterator[WholeLog]:
-    """Be the only one that moves or deletes events of a store. Whoever is at it is waited for."""
+    """Be the only one that moves or deletes events of a store. Wait for another process that does."""
     otherwise = "it is compacted or erased from: try again later"
     with locked(store.folder, otherwise, ".upkeep.lock", _PATIENCE), closing(WholeLog(store)) as log:
         log.refuse_damage()  # a wrong page would hide events, or files of the archive

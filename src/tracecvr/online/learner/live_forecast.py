@@ -68,7 +68,7 @@ class LiveForecast:
             self._count(records_of(outcomes, start, end, self.shift))
 
     def update(self, end: int) -> None:
-        """Forecast anew if a day was over since the last time."""
+        """Forecast again if a day has ended since the last time."""
         at = (end + self.shift) // DAY * DAY - self.shift
         if self.watch.active and at != self.summary.get("at"):
             cells = ScoredCells(self.tally.cells(at))

@@ -49,7 +49,7 @@ class ScoreSums(JsonState):
         return self
 
     def summary(self) -> dict[str, float | None]:
-        """AUC, NLL, ECE, PCOC and the rate; None where there is nothing to tell them from."""
+        """AUC, NLL, ECE, PCOC and the rate; None where there are too few clicks for it."""
         conversions, others = self.positive.sum(), self.negative.sum()
         clicks = conversions + others
         if not clicks:

@@ -25,7 +25,7 @@ _SHOWN = 10
 
 
 class Watch:
-    """Follows the learner of a store. Nobody watches for a challenger."""
+    """Follows the learner of a store. Challengers are not watched."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.active = store, store.model is None
@@ -37,7 +37,7 @@ class Watch:
 
     @property
     def declared(self) -> Outages:
-        """Outages that somebody has declared."""
+        """Outages that were declared."""
         gaps = tuple((start, end) for start, end in self.store.settings.outages)
         return self.store.schema.outages + gaps
 
@@ -60,7 +60,7 @@ class Watch:
         ledger.outages = self.declared + (self.monitor.outages(now) if self.holds else ())
 
     def to_come(self, events: Reveals, log_odds: npt.NDArray[np.float32]) -> Floats | None:
-        """What clicks that were served these scores are still expected to bring; None if nobody watches."""
+        """What clicks that were served these scores are still expected to bring; None if there is no watch."""
         if not self.active:
             return None
         served = probability(np.nan_to_num(log_odds, nan=-np.inf))

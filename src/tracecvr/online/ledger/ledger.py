@@ -120,7 +120,7 @@ class Ledger(TableSource):
         return self.first_row + len(self.table)
 
     def apply_erasures(self) -> bool:
-        """Forget what was erased from the log since: the ledger is built anew from it. Whether anything was."""
+        """Forget what was erased from the log since: build the ledger again from it. Returns whether anything was."""
         if self.erasures == self.log.facts().get("erasures", 0):
             return False
         self.rebuild(self.done, self.rows, dict(self.counts))

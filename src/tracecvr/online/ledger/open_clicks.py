@@ -2,7 +2,7 @@
 
 Clicks are in blocks that never change. A column of a block is an array, a row of `arrays` with a hash. Actions are a
 table by click and by when they became known; those whose click has not come yet wait in another. Pages have checksums
-(`page_checksums`): whatever is not as it was written is a `DamagedLedgerError`, before anybody learns from it.
+(`page_checksums`): a page that is not as it was written is a `DamagedLedgerError`, before it is learnt from.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CREATE INDEX waiting_seen ON waiting(seen);
 
 
 class DamagedLedgerError(UserError):
-    """The ledger is not as it was written. It can be built anew from the log."""
+    """The ledger is not as it was written. It can be built again from the log."""
 
 
 class Block(NamedTuple):

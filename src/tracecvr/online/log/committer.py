@@ -13,7 +13,7 @@ from tracecvr.online.log.event_log import EventLog, Receipt
 from tracecvr.online.log.events import Event
 
 _AT_ONCE = 5_000
-"""Events of one transaction, roughly: it should not keep anybody waiting for long."""
+"""Events of one transaction, roughly: requests should not wait long."""
 
 _Sent = tuple[Sequence[Event], "Future[Receipt]"]
 

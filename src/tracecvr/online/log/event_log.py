@@ -32,7 +32,7 @@ the clock has come to it; one that contradicts an earlier one of the same id; a 
 MOST_ASIDE = 100_000
 """What is kept though it does not count, for each reason: a client gone wrong must not fill the disk."""
 MOST_SHOWN = 1000
-"""Actions of one click that are looked at when somebody asks for it."""
+"""Actions of one click that are looked at when it is asked for."""
 _AT_ONCE = 500
 """Events whose time has come that are accepted together with others."""
 

@@ -143,7 +143,7 @@ class Inbox(EventLog):
         return moved is not None
 
     def _refuse_a_flood(self, more: int) -> None:
-        """Nothing is thrown away: the messages stay at the broker, and reading stops until somebody has looked."""
+        """Nothing is lost: the messages stay at the broker, and reading stops until the problem is solved."""
         if more and (waiting := self.count_aside(UNREAD)) + more > event_log.MOST_ASIDE:
             raise UserError(
                 f"{waiting:,} messages that could not be read are set aside, and there are more: reading has stopped; "

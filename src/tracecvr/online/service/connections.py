@@ -33,7 +33,7 @@ class Config(uvicorn.Config):
         super().__init__(
             app,
             http=Counted,
-            log_level="error",  # what strangers send amiss is no news, and should not fill a disk
+            log_level="error",  # errors of unknown clients should not fill a disk
             ws="none",
             access_log=False,
             server_header=False,

@@ -1,6 +1,6 @@
 """Metrics for Prometheus. Labels are routes, statuses, kinds and columns that we name: nothing from a request.
 
-Requests are counted as they come. All other metrics are read from the status when somebody asks for them.
+Requests are counted as they come. All other metrics are read from the status when they are asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from tracecvr.base.errors import UserError
 from tracecvr.monitor.monitor import TEXTS
 
-# When a counter was made is one more series of each, which nobody asks for.
+# Otherwise each counter has one more series: when it was made.
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
 BUCKETS = tuple(round(m * 10.0**e, 4) for e in (-3, -2, -1, 0) for m in (1, 1.4, 2, 3, 5, 7))
 """Seconds: fine enough to compute quantiles from."""
@@ -99,7 +99,7 @@ class Gauges(Collector):
         self.scored = prometheus.Counter("tracecvr_scores", "Clicks scored", **own)
 
     def collect(self) -> Iterable[Metric]:
-        """What the status says. Unknown is NaN; if the status cannot be read, requests are still told."""
+        """What the status says. Unknown is NaN; if the status cannot be read, requests are still counted."""
         families: dict[str, GaugeMetricFamily] = {}
         status: Mapping[str, Any] = {}
         with suppress(UserError):

@@ -97,7 +97,7 @@ class SupervisedProcess:
 
     def _run(self) -> tuple[int | None, str]:
         """Run a process until it ends or is to end; its exit code, and why it ended."""
-        # A fresh interpreter: threads and event loops of this process are none of its business.
+        # A fresh interpreter, without the threads and event loops of this process.
         context = get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
         with receiver:

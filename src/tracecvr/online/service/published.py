@@ -15,7 +15,7 @@ ALLOWED = re.compile(
     r"(files|store)\.json|base/(table|encoder)\.json|(serving|traffic)\.json"
     r"|(challengers/[a-z][a-z0-9_-]*/)?(models/[0-9]{9}\.(json|safetensors)|challenger\.json)"
 )
-"""What such files may be called: a replica writes nothing else, whoever it asked."""
+"""What such files may be called: a replica writes no other file, whatever it is offered."""
 
 
 def list_published(models: RoutedScorer) -> dict[str, PublishedFile]:

@@ -40,7 +40,7 @@ _LARGEST, _MOST = 1 << 32, 1 << 33
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A token goes to the writer and to nobody else."""
+    """A token is sent to the writer only."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

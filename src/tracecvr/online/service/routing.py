@@ -41,7 +41,7 @@ class RoutedScorer:
         self._problem = problem
 
     def _open(self, name: str) -> LiveScorer:
-        """The scorer of a challenger; another one if it was dropped and made anew."""
+        """The scorer of a challenger; a new one if it was dropped and made again."""
         challenger, scorer = find_challenger(self.store, name), self._promoted
         if scorer is None or scorer.store.model != name or scorer.store.content != challenger.content:
             self._check(challenger)

@@ -66,7 +66,7 @@ class _Batch:
 
 class MicroBatch:
     """Clicks of requests that come together are scored together: what a call of NumPy costs is shared, and weights are
-    read once. Those are the requests of one turn of the event loop, so nobody waits for others to come."""
+    read once. Those are the requests of one turn of the event loop, so no request waits for later ones."""
 
     def __init__(self, score: Callable[[Sequence[Values]], Answers]) -> None:
         self._score, self._open = score, _Batch()
@@ -100,7 +100,7 @@ class LiveScorer:
         self._asking = threading.Lock()  # a net remembers its last answers while it works: one question at a time
 
     def refresh(self) -> None:
-        """Look whether another version serves, and load it. Nobody waits for it meanwhile."""
+        """Look whether another version serves, and load it. Requests are answered meanwhile."""
         folders = (self.store.home, self.store.home / "models")
         state = tuple(folder.stat().st_mtime_ns for folder in folders if folder.exists())
         if state == self._seen:

@@ -173,7 +173,7 @@ class Scoring:
         return self.status()
 
     def concerns(self) -> str:
-        """What is wrong although scores go on. Anybody may ask for it: no values."""
+        """What is wrong although scores go on. It needs no token, so it has no values."""
         return ""
 
     def look(self) -> None:

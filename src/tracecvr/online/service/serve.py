@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._watch = asyncio.create_task(Watch(self.config, self.server_state.connections).look_for_ever())
-            # What goes wrong with a request is in our log. What peers do to their connections is no news.
+            # Failed requests are in our log. Connections that peers break are not logged.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self._listens()
 

@@ -28,7 +28,7 @@ from tracecvr.online.sources import BrokerSource
 _SECONDS = 10.0
 """How long the broker may take to answer."""
 _FORGOTTEN = 7 * 86_400.0
-"""Seconds after which the server drops a consumer that nobody uses: it is for looking at."""
+"""Seconds after which the server drops an unused consumer, which only looks."""
 _TLS = ("tls_ca", "tls_certificate", "tls_key")
 _SETTINGS = ("user", "password", "token", "user_credentials", "nkeys_seed", "tls_hostname", *_TLS)
 

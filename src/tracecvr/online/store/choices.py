@@ -1,4 +1,4 @@
-"""What somebody has chosen: which version serves (`serving.json`), and which model answers (`traffic.json`).
+"""What was chosen: which version serves (`serving.json`), and which model answers (`traffic.json`).
 
 A choice is kept twice: in a file, for whoever reads a store without its log, and in the event log. Each choice has a
 number. The newer one counts, and the other is written again from it: after a crash between the two writes, and if one
@@ -33,7 +33,7 @@ def read(path: Path) -> Choice | None:
 
 
 def change(path: Path, alter: Callable[[Choice | None], Choice]) -> Choice:
-    """Choose anew. Commands, the service and the learner may do so at once: they take turns."""
+    """Write a new choice. Commands, the service and the learner may do so at once: they take turns."""
     with _hold(path), closing(EventDatabase(path.parent / "events.db")) as log:
         old = _settle(log, path)
         new = alter(_unnumbered(old))
@@ -47,7 +47,7 @@ def change(path: Path, alter: Callable[[Choice | None], Choice]) -> Choice:
 def mend(log: EventDatabase, folder: Path) -> None:
     """Let files and log have the same choices."""
     for path in list_different(log, folder):
-        with _hold(path):  # if somebody was choosing, they are the same by now
+        with _hold(path):  # after another process has chosen, they are the same
             _settle(log, path)
 
 

@@ -77,5 +77,5 @@ class Versions(Checkpoints):
         return earlier[-1]
 
     def chosen(self) -> int | None:
-        """The version that somebody has chosen to serve."""
+        """The version that was chosen to serve."""
         return (choices.read(self._serving) or {}).get("version")
