@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracecvr.base.durations import exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, sync, write_json
 from tracecvr.base.metrics import population_weight
@@ -139,9 +140,10 @@ class Schema:
                 f"negatives_kept = {self.negatives_kept:g}: give the share that was kept, above 0 and up to 1"
             )
         if not self.horizons or list(self.horizons) != sorted(set(self.horizons)) or self.horizons[0] < 0:
-            raise UserError(f"horizons {self.horizons}: give distinct durations in rising order")
+            raise UserError(f"horizons {self.horizons}: give distinct durations in rising order, such as 1h,6h,1d")
         if self.horizons[-1] > self.d_max:
-            raise UserError(f"horizons end at {self.horizons[-1]} s, after d_max = {self.d_max} s: shorten them")
+            last, most = exact_duration(self.horizons[-1]), exact_duration(self.d_max)
+            raise UserError(f"horizons end at {last}, after d_max = {most}: give both, the last horizon at most {most}")
 
     @property
     def tables(self) -> dict[str, int]:
@@ -327,7 +329,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def atomic_directory(path: Path) -> Iterator[Path]:
     """A directory that becomes `path` when all is written and flushed to disk, and is removed if it never is."""
     if path.exists():
-        raise UserError(f"{path} exists already: choose another --out, or remove it first")
+        raise UserError(f"{path} exists already: choose another place, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
