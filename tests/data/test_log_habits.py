@@ -80,12 +80,15 @@ def test_conversions_in_the_second_of_their_click_are_put_in_doubt(tmp_path: Pat
     )
 
 
-def test_ids_of_bytes_are_read_as_hexadecimal_digits(tmp_path: Path) -> None:
+def test_ids_of_bytes_are_read_as_uuids(tmp_path: Path) -> None:
     ids = {f"k{row:05}": UUID(int=row << 90 | 0xFF).bytes for row in range(CLICKS)}
     for frame, name in ((clicks(), "clicks"), (purchases(), "purchases")):
         coded = pl.Series("click_id", [ids[text] for text in frame["click_id"]], pl.Binary)
         frame.with_columns(coded).write_parquet(tmp_path / f"{name}.parquet")
-    assert count(look(tmp_path, "clicks.parquet", "purchases.parquet"), tmp_path) == (CLICKS, CLICKS // EACH)
+    seen = look(tmp_path, "clicks.parquet", "purchases.parquet")
+    assert count(seen, tmp_path) == (CLICKS, CLICKS // EACH)
+    profile = next(one for one in seen.columns if one.name == "click_id")
+    assert str(UUID(bytes=ids["k00007"])) in profile.values.to_list()
 
 
 def test_folders_of_json_that_is_packed_and_files_without_a_byte(tmp_path: Path) -> None:

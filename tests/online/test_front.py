@@ -335,7 +335,8 @@ def served_by_a_process(store: Store, *flags: str, files_allowed: tuple[int, int
 
 
 def test_connections_leave_file_descriptors_for_the_work(store: Store) -> None:
-    with served_by_a_process(store, files_allowed=(100, 400)) as url, ExitStack() as held, Client(url, retries=20) as client:
+    with served_by_a_process(store, files_allowed=(100, 400)) as url, ExitStack() as held:
+        client = held.enter_context(Client(url, retries=20))  # until idle connections are closed, after ten seconds
         for _ in range(600):
             held.enter_context(connected(url))
         assert client.score(FEATURES)["scores"]

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
+from uuid import UUID
 
 import polars as pl
 import polars.selectors as cs
@@ -176,16 +177,15 @@ def _readable(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _text_of(value: bytes) -> str:
-    """Bytes as they are if they can be printed, else as hexadecimal digits (a UUID).
+    """Bytes as they are if they can be printed, else as a UUID if there are 16, else as hexadecimal digits.
 
-    >>> _text_of(b"c17"), _text_of(bytes([0, 255]))
-    ('c17', '00ff')
+    >>> _text_of(b"c17"), _text_of(bytes([0, 255])), _text_of(bytes(range(16)))
+    ('c17', '00ff', '00010203-0405-0607-0809-0a0b0c0d0e0f')
     """
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return value.hex()
-    return text if text.isprintable() else value.hex()
+    with suppress(UnicodeDecodeError):
+        if (text := value.decode()).isprintable():
+            return text
+    return str(UUID(bytes=value)) if len(value) == 16 else value.hex()
 
 
 def matching_files(given: str, beside: Path) -> list[Path]:
