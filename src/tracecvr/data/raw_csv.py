@@ -68,9 +68,9 @@ def read_blocks(path: Path, fields: Sequence[Field], scratch: Scratch, separator
     yield pl.DataFrame(schema={field.name: field.dtype for field in fields})  # so that there is one
     line = pl.col("line")
     cells = line.str.strip_prefix("\ufeff").str.split(separator)
-    found = pl.when(line == "").then(0).otherwise(cells.list.len())
+    count = pl.when(line == "").then(0).otherwise(cells.list.len())
     lines = pl.scan_lines(path, glob=False).select(
-        cells.list.to_struct(fields=names), _found=found, _size=line.str.len_bytes() + 1
+        cells.list.to_struct(fields=names), _count=count, _size=line.str.len_bytes() + 1
     )
     texts = lines.unnest("line").with_columns(pl.when(pl.col(names) != "").then(pl.col(names)))
     values = [pl.col(field.name).cast(field.dtype, strict=False).alias(f"_{field.name}") for field in fields]
@@ -92,15 +92,15 @@ def _refuse_wrong_lines(
     path: Path, frame: pl.DataFrame, texts: pl.DataFrame, fields: Sequence[Field], separator: str, first: int
 ) -> None:
     """Refuse the first of some lines that has another number of cells or a wrong value in one."""
-    found = texts["_found"]
-    whole = found == len(fields)
+    count = texts["_count"]
+    whole = count == len(fields)
     sound = len(frame) if whole.all() else int(whole.arg_min() or 0)
     check_rows(path, frame.head(sound), fields, "line", first, texts.head(sound))
     if sound < len(frame):
-        end = ", or fetch the file again if it ends here" if found[sound] < len(fields) else ""
+        end = ", or fetch the file again if it ends here" if count[sound] < len(fields) else ""
         raise UserError(
             f"{path}: line {first + sound}: expected {len(fields)} columns separated by {separator}, "
-            f"found {found[sound]}; correct or remove the line{end}"
+            f"found {count[sound]}; correct or remove the line{end}"
         )
 
 

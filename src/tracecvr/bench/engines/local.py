@@ -109,7 +109,7 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
     # it is what has the target.
     main = {} if target.__module__ == "__main__" else {"__main__": ModuleType("__main__")}
     # Libraries read the environment when they are imported, so it has to be there from the start.
-    with _changed(sys.modules, main), _changed(os.environ, environment):
+    with _replace_values(sys.modules, main), _replace_values(os.environ, environment):
         # Ctrl-C is ours to answer. A process inherits what is blocked, so none reaches it even while it imports.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -120,8 +120,8 @@ def start_process(target: Callable[..., None], args: tuple[Any, ...], environmen
 
 
 @contextmanager
-def _changed(mapping: MutableMapping[str, Any], changes: Mapping[str, Any]) -> Iterator[None]:
-    """While it lasts, other values in a mapping."""
+def _replace_values(mapping: MutableMapping[str, Any], changes: Mapping[str, Any]) -> Iterator[None]:
+    """While it lasts, a mapping has other values."""
     before = {name: mapping.get(name) for name in changes}
     mapping.update(changes)
     try:

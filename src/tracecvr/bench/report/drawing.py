@@ -26,7 +26,7 @@ from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Heat, P
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawn panel: its size in pixels, what somebody who cannot see it is told, and its elements."""
+    """A drawn panel: its size in pixels, its text for a screen reader, and its elements."""
 
     width: float
     height: float

@@ -153,8 +153,8 @@ def _read_clicks(columns: Mapping[str, Profile], said: Said) -> Reading:
         reading.doubts.append(
             f"{reading.id[0]!r} has another value in every row: it is taken to be the id of the click"
             if reading.id
-            else "no column tells clicks apart: rows that are there twice cannot be found, and a live model cannot "
-            "know these clicks by an id"
+            else "no column tells clicks apart: copies of a row cannot be recognised, and a live model cannot know "
+            "these clicks by an id"
         )
     if "refund" in said.actions:  # before any that is guessed
         _add_time(reading, columns[said.actions["refund"]], "refund", is_refund=True)
@@ -308,7 +308,7 @@ def _doubt_every_row(reading: Reading, table: Sampled) -> None:
         if has_word(one.name, TYPE) and one.unit is None and not one.number and 2 <= one.distinct <= _MOST_TYPES:
             words = ", ".join(_words_by_frequency(one)[:4])
             reading.doubts.append(
-                f"every row of {table.name} counts, whatever {one.name!r} says ({words}): leave out rows that do not"
+                f"every row of {table.name} counts, whatever {one.name!r} says ({words}): remove rows that should not"
             )
 
 
