@@ -1,4 +1,4 @@
-"""Where nets learn and score: on the processor, or on a device beside it. What is made while `computing_on` is in force
+"""Where nets learn and score, on the processor or on a device beside it, and in which precision they learn. What is made while `computing_on` is in force
 is made there, so code that makes tensors names no device. Arrays go there by `torch.as_tensor`, back by `array_of`.
 Random numbers are drawn on the processor."""
 
@@ -21,6 +21,7 @@ _IS_HERE: dict[str, Callable[[], bool]] = {
 }
 """In the order in which `auto` takes them."""
 _WITHOUT_DOUBLE = ("mps",)
+PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 def choose(name: str) -> str:
@@ -34,6 +35,13 @@ def choose(name: str) -> str:
             f"option 'device' is {name!r}: torch {torch.__version__} finds no such device on this machine; choose auto "
             "or cpu, or install a torch that is built for it"
         )
+    return name
+
+
+def choose_precision(name: str, device: str) -> str:
+    """The precision of a name: of `auto`, bfloat16 where it is fast, on processors with instructions for it."""
+    if name == "auto":
+        name = "bfloat16" if device == "cpu" and torch.cpu._is_avx512_bf16_supported() else "float32"
     return name
 
 

@@ -45,6 +45,7 @@ LEARNING = {
             "backbone": "mlp",
             "stream.learning_rate": "none",
             "stream.batch_size": "none",
+            "stream.precision": "float32",
             "stream.level_steps": "1",
             "stream.optimiser": "adam",
             "stream.average": "none",

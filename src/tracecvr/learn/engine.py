@@ -38,7 +38,7 @@ from tracecvr.learn.optimisers import take_step
 from tracecvr.learn.recorded_outputs import RecordedOutputs
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_moments, moments
 from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
-from tracecvr.nets.backbones import freeze
+from tracecvr.nets.backbones import freeze, set_precision
 from tracecvr.nets.blend import loss_of_each
 from tracecvr.stream.reveal import Again, Reveals
 from tracecvr.stream.source import History, Source
@@ -113,6 +113,7 @@ class Engine:
         self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
         for net in self._nets:  # not built there: first weights are drawn on the processor
             net.to(self.stream.device)
+            set_precision(net, self.stream.precision)
         with computing_on(self.stream.device):
             self.growing = GrowingColumns(schema)
         self.growing.check(self._memory, schema.interval)

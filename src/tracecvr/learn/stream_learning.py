@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tracecvr.base.config import HOUR, Seconds, option
-from tracecvr.base.devices import choose
+from tracecvr.base.devices import PRECISIONS, choose, choose_precision
 from tracecvr.base.errors import UserError
 from tracecvr.learn.named_tensors import under
 from tracecvr.learn.optimisers import make_optimisers
@@ -65,6 +65,12 @@ class StreamLearning:
         "have more than 100,000 rows in all, else adam",
     )
     device: str = option("cpu", "where nets learn: cpu, cuda or mps; auto: the first of cuda, mps and cpu that is here")
+    precision: str = option(
+        "auto",
+        "factors of large matrix products while nets learn: float32 or bfloat16; auto: bfloat16 on processors with "
+        "instructions for it. Weights, losses, optimisers and scores are float32",
+        choices=PRECISIONS,
+    )
     level_steps: float = option(
         10.0,
         "how many times as large steps are for the biases of outputs that are rates: they alone carry the level of all "
@@ -80,6 +86,7 @@ class StreamLearning:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", choose(self.device))
+        object.__setattr__(self, "precision", choose_precision(self.precision, self.device))
         if self.batch_size == 1:
             raise UserError(
                 "stream.batch_size = 1: batch normalisation needs 2 events or more, or 0 for a whole interval"
@@ -120,7 +127,9 @@ class StreamLearning:
         return math.exp(-seconds / self.average) if self.average else 0.0
 
 
-AS_WARM_UP = StreamLearning(learning_rate=None, batch_size=None, optimiser="adam", level_steps=1.0, average=None)
+AS_WARM_UP = StreamLearning(
+    learning_rate=None, batch_size=None, optimiser="adam", precision="float32", level_steps=1.0, average=None
+)
 """The stream is learnt with warm-up's optimiser, step size and batch size, and its newest weights are served."""
 
 

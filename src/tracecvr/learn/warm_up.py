@@ -107,6 +107,7 @@ class WarmUp:
         return {
             "optimiser": self.stream.optimiser,
             "device": self.stream.device,
+            "precision": self.stream.precision,
             "learning_rate": self.method.learning_rate,
             "weight_decay": self.method.weight_decay,
             "title": fit.title,

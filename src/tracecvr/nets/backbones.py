@@ -154,6 +154,13 @@ def _remembering(net: nn.Module, on: bool) -> nn.Module:
     return net
 
 
+def set_precision(net: nn.Module, name: str) -> None:
+    """Let a net learn with this precision of large products. Weights, sums and what it answers stay float32."""
+    for module in net.modules():
+        if isinstance(module, Perceptron):
+            module.precision = None if name == "float32" else torch.bfloat16
+
+
 def output_layers(net: nn.Module) -> list[nn.Linear]:
     """The layers whose biases move one output each, in the order of the outputs, as the net declares them by a method
     of this name; of a `Backbone`, its last linear layer. None of a net that declares nothing: it starts as it is."""
@@ -191,7 +198,10 @@ def _by_layer(net: nn.Module, values: Tensor) -> list[tuple[nn.Linear, Tensor]]:
 
 
 class Perceptron(nn.Sequential):
-    """Linear layers, each hidden one followed by ReLU, then batch normalisation."""
+    """Linear layers, each hidden one followed by ReLU, then batch normalisation. `precision` is that of the factors of
+    large products while the net is training: see `set_precision`."""
+
+    precision: torch.dtype | None = None
 
     def __init__(self, width: int, hidden: tuple[int, ...], outputs: int) -> None:
         layers: list[nn.Module] = []
@@ -220,7 +230,7 @@ class Perceptron(nn.Sequential):
         for norm, linear in zip(layers[2::3], layers[3::3], strict=True):
             assert isinstance(norm, nn.BatchNorm1d)
             assert isinstance(linear, nn.Linear)
-            h = normed_linear(h, norm, linear)
+            h = normed_linear(h, norm, linear, self.precision)
         return h
 
 

@@ -27,6 +27,13 @@ def in_plain_form(tensor: Tensor) -> bool:
     return exporting() or not is_on_processor(tensor)
 
 
+_LARGE_PRODUCT = 64
+"""Outputs of a layer from which on its precision is a matter of time. The outputs of a net are fewer, and stay exact."""
+
+_PADDING = 128
+"""The number of rows of a product in bfloat16 is a multiple of this."""
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Features of one vocabulary size: where their tables start, and their positions in a layer."""
@@ -139,12 +146,14 @@ def _by_feature(weight: Tensor, dim: int) -> Tensor:
     return weight[:, : features * dim].view(len(weight), features, dim)
 
 
-def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
+def normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear, precision: torch.dtype | None = None) -> Tensor:
     """linear(norm(relu(h))), in its plain form where folding weights would cost more than the passes it saves. `h` is
-    overwritten: half of what a ReLU costs is memory for its result."""
+    overwritten: half of what a ReLU costs is memory for its result. Where a net is training, large products have
+    factors of `precision`, float32 by default."""
     if in_plain_form(h) or len(h) < norm.num_features:
         return F.linear(_normalise(F.relu(h, inplace=True), norm), linear.weight, linear.bias)
-    out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+    factors = precision if norm.training and linear.out_features >= _LARGE_PRODUCT else None
+    out: Tensor = _NormedLinear.apply(h, norm, norm.weight, norm.bias, linear.weight, linear.bias, factors)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -165,29 +174,57 @@ class _NormedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, norm: nn.BatchNorm1d, gamma: Tensor, beta: Tensor, weight: Tensor, bias: Tensor
+        ctx: Any,
+        h: Tensor,
+        norm: nn.BatchNorm1d,
+        gamma: Tensor,
+        beta: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        factors: torch.dtype | None,
     ) -> Tensor:
         r = h.detach().relu_()
         mean, variance, ctx.count = _statistics(norm, r)
         inverse = (variance + norm.eps).rsqrt()
         scale = gamma * inverse
         shift = beta - mean * scale
-        ctx.training = norm.training
+        ctx.training, ctx.factors = norm.training, factors
         ctx.save_for_backward(r, mean, inverse, scale, shift, weight)
-        return torch.addmm(bias + weight @ shift, r, (weight * scale).t())
+        offset, folded = bias + weight @ shift, (weight * scale).t()
+        return torch.addmm(offset, r, folded) if factors is None else _product(r, folded, factors).add_(offset)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         r, mean, inverse, scale, shift, weight = ctx.saved_tensors
-        of_bias, of_folded = grad.sum(0), grad.t() @ r
+        of_bias, of_folded = grad.sum(0), _product_of_rows(grad, r, ctx.factors)
         of_shift = of_bias @ weight
         of_scale = (weight * of_folded).sum(0) - mean * of_shift
         slope = -scale * inverse.square() * of_scale / ctx.count if ctx.training else torch.zeros_like(mean)
         offset = -scale * of_shift / ctx.count - slope * mean if ctx.training else slope
-        of_r = torch.addcmul(offset, r, slope).addmm_(grad, weight * scale)
+        of_r, folded = torch.addcmul(offset, r, slope), weight * scale
+        of_r = of_r.addmm_(grad, folded) if ctx.factors is None else of_r.add_(_product(grad, folded, ctx.factors))
         of_h = torch.ops.aten.threshold_backward.grad_input(of_r, r, 0, grad_input=of_r)
         of_weight = of_folded * scale + torch.outer(of_bias, shift)
-        return of_h, None, inverse * of_scale, of_shift, of_weight, of_bias
+        return of_h, None, inverse * of_scale, of_shift, of_weight, of_bias, None
+
+
+def _product(rows: Tensor, weight: Tensor, factors: torch.dtype | None) -> Tensor:
+    """rows @ weight. With factors of bfloat16, their sums are of float32 inside, and of bfloat16 when they are handed
+    out."""
+    return rows @ weight if factors is None else (_padded(rows, factors) @ weight.to(factors))[: len(rows)].float()
+
+
+def _product_of_rows(a: Tensor, b: Tensor, factors: torch.dtype | None) -> Tensor:
+    """a.t() @ b, in the same way."""
+    return a.t() @ b if factors is None else (_padded(a, factors).t() @ _padded(b, factors)).float()
+
+
+def _padded(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows in another precision, and zeros below them: torch compiles a product anew for each number of rows, which
+    takes as long as the product and 2 MB, and every batch has another one."""
+    padded = rows.new_zeros(-(-len(rows) // _PADDING) * _PADDING, rows.shape[1], dtype=dtype)
+    padded[: len(rows)] = rows
+    return padded
 
 
 def _statistics(norm: nn.BatchNorm1d, r: Tensor) -> tuple[Tensor, Tensor, float]:
