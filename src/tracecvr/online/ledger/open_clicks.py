@@ -31,10 +31,13 @@ from tracecvr.online.log.page_checksums import digest
 
 Array = npt.NDArray[Any]
 
-ROWS = 1 << 16
-"""Clicks of a block at most. A block has clicks of one interval, or of the log that a store started from."""
-_CACHED = 16 << 20
-"""Bytes of arrays that are kept in memory after they were read."""
+ROWS = 1 << 12
+"""Clicks of a block at most. A block has clicks of one interval, or of the log that a store started from. To look one
+click up, its block is read."""
+_CACHED = 64 << 20
+"""Bytes of arrays that are kept in memory after they were read. The clicks of an hour's conversions are in some 200
+blocks, and the learner, alarms and forecasts read them one after the other. In a cache that is too small for all of them
+none is left for the next who asks."""
 _DENSE = 8
 """If so many rows of a range are asked for, one in so many at least, actions of the whole range are read."""
 _MOST_COLUMNS = 16
