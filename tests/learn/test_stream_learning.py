@@ -153,6 +153,56 @@ def test_resolved_options_name_what_warm_up_lent() -> None:
     assert (resolved["learning_rate"], resolved["batch_size"]) == (0.01, 77)
 
 
+def wide(precision: str, share: WarmUpCache | None = None) -> Engine:
+    """An engine whose products are large enough for a lower precision."""
+    stream = StreamLearning(batch_size=0, average=None, precision=precision)
+    method = Vanilla(hidden=(64, 64), backbone="mlp", warm_batch_size=256, warm_epochs=1)
+    engine = Engine(method, TABLE.schema, seed=1, stream=stream)
+    history = TableSource(TABLE).history(PLAN.split, PLAN.warm_labels)
+    engine.warm_up(history, share=share) if share else engine.warm_up(history)
+    return engine
+
+
+def test_a_net_that_learns_in_bfloat16_resumes_to_the_same_bytes_and_answers_in_float32(tmp_path: Path) -> None:
+    exact, fast = wide("float32"), wide("bfloat16")
+    tick(fast, 0)
+    fast.snapshot(tmp_path / "state")
+    again = wide("bfloat16")
+    again.restore(tmp_path / "state")
+    for engine, numbers in ((exact, range(4)), (fast, range(1, 4)), (again, range(1, 4))):
+        for number in numbers:
+            tick(engine, number)
+    assert again.fingerprint() == fast.fingerprint() != exact.fingerprint()
+    x = TableSource(TABLE).clicks(*PLAN.bounds(5)).x
+    assert not np.array_equal(exact.score(x), fast.score(x))
+    exact.load_state(fast.state())
+    assert np.array_equal(exact.score(x), fast.score(x))
+    assert all(tensor.dtype != torch.bfloat16 for tensor in fast.state().values())
+
+
+def test_a_warm_up_is_not_shared_between_precisions(tmp_path: Path) -> None:
+    for kept, precision in enumerate(("float32", "bfloat16"), start=1):
+        for _ in range(2):
+            wide(precision, WarmUpCache(tmp_path, {}))
+        assert len(list(tmp_path.glob("*.safetensors"))) == kept
+
+
+@pytest.mark.parametrize(("has", "precision"), [(True, "bfloat16"), (False, "float32")])
+def test_the_precision_is_that_of_the_processor_and_a_run_says_which(
+    has: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has)
+    engine = Engine(Vanilla(hidden=(4,)), TABLE.schema, stream=StreamLearning())
+    assert engine.resolve_options()["stream"]["precision"] == precision
+
+
+def test_bfloat16_is_for_the_processor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert StreamLearning(device="cuda").precision == "float32"
+    with pytest.raises(UserError, match="on cuda nets learn in float32"):
+        StreamLearning(device="cuda", precision="bfloat16")
+
+
 def test_a_replay_scores_with_the_average_of_what_was_learnt_before() -> None:
     engine, source = warmed(AVERAGED), TableSource(TABLE)
     twin = warmed(AVERAGED)

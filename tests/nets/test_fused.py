@@ -150,6 +150,49 @@ SCHEMA = Schema(
 )
 
 
+def rounded(tensor: Tensor) -> Tensor:
+    return tensor.bfloat16().float()
+
+
+@pytest.mark.parametrize("batch", [64, 128, 300])
+def test_in_bfloat16_the_factors_of_large_products_are_rounded_and_nothing_else(batch: int) -> None:
+    torch.manual_seed(0)
+    norm, linear = nn.BatchNorm1d(64), nn.Linear(64, 80)
+    torch.nn.init.normal_(norm.weight), torch.nn.init.normal_(norm.bias)
+    h, grad = torch.randn(batch, 64, requires_grad=True), torch.randn(batch, 80)
+    out = normed_linear(h * 1.0, norm, linear, torch.bfloat16)
+    of_h, of_weight, of_bias = torch.autograd.grad(out, [h, linear.weight, linear.bias], grad)
+
+    r = torch.relu(h.detach())
+    mean, variance = r.mean(0), r.var(0, unbiased=False)
+    scale = norm.weight / (variance + norm.eps).sqrt()
+    shift = norm.bias - mean * scale
+    expected = rounded(rounded(r) @ rounded(linear.weight * scale).t()) + linear.bias + linear.weight @ shift
+    torch.testing.assert_close(out, expected, rtol=0.0, atol=0.01 * float(expected.detach().abs().max()))
+    folded = rounded(rounded(grad).t() @ rounded(r))
+    product = folded * scale + torch.outer(grad.sum(0), shift)
+    torch.testing.assert_close(of_weight, product, rtol=0.0, atol=0.01 * float(product.detach().abs().max()))
+    assert torch.equal(of_bias, grad.sum(0))
+
+    h32 = h.detach().clone().requires_grad_()
+    exact = normed_linear(h32 * 1.0, norm, linear)
+    theirs = torch.autograd.grad(exact, [h32, linear.weight], grad)
+    assert not torch.equal(out, exact)
+    for ours, one in zip((of_h, of_weight), theirs, strict=True):
+        assert (ours - one).norm() < 0.01 * one.norm()
+
+
+def test_a_net_that_answers_and_its_outputs_are_never_of_bfloat16() -> None:
+    torch.manual_seed(0)
+    norm, hidden, outputs = nn.BatchNorm1d(64), nn.Linear(64, 64), nn.Linear(64, 1)
+    h = torch.randn(100, 64)
+    for linear, training in ((hidden, False), (outputs, True)):
+        norm.train(training)
+        assert torch.equal(
+            normed_linear(h.clone(), norm, linear, torch.bfloat16), normed_linear(h.clone(), norm, linear)
+        )
+
+
 @pytest.mark.parametrize("batch", [0, 1, 3, 8, 50, 2000])
 def test_embeddings_through_a_layer_whatever_is_projected(batch: int) -> None:
     torch.manual_seed(0)

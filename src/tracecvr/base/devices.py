@@ -1,6 +1,7 @@
-"""Where nets learn and score, on the processor or on a device beside it, and in which precision they learn. What is made while `computing_on` is in force
-is made there, so code that makes tensors names no device. Arrays go there by `torch.as_tensor`, back by `array_of`.
-Random numbers are drawn on the processor."""
+"""Where nets learn and score, on the processor or on a device beside it, and in which precision they learn.
+
+What is made while `computing_on` is in force is made there, so code that makes tensors names no device. Arrays go there
+by `torch.as_tensor`, back by `array_of`. Random numbers are drawn on the processor."""
 
 from __future__ import annotations
 
@@ -42,6 +43,8 @@ def choose_precision(name: str, device: str) -> str:
     """The precision of a name: of `auto`, bfloat16 where it is fast, on processors with instructions for it."""
     if name == "auto":
         name = "bfloat16" if device == "cpu" and torch.cpu._is_avx512_bf16_supported() else "float32"
+    if name == "bfloat16" and device != "cpu":
+        raise UserError(f"option 'precision' is 'bfloat16': on {device} nets learn in float32; choose auto or float32")
     return name
 
 

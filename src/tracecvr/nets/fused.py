@@ -28,7 +28,7 @@ def in_plain_form(tensor: Tensor) -> bool:
 
 
 _LARGE_PRODUCT = 64
-"""Outputs of a layer from which on its precision is a matter of time. The outputs of a net are fewer, and stay exact."""
+"""Outputs of a layer from which on a lower precision saves time. The outputs of a net are fewer, and stay exact."""
 
 _PADDING = 128
 """The number of rows of a product in bfloat16 is a multiple of this."""

@@ -36,8 +36,8 @@ ROWS = 1 << 12
 click up, its block is read."""
 _CACHED = 64 << 20
 """Bytes of arrays that are kept in memory after they were read. The clicks of an hour's conversions are in some 200
-blocks, and the learner, alarms and forecasts read them one after the other. In a cache that is too small for all of them
-none is left for the next who asks."""
+blocks, and the learner, alarms and forecasts read them one after the other. A cache that is too small for all of them
+has none left for the next who asks."""
 _DENSE = 8
 """If so many rows of a range are asked for, one in so many at least, actions of the whole range are read."""
 _MOST_COLUMNS = 16
