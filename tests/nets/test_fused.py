@@ -33,7 +33,7 @@ def plain_linear(self: Embedding, x: Tensor, layer: nn.Linear, *beside: Tensor) 
     return out
 
 
-def plain_normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear) -> Tensor:
+def plain_normed_linear(h: Tensor, norm: nn.BatchNorm1d, linear: nn.Linear, _precision: None = None) -> Tensor:
     out: Tensor = linear(norm(torch.relu(h)))
     return out
 
