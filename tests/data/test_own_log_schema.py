@@ -236,4 +236,4 @@ def test_what_means_nothing_is_no_time() -> None:
 def test_the_example_of_the_guide_is_a_schema(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "own_log.md").read_text().split("```toml")[1].split("```")[0]
     schema = schemas.parse(tmp_path / "s.toml", tomllib.loads(text))
-    assert (schema.names, schema.labels.d_max, len(schema.features)) == (("purchase",), 7 * DAY, 4)
+    assert (schema.names, schema.labels.d_max, len(schema.features)) == (("purchase",), 7 * DAY, 3)

@@ -10,14 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracecvr.data import row_encoder
-from tracecvr.data.encoder import Binned, Column, Encoder, Growing, Hashed, Modulo, Vocabulary
+from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.row_encoder import RowEncoder
 
-ENCODER = Encoder.of(
+ENCODER = Encoder(
     (
         Hashed("h", 50),
         Hashed("wide", 1 << 31),
-        Growing("g"),
         Modulo("m", 7),
         Modulo("large", (1 << 31) - 1),
         Binned("b", 8, low=-1.0, high=20.0),

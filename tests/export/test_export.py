@@ -129,7 +129,6 @@ def test_plain_forms_answer_as_the_engine(method: str, monkeypatch: pytest.Monke
     expected = engine.score(ids)
     with monkeypatch.context() as plain, torch.no_grad():
         plain.setattr("tracecvr.nets.fused.exporting", lambda: True)
-        plain.setattr("tracecvr.nets.backbones.exporting", lambda: True)
         np.testing.assert_allclose(Score(engine)(ids), expected, atol=2e-5, rtol=1e-5)
     assert np.ptp(expected) > 0.3  # or agreement would mean little
 

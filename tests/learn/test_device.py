@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import grown
 import tracecvr as tc
 from elsewhere import compute_as_elsewhere, elsewhere
 from tracecvr.authoring.losses import cross_entropy
@@ -19,7 +18,6 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY
 from tracecvr.base.files import read_json
 from tracecvr.checks.subject import small_log
-from tracecvr.data.table import ClickTable
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import StreamLearning
 from tracecvr.learn.warm_up_cache import WarmUpCache
@@ -37,26 +35,22 @@ class Case:
 
     method: str
     optimiser: str = "adam"
-    grows: bool = False
     publish_lag: int = 0
     has_double: bool = True
 
     def __str__(self) -> str:
-        more = {"grows": self.grows, "lag": self.publish_lag, "single": not self.has_double}
+        more = {"lag": self.publish_lag, "single": not self.has_double}
         return "-".join([self.method, self.optimiser, *(word for word, on in more.items() if on)])
-
-    @property
-    def table(self) -> ClickTable:
-        return grown.log()[0] if self.grows else small_log(500)
 
     def engine(self, device: str) -> Engine:
         stream = StreamLearning(optimiser=self.optimiser, device=device)
         method = registry.get("method", self.method)(hidden=(16, 8), warm_batch_size=64, warm_epochs=1)
-        return Engine(method, self.table.schema, 1, publish_lag=self.publish_lag, stream=stream)
+        return Engine(method, small_log(500).schema, 1, publish_lag=self.publish_lag, stream=stream)
 
     def learn(self, device: str, folder: Path) -> Outcome:
         """What was served, the posteriors at the end and the state; with a resume in the middle."""
-        plan, source, engine = Plan(interval=DAY).resolve(self.table), TableSource(self.table), self.engine(device)
+        table, engine = small_log(500), self.engine(device)
+        plan, source = Plan(interval=DAY).resolve(table), TableSource(table)
         assert {weight.device.type for weight in engine.method.nets.parameters()} == {device}
         engine.warm_up(source.history(plan.split, plan.warm_labels))
         served = []
@@ -76,7 +70,7 @@ FEW = ("telescoped", "trace", "es_dfm", "dfm", "ftp", "dfsn")
 CASES = [
     *(Case(name) for name in FEW),
     Case("trace", "lazy_adam", publish_lag=2),
-    Case("vanilla", "lazy_adam", grows=True),
+    Case("vanilla", "lazy_adam"),
     *(Case(name, "lazy_adam", has_double=False) for name in ("telescoped", "miss")),
 ]
 OTHERS = [

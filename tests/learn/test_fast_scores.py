@@ -11,7 +11,7 @@ import torch
 
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
-from tracecvr.data.table import Feature, Growth, Schema
+from tracecvr.data.table import Feature, Schema
 from tracecvr.learn import fast_scores
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import fast_score
@@ -50,13 +50,10 @@ def test_scores_are_those_of_the_engine(method: str, average: str | None) -> Non
 
 
 def a_schema(**changed: Any) -> Schema:
-    """Every kind of feature: two of one table, one-hot ones between others, and two growing ones."""
-    growth = Growth(2, 100 * DAY, 4096)
+    """Every kind of feature: two of one table, one-hot ones between others."""
     features = (
         Feature("one", 5, "one", True),
         Feature("a", 30, "shared"),
-        Feature("g", 1 << 31, "g", growth=growth),
-        Feature("g (high bits)", 1 << 31, "g", growth=growth, high=True),
         Feature("b", 30, "shared"),
         Feature("two", 3, "two", True),
         Feature("c", 7, "c"),
@@ -72,11 +69,6 @@ def test_every_kind_of_feature_and_sampled_negatives(backbone: str, most: int, m
     engine = Engine(registry.get("method", "vanilla")(**SMALL, backbone=backbone), schema, 3)
     rng = np.random.default_rng(0)
     x = np.stack([rng.integers(0, f.size, 400) for f in schema.features], axis=1).astype(np.int32)
-    for value in range(20):
-        x[value::25, 2:4] = x[value, 2:4]
-    engine.growing.see(torch.from_numpy(x), torch.zeros(len(x), dtype=torch.int64))
-    fresh = engine.growing.settle(0)
-    assert len(fresh[0][0]) == 20
     for module in engine.method.nets["main"].modules():
         if isinstance(module, Rows):
             torch.nn.init.normal_(module.weight)

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from livestore import Made, learnt, send, the_events
 from tracecvr.base.errors import UserError
-from tracecvr.data.table import Growth
-from tracecvr.nets.growing import GrowingMap
 from tracecvr.online.log import event_log
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.front import LOOPBACK, Names
@@ -118,16 +115,6 @@ def test_pages_of_another_local_port_may_not_ask(host: str, origin: str, may: bo
     headers = {b"host": host.encode(), b"origin": origin.encode()}
     refusal = Names([*LOOPBACK, "live.example"]).refuse("/v1/promote", headers)
     assert (refusal is None) == may
-
-
-def test_values_without_a_row_are_bounded() -> None:
-    """Each costs memory in every version: a client may send as many as it likes."""
-    grown = GrowingMap(Growth(after=2, forget=1000, most=10))
-    grown.see(torch.tensor([7, 7]), torch.tensor([1, 1]))
-    grown.settle(1)
-    grown.see(torch.arange(100, 200), torch.arange(2, 102))
-    grown.settle(102)
-    assert grown.key.tolist() == [7, *range(190, 200)], "the newest, and whoever has a row"
 
 
 # Writers.

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from livestore import learnt
 from tracecvr.base import registry
 from tracecvr.checks.subject import small_log
-from tracecvr.data.encoder import Binned, Encoder, Growing, Hashed, Modulo, Vocabulary
+from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import fast_score
@@ -211,7 +211,6 @@ def test_who_is_gone_keeps_nobody_from_an_answer() -> None:
 COLUMNS = (
     Hashed("h", 50),
     Hashed("wide", 1 << 20),
-    Growing("g"),
     Modulo("m", 7),
     Binned("b", 8, low=-1.0, high=20.0),
     Binned("l", 8, scale="log", low=0.0, high=5.0),
@@ -222,7 +221,7 @@ ODD = [None, True, False, "", "a", "b", "3", "n/a", "nan", "-1.5", "é", 0, 3, -
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_scores_of_raw_values_are_the_engines_for_every_kind_of_column(count: int) -> None:
-    encoder, rng = Encoder.of(COLUMNS), random.Random(1)
+    encoder, rng = Encoder(COLUMNS), random.Random(1)
     schema = replace(small_log().schema, features=encoder.features)
     engine = Engine(registry.get("method", "vanilla")(hidden=(32, 16)), schema, 3)
     for module in engine.method.nets["main"].modules():
@@ -237,8 +236,6 @@ def test_scores_of_raw_values_are_the_engines_for_every_kind_of_column(count: in
     ]
     clicks = [[rng.choice(makers)() for _ in names] for _ in range(count)]
     ids, _ = encoder.encode_values(dict(zip(names, map(list, zip(*clicks, strict=True)), strict=True)))
-    engine.growing.see(torch.from_numpy(ids), torch.zeros(count, dtype=torch.int64))
-    assert len(engine.growing.settle(0)[0][0]) > 50
     engine.forget()
     fast, rows = fast_score(engine), RowEncoder(encoder, names)
     assert fast is not None

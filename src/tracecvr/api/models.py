@@ -178,7 +178,7 @@ class Model:
 
     @property
     def _columns(self) -> dict[str, list[int]]:
-        """Places of the ids of each raw column: a growing one has two."""
+        """Places of the ids of each raw column."""
         raw = [column.raw for column in self.encoder.columns]
         return {name: [place for place, one in enumerate(raw) if one == name] for name in self.features}
 

@@ -144,7 +144,7 @@ class _Preparation:
 
     def __init__(self, dataset: Dataset, where: str, scratch: Scratch) -> None:
         self.dataset, self.where, self.scratch = dataset, where, scratch
-        self.encoder = Encoder.of(dataset.columns())
+        self.encoder = Encoder(dataset.columns())
         self.actions = dataset.table_schema(self.encoder).actions  # what cannot be is refused before anything is read
         self.log = RawLog(pl.DataFrame(), rows=0)
         self.sorter = ClickSorter(scratch)

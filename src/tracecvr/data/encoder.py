@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,10 +22,9 @@ import numpy as np
 import polars as pl
 import polars_hash  # noqa: F401  (registers the .nchash namespace)
 
-from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
-from tracecvr.data.table import Feature, Growth, Ids
+from tracecvr.data.table import Feature, Ids
 
 _BLOCK = 1 << 18
 """Rows encoded at a time: a block of ids stays in the cache while its columns are laid side by side."""
@@ -65,16 +64,6 @@ class Column:
     @property
     def feature(self) -> Feature:
         return Feature(self.raw, self.size, self.table or self.raw, self.one_hot)
-
-    @property
-    def parts(self) -> tuple[Column, ...]:
-        """The features that it becomes: one, as a rule."""
-        return (self,)
-
-    @property
-    def ids_below(self) -> int:
-        """Every id is smaller than this."""
-        return self.size
 
     def fit(self, warm: pl.DataFrame) -> Column:
         """This column with what it learns from rows of the warm-up part, beside what it had learnt from others."""
@@ -128,43 +117,9 @@ class Hashed(TextColumn):
     kind = "hashed"
 
     def ids(self) -> pl.Expr:
-        return self.hash_text() % self.size
-
-    def hash_text(self) -> pl.Expr:
         text: Any = pl.col(self.raw).cast(pl.String).fill_null("")
         hashed: pl.Expr = text.nchash.xxh3_64()
-        return hashed
-
-
-@dataclass(frozen=True)
-class Growing(Hashed):
-    """Any value. It has a row of its own once it was seen in `after` clicks, until it was not seen for `forget` s: the
-    model keeps which (`nets/growing.py`). Ids are 62 bits of the hash, so that no two values share one; a column
-    has two features, since an id has 31. `size` is the largest number of rows."""
-
-    kind = "growing"
-    size: int = 1 << 20
-    after: int = 5
-    forget: int = 60 * DAY
-    high: bool = False
-
-    @property
-    def feature(self) -> Feature:
-        growth = Growth(self.after, self.forget, self.size)
-        name = f"{self.raw} (high bits)" if self.high else self.raw
-        return Feature(name, 1 << 31, self.table or self.raw, growth=growth, high=self.high)
-
-    @property
-    def parts(self) -> tuple[Column, ...]:
-        return self, replace(self, high=True)
-
-    @property
-    def ids_below(self) -> int:
-        return 1 << 31
-
-    def ids(self) -> pl.Expr:
-        hashed = self.hash_text()
-        return (hashed // (1 << 31) if self.high else hashed) % (1 << 31)
+        return hashed % self.size
 
 
 @dataclass(frozen=True)
@@ -245,7 +200,7 @@ class Binned(Column):
         return (value.clip(lower_bound=-1.0) + 2.0).log() if self.scale == "log" else value
 
 
-_KINDS: dict[str, type[Column]] = {c.kind: c for c in (Hashed, Growing, Vocabulary, Modulo, Binned)}
+_KINDS: dict[str, type[Column]] = {c.kind: c for c in (Hashed, Vocabulary, Modulo, Binned)}
 
 
 @dataclass(frozen=True)
@@ -253,11 +208,6 @@ class Encoder:
     """The columns of a log, in feature order."""
 
     columns: tuple[Column, ...]
-
-    @classmethod
-    def of(cls, columns: Iterable[Column]) -> Encoder:
-        """Of the columns of a log, each with all of its features."""
-        return cls(tuple(part for column in columns for part in column.parts))
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -276,7 +226,7 @@ class Encoder:
         """What has to be kept of raw rows until the encoder is fitted: ids, in as few bytes as they take, except where
         ids depend on what is learnt. `finish` makes ids of it."""
         return [
-            (pl.col(c.raw) if c.learns else c.ids().cast(_smallest(c.ids_below))).alias(f"x{j}")
+            (pl.col(c.raw) if c.learns else c.ids().cast(_smallest(c.size))).alias(f"x{j}")
             for j, c in enumerate(self.columns)
         ]
 

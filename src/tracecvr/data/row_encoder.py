@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 import xxhash
 
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Hashed, Modulo, Vocabulary
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.table import Ids, Ints
 
 Read = Callable[[Any], int]
@@ -27,7 +27,6 @@ Read = Callable[[Any], int]
 
 _REMEMBERED = 4096
 """Rare values of a column whose ids are kept."""
-_HALF = 1 << 31
 _MOST = 1 << 63
 _LARGE = 1 << 62
 """Whole numbers below it are read the same way by everybody, also as floats."""
@@ -59,8 +58,6 @@ def compile_column(column: Column) -> Read:
     """The ids of one column, as a function of a value."""
     rare = _rare(column)
     match column:
-        case Growing():
-            return _growing(column, rare)
         case Hashed():
             return _read_hashed(column, rare)
         case Vocabulary():
@@ -122,16 +119,6 @@ def _read_hashed(column: Hashed, rare: Read) -> Read:
             return missing
         text = value if type(value) is str else _text(value)  # most are: to ask takes as long as the hash
         return rare(value) if text is None else digest(text.encode()) % size
-
-    return read
-
-
-def _growing(column: Growing, rare: Read) -> Read:
-    digest, divisor = xxhash.xxh3_64_intdigest, _HALF if column.high else 1
-
-    def read(value: Any) -> int:
-        text = value if type(value) is str else _text(value)
-        return rare(value) if text is None else digest(text.encode()) // divisor % _HALF
 
     return read
 

@@ -55,28 +55,13 @@ _PREFERENCES = ("windows", "conversions_at_click")
 
 
 @dataclass(frozen=True)
-class Growth:
-    """How a column grows. A value has a row of its own once it was seen in `after` clicks, until it was not seen for
-    `forget` seconds. There are at most `most` rows, of which one is for all other values."""
-
-    after: int
-    forget: int
-    most: int
-
-
-@dataclass(frozen=True)
 class Feature:
-    """An encoded column: ids in [0, size). Features of one `table` share an embedding; a one-hot one has none.
-
-    A column that grows is two features, one after the other: the low and the high 31 bits of what values are known by.
-    """
+    """An encoded column: ids in [0, size). Features of one `table` share an embedding; a one-hot one has none."""
 
     name: str
     size: int
     table: str
     one_hot: bool = False
-    growth: Growth | None = None
-    high: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,17 +132,12 @@ class Schema:
 
     @property
     def tables(self) -> dict[str, int]:
-        """Embedding tables of fixed size and their number of rows, in order of first use."""
+        """Embedding tables and their number of rows, in order of first use."""
         sizes: dict[str, int] = {}
         for f in self.features:
-            if not f.one_hot and f.growth is None:
+            if not f.one_hot:
                 sizes[f.table] = max(f.size, sizes.get(f.table, 0))
         return sizes
-
-    @property
-    def growths(self) -> dict[str, Growth]:
-        """Embedding tables that grow, in order of first use."""
-        return {f.table: f.growth for f in self.features if f.growth is not None}
 
     @property
     def text(self) -> str:
@@ -171,9 +151,7 @@ class Schema:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
-        growths = [None if f["growth"] is None else Growth(**f["growth"]) for f in content["features"]]
-        features = zip(content["features"], growths, strict=True)
-        fields["features"] = tuple(Feature(**f | {"growth": growth}) for f, growth in features)
+        fields["features"] = tuple(Feature(**f) for f in content["features"])
         fields["outages"] = tuple((start, end) for start, end in content["outages"])
         return cls(**fields)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.base.config import DAY, Seconds, option, refuse_unknown
+from tracecvr.base.config import DAY, Seconds, option
 from tracecvr.base.errors import UserError
 from tracecvr.data.dataset import Dataset, RawLog, usual
-from tracecvr.data.encoder import Binned, Column, Growing, Hashed
+from tracecvr.data.encoder import Binned, Column, Hashed
 from tracecvr.data.own_log.files import open_file
 from tracecvr.data.raw_csv import Field, check_rows
 from tracecvr.datasets.criteo import HORIZONS
@@ -65,19 +65,9 @@ class CriteoSearch(Dataset):
     every: int = option(1, "only every so many-th click is read", low=1)
     cut: float = option(0.42, "where part 0 of a day ends, as a share of the day", low=0.01, high=0.99)
 
-    growing: tuple[str, ...] = option((), "columns whose values get rows of their own as they come, with no more rows")
-    grow_after: int = option(5, "clicks after which a value of these gets its row", low=1)
-    grow_forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
-
     def columns(self) -> tuple[Column, ...]:
-        refuse_unknown(self.growing, CATEGORIES, "growing", "column")
-        categories = [self._category(name, size) for name, size in CATEGORIES.items()]
+        categories = [Hashed(name, size) for name, size in CATEGORIES.items()]
         return categories[0], Binned("nb_clicks_1week", 32, scale="log"), *categories[1:]
-
-    def _category(self, name: str, size: int) -> Column:
-        if name in self.growing:
-            return Growing(name, size, after=self.grow_after, forget=self.grow_forget)
-        return Hashed(name, size)
 
     def read(self, source: Path | None) -> RawLog:
         assert source is not None

@@ -23,9 +23,6 @@ class Scorer:
         for name, digest in self.manifest["files"].items():
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
                 raise SystemExit(f"{name} is not the file that manifest.json names: export the model again")
-        for column in self.manifest["features"]:
-            if "rows" in column:
-                column["row_of"] = dict(zip(*np.load(folder / column["rows"]).tolist(), strict=True))
         self.score = load(folder / "score.onnx")
 
     def ids(self, clicks: list[dict[str, Any]]) -> Any:
@@ -41,13 +38,10 @@ class Scorer:
 
 
 def identify(column: dict[str, Any], value: Any) -> int:
-    if column["kind"] in ("hashed", "growing"):
+    if column["kind"] == "hashed":
         import xxhash
 
-        hashed = xxhash.xxh3_64_intdigest(text(value).encode())
-        if column["kind"] == "growing":
-            return int(column["row_of"].get(hashed % 2**62, 0)) if "row_of" in column else 0
-        return int(hashed % column["size"])
+        return int(xxhash.xxh3_64_intdigest(text(value).encode()) % column["size"])
     if column["kind"] == "vocabulary":
         return int(column["ids"].get(text(value), 1))
     value = number(value, column.get("decimal", "."))

@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Growing, Vocabulary
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Vocabulary
 from tracecvr.data.row_encoder import edges
 from tracecvr.data.table import Ints, atomic_directory
 from tracecvr.export import scorer
@@ -39,7 +39,7 @@ def export(engine: Engine, encoder: Encoder, source: dict[str, Any], out: Path) 
     refuse_missing_packages()
     with atomic_directory(out) as folder:
         difference = _write_score(engine, folder / "score.onnx")
-        features = [describe_column(column) | _rows(engine, encoder, column, folder) for column in encoder.columns]
+        features = [describe_column(column) for column in encoder.columns]
         write_text(folder / "scorer.py", getsource(scorer))
         files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
         manifest = _manifest(engine, source, features) | {"max_difference": difference, "files": files}
@@ -51,12 +51,11 @@ def _write_score(engine: Engine, path: Path) -> float:
     """Write what scores clicks; returns how far its answers are from the engine's."""
     batches = [probes(engine, size) for size in BATCHES]
     expected = [engine.score(torch.from_numpy(ids)) for ids in batches]  # first: tracing leaves no usable tensors
-    given = [engine.growing.as_rows(torch.from_numpy(ids)).numpy() for ids in batches]  # of growing columns, rows
     try:
         with engine.exporting():
-            write_onnx(trace(Score(engine), given[-1]), path)
+            write_onnx(trace(Score(engine), batches[-1]), path)
         score = scorer.load(path)
-        answers = [score(ids=ids) for ids in given]
+        answers = [score(ids=ids) for ids in batches]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch and onnx have no common kind of error for what they cannot trace or run
@@ -91,17 +90,6 @@ def describe_column(column: Column) -> dict[str, Any]:
         words = facts.pop("words")
         facts["ids"] = dict.fromkeys(MISSING_WORDS, 0) | {word: place for place, word in enumerate(words, start=2)}
     return facts
-
-
-def _rows(engine: Engine, encoder: Encoder, column: Column, folder: Path) -> dict[str, Any]:
-    """Write which values of a growing column have which rows: what a value is known by, and its row."""
-    if not isinstance(column, Growing) or column.high:
-        return {}
-    file = f"rows_{[c.raw for c in encoder.columns].index(column.raw)}.npy"
-    known = engine.growing.maps[column.feature.table]
-    own = known.row > 0
-    np.save(folder / file, np.stack([known.key[own].numpy(), known.row[own].numpy()]))
-    return {"rows": file}
 
 
 def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, Any]]) -> dict[str, Any]:

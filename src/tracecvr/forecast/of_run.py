@@ -35,13 +35,10 @@ def segments_of(x: npt.NDArray[np.int32], schema: Schema, encoder: Encoder, by: 
     """Segments by a feature; all clicks are one without. Of hashed features only ids are known."""
     if by is None:
         return Segments(np.zeros(len(x), np.int64), {0: "all"})
-    names = [f.name for f in schema.features if not f.high]
+    names = [f.name for f in schema.features]
     refuse_unknown([by], names, "by", "feature")
-    place = [f.name for f in schema.features].index(by)
-    ids = x[:, place].astype(np.int64)
-    if schema.features[place].growth is not None:
-        ids += x[:, place + 1].astype(np.int64) << 31
-    present, number = np.unique(ids, return_inverse=True)
+    place = names.index(by)
+    present, number = np.unique(x[:, place].astype(np.int64), return_inverse=True)
     raw = value_names(encoder.columns[place])
     return Segments(number, {at: raw.get(one, str(one)) for at, one in enumerate(present.tolist())})
 

@@ -30,7 +30,6 @@ from tracecvr.base.progress import Progress, no_progress
 from tracecvr.base.seeds import generator
 from tracecvr.data.table import Schema
 from tracecvr.learn.averaged_net import AveragedNet
-from tracecvr.learn.growing_columns import GrowingColumns, start_moments, start_published, start_rows
 from tracecvr.learn.level import larger_steps
 from tracecvr.learn.named_tensors import digest, on_processor, under
 from tracecvr.learn.net_calls import BLOCK, NetCalls, in_blocks
@@ -42,9 +41,6 @@ from tracecvr.nets.backbones import freeze, set_precision
 from tracecvr.nets.blend import loss_of_each
 from tracecvr.stream.reveal import Again, Reveals
 from tracecvr.stream.source import History, Source
-
-_HISTORY_BLOCK = 1 << 18
-"""Clicks of history whose values are counted at once."""
 
 Do = TypeVar("Do", bound=Callable[..., Any])
 
@@ -111,13 +107,8 @@ class Engine:
             plugin.bind(schema, seed)
         self.schedule = method.schedule()
         self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
-        for net in self._nets:  # not built there: first weights are drawn on the processor
-            net.to(self.stream.device)
-            set_precision(net, self.stream.precision)
-        with computing_on(self.stream.device):
-            self.growing = GrowingColumns(schema)
-        self.growing.check(self._memory, schema.interval)
-        self.growing.join(self._nets)
+        for part in self._parts.values():  # not built there: first weights are drawn on the processor
+            set_precision(part.nets.to(self.stream.device), self.stream.precision)
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = RecordedOutputs()
@@ -142,7 +133,6 @@ class Engine:
 
         `share` may take a net over from another run instead of training it.
         """
-        self._admit(history)
         self._start_stream(self._warm_up.run(history, progress, share))
 
     @_on_its_device
@@ -151,7 +141,6 @@ class Engine:
         self._record(source, start, end)
         if self.publish_lag:
             self._published.append({name: value.clone() for name, value in self._served.state_dict().items()})
-        self._grow(source, start, end)
         self._refresh(source, start, end)
         events = self._logs.with_recorded(self.events(source, start, end))
         if not len(events):
@@ -239,7 +228,6 @@ class Engine:
             tensors |= {f"{owner}.net.{name}": value for name, value in part.nets.state_dict().items()}
             tensors |= {f"{owner}.count.{name}": value for name, value in part.counts.items()}
         tensors |= moments(self._optimisers, self._main)
-        tensors |= {f"map.{name}": value for name, value in self.growing.state().items()}
         if self._average is not None:
             tensors |= {f"average.{name}": value for name, value in self._average.state().items()}
         for age, served in enumerate(self._published):
@@ -251,10 +239,8 @@ class Engine:
         """Become the engine that `state` was taken from."""
         state = {name: value.to(self.stream.device) for name, value in state.items()}
         self.reveals, self.steps, self.skipped = state["counters"].tolist()
-        self.growing.load_state(under(state, "map."))
         for owner, part in self._parts.items():
             part.after_warm_up()
-            self.growing.join(part.nets.values())
             part.nets.load_state_dict(under(state, f"{owner}.net."))
             part.counts = under(state, f"{owner}.count.")
         self.forget()
@@ -318,11 +304,6 @@ class Engine:
         return self._main if self._average is None else self._average.net
 
     @property
-    def _nets(self) -> list[nn.Module]:
-        """All nets of the method and its plugins."""
-        return [net for part in self._parts.values() for net in part.nets.values()]
-
-    @property
     def _parts(self) -> dict[str, Part]:
         return {"method": self.method} | {plugin.name: plugin for plugin in self.plugins}
 
@@ -366,26 +347,6 @@ class Engine:
                 recorded = in_blocks(self.method.record)(clicks.x)
             self._logs.add(clicks.row, recorded, end + self._memory)
             self._logs.drop(start)
-
-    def _admit(self, history: History) -> None:
-        """Give rows to the values that history shows often enough."""
-        if self.growing:
-            for b in history.batches(_HISTORY_BLOCK, None):
-                self.growing.see(b.x, b.arrival)
-            start_rows(self._nets, self.growing.settle())
-
-    def _grow(self, source: Source, start: int, end: int) -> None:
-        """Count the values of an interval's clicks, and give rows and take them back as of its end. An interval without
-        clicks changes nothing: a live model may pass over it."""
-        if not self.growing or not len(clicks := source.clicks(start, end)):
-            return
-        self.growing.check(self._memory, end - start)
-        self.growing.see(clicks.x, torch.full((len(clicks),), end))
-        settled = self.growing.settle(end)
-        start_rows([*self._nets, *([] if self._average is None else [self._average.net])], settled)
-        start_moments(self._optimisers.values(), self._main, settled)
-        for published in self._published:
-            start_published(published, self._main, settled)
 
     def _learn(self, b: Reveals, start: int) -> None:
         if len(b) < 2:  # batch normalisation has no statistics of one

@@ -46,15 +46,8 @@ def _agrees(engine: Engine, score: Score) -> bool:
 
 
 def probes(engine: Engine, size: int) -> Ints:
-    """Clicks to ask about: random features with many first and last ones; of growing columns, mostly values that have
-    rows of their own."""
+    """Clicks to ask about: random features with many first and last ones."""
     rng, schema = generator(0, "probes", size), engine.schema
     last = np.array([feature.size for feature in schema.features]) - 1
     pick = rng.random((size, len(last)))
-    x = np.where(pick < 0.1, 0, np.where(pick < 0.2, last, rng.integers(0, last + 1, pick.shape)))
-    for j, feature in enumerate(schema.features):
-        if feature.growth is not None and not feature.high and len(key := engine.growing.maps[feature.table].key):
-            value = key.numpy()[rng.integers(0, len(key), size)]
-            pair = np.stack([value & (1 << 31) - 1, value >> 31], axis=1)
-            x[:, j : j + 2] = np.where(rng.random((size, 1)) < 0.9, pair, x[:, j : j + 2])
-    return x
+    return np.where(pick < 0.1, 0, np.where(pick < 0.2, last, rng.integers(0, last + 1, pick.shape)))

@@ -89,7 +89,7 @@ def segment_feature(schema: Schema, name: str | None = None) -> int | None:
     if name is not None:
         refuse_unknown([name], [feature.name for feature in schema.features], "alarms_by", "feature")
     for position, feature in enumerate(schema.features):
-        few = 1 < feature.size <= _VALUES and feature.growth is None
+        few = 1 < feature.size <= _VALUES
         if feature.name == name or (name is None and few and not feature.one_hot):
             return position
     return None

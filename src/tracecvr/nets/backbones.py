@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from tracecvr.base.config import DAY, MINUTE
 from tracecvr.data.table import Schema
-from tracecvr.nets.fused import Group, exporting, in_plain_form, lookup, normed_linear, project
-from tracecvr.nets.growing import GrowingMap, keys
+from tracecvr.nets.fused import Group, in_plain_form, lookup, normed_linear, project
 from tracecvr.nets.rows import Rows
 
 _START = 0.01
@@ -25,7 +24,7 @@ class Embedding(nn.Module):
     def __init__(self, schema: Schema, dim: int) -> None:
         super().__init__()
         self.dim, self.sizes = dim, list(schema.tables.values())
-        self.embedded = [j for j, f in enumerate(schema.features) if not f.one_hot and f.growth is None]
+        self.embedded = [j for j, f in enumerate(schema.features) if not f.one_hot]
         self.one_hot = [(j, f.size) for j, f in enumerate(schema.features) if f.one_hot]
         self.table = Rows(sum(self.sizes), dim)
         # Small, because ids that appear after warm-up are served untrained: torch's N(0, 1) would be loud noise
@@ -35,31 +34,17 @@ class Embedding(nn.Module):
         self.projected: dict[tuple[nn.Linear, tuple[int, ...]], Tensor] | None = None  # of a frozen net: see `freeze`
         self.starts = list(accumulate(self.sizes, initial=0))[:-1]
         self.tables = [list(schema.tables).index(schema.features[j].table) for j in self.embedded]
-        self._add_growing(schema)
-        self.fields = len(self.embedded) + len(self.grown)
+        self.fields = len(self.embedded)
         self.width = dim * self.fields + sum(size for _, size in self.one_hot)
-
-    def _add_growing(self, schema: Schema) -> None:
-        """A table of its own for each growing one. The engine replaces the maps by those that all nets share."""
-        self.schema, self.maps = schema, [GrowingMap(growth) for growth in schema.growths.values()]
-        low = [j for j, f in enumerate(schema.features) if f.growth is not None and not f.high]
-        self.grown = [(j, list(schema.growths).index(schema.features[j].table)) for j in low]
-        if self.maps:
-            self.growing = nn.ModuleList(Rows(one.capacity, self.dim) for one in self.maps)
-        for table in self.grown_tables:
-            nn.init.normal_(table.weight[:1], std=_START)
-            table.weight.data[1:] = table.weight.data[:1]
 
     def forward(self, x: Tensor) -> Tensor:  # (B, F) -> (B, width)
         return torch.cat(self._dense(x, list(range(len(self.tables)))), dim=1)
 
     def total(self, x: Tensor) -> Tensor:
         """The sum of the embeddings of all features but one-hot ones: (B, F) -> (B, dim)."""
-        parts = self._grown(x)
-        if self.tables:
-            chosen = list(range(len(self.tables)))
-            parts.append(self.table.sums(self._ids(x, chosen, [self.starts[t] for t in self.tables])))
-        return torch.stack(parts).sum(0) if parts else self.table.weight.new_zeros(x.shape[0], self.dim)
+        if not self.tables:
+            return self.table.weight.new_zeros(x.shape[0], self.dim)
+        return self.table.sums(self._ids(x, list(range(len(self.tables))), [self.starts[t] for t in self.tables]))
 
     def linear(self, x: Tensor, layer: nn.Linear, *beside: Tensor) -> Tensor:
         """`layer(cat(self(x), *beside))`, up to the order of summation, without multiplying the same thing twice.
@@ -111,25 +96,12 @@ class Embedding(nn.Module):
         return picked + torch.tensor(starts, dtype=x.dtype)
 
     def _dense(self, x: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Embeddings of the chosen features side by side, those of all growing ones, and every one-hot feature."""
-        one_hot = [F.one_hot(x[:, j].long(), size).to(self.table.weight.dtype) for j, size in self.one_hot]
-        parts = self._grown(x) + one_hot
+        """Embeddings of the chosen features side by side, and every one-hot feature."""
+        parts = [F.one_hot(x[:, j].long(), size).to(self.table.weight.dtype) for j, size in self.one_hot]
         if chosen:
             ids = self._ids(x, chosen, [self.starts[self.tables[i]] for i in chosen])
             parts.insert(0, self.table.of(ids.reshape(-1)).view(x.shape[0], len(chosen) * self.dim))
         return parts
-
-    def _grown(self, x: Tensor) -> list[Tensor]:
-        """Embeddings of growing columns. An export is given rows, in the place of low bits."""
-        if exporting():
-            return [self.grown_tables[number].of(x[:, j]) for j, number in self.grown]
-        rows = [(number, key) for (_, number), (_, key) in zip(self.grown, keys(self.schema, x), strict=True)]
-        return [self.grown_tables[number].of(self.maps[number].rows(key)) for number, key in rows]
-
-    @property
-    def grown_tables(self) -> list[Rows]:
-        """The tables that grow, in the order of maps."""
-        return [table for table in self.growing if isinstance(table, Rows)] if self.maps else []
 
 
 def freeze(net: nn.Module) -> nn.Module:

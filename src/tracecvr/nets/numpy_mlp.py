@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tracecvr.nets.backbones import MLP, Embedding, Perceptron, WideDeep
 from tracecvr.nets.blend import Blend
-from tracecvr.nets.growing import GrowingMap
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[Any]
@@ -40,16 +39,13 @@ class NumpyMLP:
         first = np.pad(first, ((0, 0), (0, 1)))
         self._bias = np.append(bias, np.float32(share * last_bias[0] + intercept))
         self._last = np.ascontiguousarray(np.float32(share) * last[:, 0])
-        self._linear = [(grown, factor) for part, factor in linear for grown in _grown(part)]
+        self._linear = []
         if sum(embedding.sizes[table] for table in embedding.tables) * first.shape[1] <= _PROJECTED:
             self._parts = [_projected(embedding, first[:width], linear)]
         else:
             self._parts = [_multiplied(_look_up(embedding), first[:width])]
-            self._linear += [(_look_up(part), factor) for part, factor in linear]
-        for number, grown in enumerate(_grown(embedding)):
-            start = width + number * embedding.dim
-            self._parts.append(_multiplied(grown, first[start : start + embedding.dim]))
-        start = embedding.dim * embedding.fields
+            self._linear = [(_look_up(part), factor) for part, factor in linear]
+        start = width
         for j, size in embedding.one_hot:
             self._parts.append(lambda x, j=j, weight=first[start : start + size]: weight[x[:, j]])  # type: ignore[misc]
             start += size
@@ -103,7 +99,7 @@ def _projected(embedding: Embedding, weight: Floats, linear: list[tuple[Embeddin
     rows = np.concatenate([np.zeros((0, weight.shape[1]), np.float32), *blocks])
     columns = np.array(embedding.embedded, np.intp)
     starts = np.cumsum([0, *(size for _, size in spans)])[:-1]
-    every, ones = len(columns) == len(embedding.schema.features), np.ones((1, len(columns)), np.float32)
+    every, ones = not embedding.one_hot, np.ones((1, len(columns)), np.float32)
 
     def sum_rows(x: Integers) -> Floats:
         chosen = rows.take((x if every else x[:, columns]) + starts, axis=0)  # (B, F, n)
@@ -113,27 +109,8 @@ def _projected(embedding: Embedding, weight: Floats, linear: list[tuple[Embeddin
     return sum_rows
 
 
-def _grown(embedding: Embedding) -> list[Part]:
-    """Embeddings of each growing feature."""
-
-    def part(j: int, number: int) -> Part:
-        one, rows = embedding.maps[number], _array(embedding.grown_tables[number].weight)
-        return lambda x: rows[_rows_of(one, x[:, j + 1].astype(np.int64) << 31 | x[:, j])]
-
-    return [part(j, number) for j, number in embedding.grown]
-
-
 def _multiplied(part: Part, weight: Floats) -> Part:
     return lambda x: part(x) @ weight
-
-
-def _rows_of(one: GrowingMap, key: Integers) -> Integers:
-    """`GrowingMap.rows`."""
-    known, row = one.key.numpy(), one.row.numpy()
-    if not len(known):
-        return np.zeros_like(key)
-    place = np.searchsorted(known, key).clip(max=len(known) - 1)
-    return np.where(known[place] == key, row[place], 0)
 
 
 def _layers(perceptron: Perceptron) -> list[tuple[Floats, Floats]]:

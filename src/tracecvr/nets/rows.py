@@ -26,21 +26,6 @@ class Rows(nn.Embedding):
             return self.lag.rows(ids.reshape(-1)).view(*ids.shape, self.embedding_dim).sum(1)
         return lookup(self.weight, ids, self.sparse)
 
-    @torch.no_grad()
-    def start(self, fresh: Tensor, capacity: int) -> None:
-        """Grow to so many rows, and make fresh ones copies of row 0, which stood for their values until now."""
-        shared = self.of(torch.zeros(1, dtype=torch.int64))
-        if len(self.weight) != capacity:
-            self.resize(capacity)
-        self.weight.data[fresh] = shared
-        if self.lag is not None:
-            self.lag.start(fresh)
-
-    def resize(self, capacity: int) -> None:
-        """Keep so many rows, or add rows that no value has yet."""
-        self.weight.data = resize(self.weight.data, capacity)
-        self.num_embeddings = capacity
-
 
 class Lag:
     """How far each row of an averaged table is behind.
@@ -65,11 +50,6 @@ class Lag:
         write_rows(self.average, ids, self._move(ids, newest))
         self.since.index_fill_(0, ids, self.clock)
 
-    def start(self, ids: Tensor) -> None:
-        """Rows that were written now."""
-        self.since = resize(self.since, len(self.average))
-        self.since[ids] = self.clock
-
     def _move(self, ids: Tensor, newest: Tensor) -> Tensor:
         share = torch.exp(self.clock - read_rows(self.since, ids)).to(self.average.dtype)[:, None]
         return torch.lerp(newest, read_rows(self.average, ids), share)
@@ -77,9 +57,3 @@ class Lag:
     def settled(self) -> Tensor:
         """The whole averaged table as of now."""
         return self.rows(torch.arange(len(self.average)))
-
-
-def resize(rows: Tensor, count: int, fill: float = 0.0) -> Tensor:
-    """The first so many rows; missing ones are `fill`."""
-    more = rows.new_full((max(count - len(rows), 0), *rows.shape[1:]), fill)
-    return torch.cat([rows[:count], more])

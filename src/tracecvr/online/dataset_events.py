@@ -42,7 +42,7 @@ def find_log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
 def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> Iterator[dict[str, Any]]:
     """Clicks and actions of [start, end) as JSON-ready objects. The log has to fit in memory."""
     features = list(dict.fromkeys(column.raw for column in dataset.columns()))
-    actions = dataset.table_schema(Encoder.of(dataset.columns())).actions  # of a log of your own: its schema's
+    actions = dataset.table_schema(Encoder(dataset.columns())).actions  # of a log of your own: its schema's
     with Scratch() as scratch:
         frames, rows = [], 0
         for part in dataset.parts(source, scratch):

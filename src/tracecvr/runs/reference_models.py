@@ -30,18 +30,12 @@ Floats = npt.NDArray[np.float64]
 
 _BATCH, _STEP, _BLOCK, _VERSION = 64, 0.1, 65_536, 2
 
-_GROWING = 1 << 16
-"""Weights of a growing column."""
-
 
 class Logistic:
     """Logistic regression with a weight per id of each feature: Adagrad, in small batches."""
 
     def __init__(self, schema: Schema, rate: float) -> None:
-        # Of a growing column, whose ids have 62 bits, some of the low ones: to be hashed is enough for a reference.
-        self.used = [j for j, feature in enumerate(schema.features) if not feature.high]
-        sizes = [_GROWING if f.growth is not None else f.size for f in schema.features if not f.high]
-        self.sizes = np.array(sizes, np.int64)
+        sizes = [feature.size for feature in schema.features]
         self.first = np.cumsum([1, *sizes[:-1]]) if sizes else np.empty(0, np.int64)  # 0 is the intercept
         self.weight = np.zeros(1 + sum(sizes))
         self.squares = np.full(len(self.weight), 0.01)
@@ -62,7 +56,7 @@ class Logistic:
             np.add.at(self.weight, flat, -_STEP * each / np.sqrt(self.squares.take(flat)))
 
     def _slots(self, x: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        return np.concatenate([np.zeros((len(x), 1), np.int64), x[:, self.used] % self.sizes + self.first], axis=1)
+        return np.concatenate([np.zeros((len(x), 1), np.int64), x + self.first], axis=1)
 
 
 def scores(source: TableSource, plan: FullPlan) -> dict[str, npt.NDArray[np.float32]]:

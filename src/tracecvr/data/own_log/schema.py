@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tracecvr.base.config import DAY, Option, Seconds, fill, option, options, refuse_unknown
+from tracecvr.base.config import Option, Seconds, fill, option, options, refuse_unknown
 from tracecvr.base.durations import exact_duration
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import check_exists, read_toml
-from tracecvr.data.encoder import Binned, Column, Growing, Hashed, Vocabulary
+from tracecvr.data.encoder import Binned, Column, Hashed, Vocabulary
 from tracecvr.data.table import TURNS
 
 SHAPES = ("clicks", "events")
@@ -112,12 +112,10 @@ class File:
 class _Rule:
     """How a column becomes a feature; which keys a kind has: `KINDS`."""
 
-    kind: str = option("", "vocabulary, growing, hashed or binned")
-    size: int = option(2**20, "number of ids; of a growing column, rows at most", low=1, high=2**31 - 1)
+    kind: str = option("", "vocabulary, hashed or binned")
+    size: int = option(2**20, "number of ids", low=1, high=2**31 - 1)
     scale: str = option("linear", "width of bins", choices=("linear", "log"))
     decimal: str = option(".", "what stands before decimals", choices=(".", ","))
-    after: int = option(5, "clicks after which a value gets a row of its own", low=1)
-    forget: Seconds = option(60 * DAY, "time without a click after which it gives the row back", above=0)
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,6 @@ def _table(path: Path, content: dict[str, Any], name: str) -> Any:
 
 KINDS: dict[str, tuple[type[Column], tuple[str, ...], tuple[str, ...]]] = {
     "vocabulary": (Vocabulary, (), ()),
-    "growing": (Growing, (), ("after", "forget", "size")),
     "hashed": (Hashed, ("size",), ()),
     "binned": (Binned, ("size",), ("scale", "decimal")),
 }
@@ -216,9 +213,8 @@ def _column(name: str, rule: Any, where: str) -> Column:
     make, needed, more = KINDS.get(kind or "", (Column, (), ()))
     if kind not in KINDS or set(rule) - {"kind", *needed, *more} or set(needed) - set(rule):
         raise UserError(
-            f'{where}: expected {{kind = "vocabulary"}}, {{kind = "growing", after = 5, forget = "60d"}}, '
-            f'{{kind = "hashed", size = 64}} or {{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." '
-            f'or ","}}, found {rule!r}'
+            f'{where}: expected {{kind = "vocabulary"}}, {{kind = "hashed", size = 64}} or '
+            f'{{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." or ","}}, found {rule!r}'
         )
     checked = fill(_Rule, rule, where)
     return make(name, **{key: getattr(checked, key) for key in (*needed, *more)})
