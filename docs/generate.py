@@ -25,7 +25,7 @@ from tracecvr.base.glossary import read_glossary
 from tracecvr.bench.regret import load_findings
 from tracecvr.data.table import Feature, Schema
 from tracecvr.datasets.criteo import HORIZONS
-from tracecvr.stream.reveal import Again, On, Trigger
+from tracecvr.stream.reveal import On, Trigger
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "methods"
@@ -48,8 +48,6 @@ CRITEO = Schema(
 
 def event(trigger: Trigger) -> str:
     """A trigger in words."""
-    if isinstance(trigger, Again):
-        return f"{event(trigger.trigger)}, again {duration(trigger.seconds)} later"
     if isinstance(trigger, On):
         late = "" if trigger.later_than < 0 else f", if later than {duration(trigger.later_than)}"
         return f"when it converts{late}"
@@ -59,8 +57,6 @@ def event(trigger: Trigger) -> str:
 
 def mass(trigger: Trigger) -> str:
     """How many events per click a trigger gives: p is the rate, P(a, b] the mass of conversions between a and b."""
-    if isinstance(trigger, Again):
-        return mass(trigger.trigger)
     if isinstance(trigger, On):
         return "p" if trigger.later_than < 0 else f"P(>{duration(trigger.later_than)})"
     by = "p" if trigger.seconds >= CRITEO.d_max else f"P(≤{duration(trigger.seconds)})"

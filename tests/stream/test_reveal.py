@@ -14,7 +14,7 @@ from tracecvr.base.config import DAY
 from tracecvr.checks.reference import EventByEvent
 from tracecvr.checks.subject import small_log
 from tracecvr.data.table import NEVER, ClickTable, Feature, Schema
-from tracecvr.stream.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
+from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule, Trigger
 from tracecvr.stream.source import TableSource
 
 D_MAX = 100
@@ -47,7 +47,7 @@ delays = st.none() | st.integers(0, D_MAX + 50)
 logs = st.lists(st.tuples(st.integers(0, 200), delays, delays), min_size=1, max_size=12).map(table_of)
 after = st.builds(After, st.integers(0, D_MAX), st.sampled_from([None, True, False]))
 on = st.builds(On, st.integers(0, 1), st.integers(-1, 60))
-triggers: st.SearchStrategy[Trigger] = after | on | st.builds(Again, after | on, st.integers(1, 50))
+triggers: st.SearchStrategy[Trigger] = after | on
 schedules = st.lists(triggers, min_size=1, max_size=4).map(tuple)
 
 
@@ -118,14 +118,6 @@ def test_an_event_belongs_to_the_interval_in_which_it_fires() -> None:
     assert len(source.reveals((After(10),), 15, 16)) == 1
     assert len(source.clicks(5, 6)) == 1
     assert len(source.clicks(6, 20)) == 0
-
-
-def test_again_repeats_what_was_known_first() -> None:
-    source = TableSource(table_of([(5, 30, None)]))
-    events = source.reveals((After(10), Again(After(10), 50)), 0, 600)
-    assert events.elapsed.tolist() == [10, 10]
-    assert events.label.tolist() == [0, 0]
-    assert len(source.reveals((Again(After(10), 50),), 65, 66)) == 1
 
 
 @given(logs, st.integers(1, 250))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracecvr.data.table import NEVER, TURNS, ClickTable, Ids, Schema, turns_of
-from tracecvr.stream.reveal import After, Again, On, Reveals, Schedule, Trigger, reveal
+from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger, reveal
 
 
 @dataclass
@@ -45,11 +45,11 @@ class EventByEvent:
         events = []
         for row, click in enumerate(self.clicks):
             for number, trigger in enumerate(schedule):
-                fired = self._fires(trigger, click)
-                if fired is not None and start <= fired[0] < end:
-                    events.append((fired[0], row, number, fired[1]))
+                clock = self._fires(trigger, click)
+                if clock is not None and start <= clock < end:
+                    events.append((clock, row, number))
         events.sort()
-        rows = [row for _, row, _, _ in events]
+        rows = [row for _, row, _ in events]
         shape = (len(rows), -1)
         actions = np.array([self.clicks[r].action_ts for r in rows], np.int64).reshape(
             len(rows), len(self.schema.actions)
@@ -61,30 +61,27 @@ class EventByEvent:
             click_ts=np.array([self.clicks[r].click_ts for r in rows], np.int64),
             action_ts=actions,
             known_ts=actions,
-            clock=np.array([clock for *_, clock in events], np.int64),
+            clock=np.array([clock for clock, _, _ in events], np.int64),
             d_max=self.schema.d_max,
             row=np.array(rows, np.int64),
-            trigger=np.array([number for _, _, number, _ in events], np.int64),
+            trigger=np.array([number for _, _, number in events], np.int64),
             refund_ts=np.array([self.clicks[r].refund_ts for r in rows], np.int64).reshape(len(rows), len(TURNS)),
         )
 
-    def _fires(self, trigger: Trigger, click: _Click) -> tuple[int, int] | None:
-        """When the trigger fires for this click, and the clock of what it shows."""
-        if isinstance(trigger, Again):
-            inner = self._fires(trigger.trigger, click)
-            return None if inner is None else (inner[0] + trigger.seconds, inner[1])
+    def _fires(self, trigger: Trigger, click: _Click) -> int | None:
+        """When the trigger fires for this click."""
         if isinstance(trigger, On):
             at = click.action_ts[trigger.action]
             wait = at - click.click_ts
             stands = trigger.action > 0 or self._stands(click, at)
-            return (at, at) if at != NEVER and stands and trigger.later_than < wait <= self.schema.d_max else None
+            return at if at != NEVER and stands and trigger.later_than < wait <= self.schema.d_max else None
         return self._fires_after(trigger, click)
 
-    def _fires_after(self, trigger: After, click: _Click) -> tuple[int, int] | None:
+    def _fires_after(self, trigger: After, click: _Click) -> int | None:
         at = click.click_ts + trigger.seconds
         final = click.click_ts + self.schema.d_max
         converted = click.action_ts[0] <= min(at, final) and self._stands(click, min(at, final))
-        return None if trigger.seen is not None and trigger.seen != converted else (at, at)
+        return None if trigger.seen is not None and trigger.seen != converted else at
 
     def _stands(self, click: _Click, at: int) -> bool:
         """Whether its conversion has not been taken back by a moment, or another one came after that."""

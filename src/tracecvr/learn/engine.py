@@ -39,7 +39,7 @@ from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning, load_mome
 from tracecvr.learn.warm_up import Share, WarmUp, batch_size_of, resolve_options
 from tracecvr.nets.backbones import freeze, set_precision
 from tracecvr.nets.blend import loss_of_each
-from tracecvr.stream.reveal import Again, Reveals
+from tracecvr.stream.reveal import Reveals
 from tracecvr.stream.source import History, Source
 
 Do = TypeVar("Do", bound=Callable[..., Any])
@@ -106,13 +106,12 @@ class Engine:
             plugin.attach(method)
             plugin.bind(schema, seed)
         self.schedule = method.schedule()
-        self._memory = schema.d_max + max((t.seconds for t in self.schedule if isinstance(t, Again)), default=0)
         for part in self._parts.values():  # not built there: first weights are drawn on the processor
             set_precision(part.nets.to(self.stream.device), self.stream.precision)
         self.reveals = self.steps = self.skipped = 0
         self._published: deque[dict[str, Tensor]] = deque(maxlen=max(publish_lag, 1))
         self._logs = RecordedOutputs()
-        self._calls = NetCalls(self.schedule, self._memory)
+        self._calls = NetCalls(self.schedule, schema.d_max)
         for part in self._parts.values():
             part.caller = partial(self._calls, part.nets)
         self._main.eval()
@@ -273,7 +272,7 @@ class Engine:
     def memory(self) -> int:
         """How many seconds after it came a click may still be asked for: by its last event, or by a refresh."""
         refreshed = any(h.refresh is not None for part in self._parts.values() for h in part.helpers().values())
-        return max(self._memory, self._back if refreshed else 0)
+        return self._back if refreshed else self.schema.d_max
 
     @property
     def _back(self) -> int:
@@ -345,7 +344,7 @@ class Engine:
             clicks = source.clicks(start, end)
             with self.serving():
                 recorded = in_blocks(self.method.record)(clicks.x)
-            self._logs.add(clicks.row, recorded, end + self._memory)
+            self._logs.add(clicks.row, recorded, end + self.schema.d_max)
             self._logs.drop(start)
 
     def _learn(self, b: Reveals, start: int) -> None:

@@ -11,7 +11,7 @@ from tracecvr.authoring.losses import cross_entropy
 from tracecvr.authoring.method import Method
 from tracecvr.base import registry
 from tracecvr.base.config import option
-from tracecvr.stream.reveal import After, Again, LabelledReveals, On, Reveals, Schedule, Trigger
+from tracecvr.stream.reveal import After, LabelledReveals, On, Reveals, Schedule, Trigger
 
 
 @dataclass
@@ -59,8 +59,6 @@ class Oracle(Method):
 
     def _fires(self, trigger: Trigger, b: LabelledReveals) -> Tensor:
         """Whether a trigger ever fires for the click of each event."""
-        if isinstance(trigger, Again):
-            return self._fires(trigger.trigger, b)
         if isinstance(trigger, On):
             delay = b.delay[:, trigger.action]
             return (delay > trigger.later_than) & (delay <= self.schema.d_max)

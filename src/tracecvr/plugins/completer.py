@@ -14,7 +14,7 @@ from tracecvr.authoring.part import Helper
 from tracecvr.base.config import option
 from tracecvr.data.table import Schema
 from tracecvr.nets.backbones import Embedding, Perceptron
-from tracecvr.stream.reveal import After, Again, LabelledReveals, Reveals
+from tracecvr.stream.reveal import After, LabelledReveals, Reveals
 
 
 @dataclass
@@ -43,8 +43,7 @@ class Completer(Plugin):
 
     def attach(self, method: Method) -> None:
         self.ends = method.ends
-        first = [t.trigger if isinstance(t, Again) else t for t in method.schedule()]
-        delays = [t.seconds for t in first if isinstance(t, After)]
+        delays = [t.seconds for t in method.schedule() if isinstance(t, After)]
         # A method that shows clicks before the first window has ended asks about trajectories of length 0, too.
         self.shortest = 0 if delays and min(delays) < self.ends[0] else 1
 

@@ -65,28 +65,7 @@ class On:
     later_than: int = -1
 
 
-@dataclass(frozen=True)
-class Again:
-    """A trigger that repeats another one's events later, with what was known the first time.
-
-    Parameters
-    ----------
-    trigger
-        Whose events are repeated.
-    seconds
-        How much later.
-
-    Examples
-    --------
-    >>> Again(After(60), 86400).trigger
-    After(seconds=60, seen=None)
-    """
-
-    trigger: After | On
-    seconds: int
-
-
-Trigger = After | On | Again
+Trigger = After | On
 Schedule = tuple[Trigger, ...]
 
 

@@ -18,7 +18,6 @@ from tracecvr.data.outages import Outages, hides
 from tracecvr.data.table import NEVER, ClickTable, Ints, Schema, turns_of
 from tracecvr.stream.reveal import (
     After,
-    Again,
     LabelledReveals,
     On,
     Reveals,
@@ -100,18 +99,17 @@ class TableSource:
     def reveals(self, schedule: Schedule, start: int, end: int, truth: bool = False) -> Reveals:
         fired = [self._fire(trigger, start, end) for trigger in schedule]
         row = np.concatenate([f[0] for f in fired]) if fired else np.empty(0, np.int64)
-        fire = np.concatenate([f[1] for f in fired]) if fired else np.empty(0, np.int64)
-        clock = np.concatenate([f[2] for f in fired]) if fired else np.empty(0, np.int64)
+        clock = np.concatenate([f[1] for f in fired]) if fired else np.empty(0, np.int64)
         trigger = np.repeat(np.arange(len(fired), dtype=np.int64), [len(f[0]) for f in fired])
         # Each trigger's events are in order already: one key and a stable sort, which is good at merging such runs.
-        order = np.argsort((fire - start) * len(self.table) + row, kind="stable")
+        order = np.argsort((clock - start) * len(self.table) + row, kind="stable")
         if self.outages:
             order = order[~hides(self.outages, self.table.click_ts[row[order]], clock[order])]
         return self._reveal(row[order], clock[order], trigger[order], truth)
 
     def arrivals(self, start: int, end: int) -> Reveals:
         """Conversions that become known in [start, end), whether or not an outage hides what they teach."""
-        row, _, clock = self._fire(On(0), start, end)
+        row, clock = self._fire(On(0), start, end)
         return self._reveal(row, clock)
 
     def known_at(self, clock: int, start: int, end: int) -> Reveals:
@@ -125,16 +123,13 @@ class TableSource:
         history = TableHistory(self, first, last, end, censored=labels == "censored")
         return history.without_hidden() if self.outages else history
 
-    def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints, Ints]:
-        """Rows, fire times and clocks of one trigger's events in [start, end)."""
-        if isinstance(trigger, Again):
-            row, fire, clock = self._fire(trigger.trigger, start - trigger.seconds, end - trigger.seconds)
-            return row, fire + trigger.seconds, clock
+    def _fire(self, trigger: Trigger, start: int, end: int) -> tuple[Ints, Ints]:
+        """Rows and clocks of one trigger's events in [start, end)."""
         if isinstance(trigger, After):
             return self._fire_after(trigger, start, end)
         return self._fire_on(trigger, start, end)
 
-    def _fire_after(self, trigger: After, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+    def _fire_after(self, trigger: After, start: int, end: int) -> tuple[Ints, Ints]:
         first, last = self.table.rows_between(start - trigger.seconds, end - trigger.seconds)
         row = np.arange(first, last, dtype=np.int64)
         fire = self.table.click_ts[first:last] + trigger.seconds
@@ -143,7 +138,7 @@ class TableSource:
         if trigger.seen is not None:
             converted = self._converted(row, fire)
             row, fire = row[converted == trigger.seen], fire[converted == trigger.seen]
-        return row, fire, fire
+        return row, fire
 
     def _late_between(self, seconds: int, start: int, end: int) -> Ints:
         """Clicks that came late: all that matter to what fires in [start, end), so long after the click; or more."""
@@ -156,7 +151,7 @@ class TableSource:
         now, on_time = (start <= due) & (due < end), t.arrival_ts[row] == t.click_ts[row]
         return np.concatenate([row[on_time], late[now]]), np.concatenate([fire[on_time], due[now]])
 
-    def _fire_on(self, trigger: On, start: int, end: int) -> tuple[Ints, Ints, Ints]:
+    def _fire_on(self, trigger: On, start: int, end: int) -> tuple[Ints, Ints]:
         table = self.table
         row = self._seen_between(trigger.action, start, end)
         fire = table.known_ts[row, trigger.action]
@@ -165,7 +160,7 @@ class TableSource:
         keep = (wait > trigger.later_than) & (delay <= table.schema.d_max)
         if trigger.action == 0 and table.refund_ts is not None:  # taken back in the same second: never visible
             keep &= self._converted(row, fire)
-        return row[keep], fire[keep], fire[keep]
+        return row[keep], fire[keep]
 
     def _converted(self, row: Ints, clock: Ints) -> npt.NDArray[np.bool_]:
         """Whether a conversion within d_max is known at a clock, and still stands."""
