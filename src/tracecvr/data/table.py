@@ -48,7 +48,7 @@ _FILES = dict(zip(LEARNER_COLUMNS, LEARNER_COLUMNS, strict=True)) | OPTIONAL_COL
 TRUTH_PREFIX = "truth."
 """What the names of columns begin with that only a generator knows."""
 
-_FORMAT = 2
+_FORMAT = 3
 
 _PREFERENCES = ("windows", "conversions_at_click")
 """Fields of a schema that set defaults of methods and say nothing of the clicks: no part of the fingerprint."""
