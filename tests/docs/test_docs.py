@@ -198,7 +198,7 @@ def test_the_guide_to_exports_runs(tmp_path: Path, call: Call, monkeypatch: pyte
 
 def test_the_guide_to_logs_of_your_own_names_every_count() -> None:
     text = (ROOT / "docs" / "own_log.md").read_text()
-    kept = {"dropped_action_without_click", "dropped_refund_without_click", "conversion_before_click_ignored"}
+    kept = {"dropped_action_without_click", "dropped_refund_without_click"}
     names = {*COUNTED, *(f"dropped_{name}" for name in DROPPED)} - kept
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 

@@ -12,23 +12,17 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from tracecvr.api.logs import Log
 from tracecvr.api.own_tables import Duration, Table, collect, seconds
-from tracecvr.base.config import refuse_missing, refuse_unknown
+from tracecvr.base.config import refuse_unknown
 from tracecvr.base.errors import UserError
-from tracecvr.base.metrics import evaluate, probability
+from tracecvr.base.metrics import probability
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.own_log import times
 from tracecvr.data.own_log.schema import Times
 from tracecvr.data.table import NEVER, Ints, atomic_directory
-from tracecvr.forecast.cells import Outcomes, count
-from tracecvr.forecast.forecast import forecast
 from tracecvr.learn.engine import Engine
 from tracecvr.runs import run
 from tracecvr.stream.reveal import reveal
-
-_MOST_OTHERS = 100
-"""Rows of a background that are used."""
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -88,7 +82,7 @@ class Model:
         clicks: Table,
         at: Any = None,
         *,
-        age: Duration | str | None = None,
+        age: Duration | None = None,
         click_time: str = "click_time",
         actions: Mapping[str, str] | None = None,
     ) -> Probabilities:
@@ -102,8 +96,7 @@ class Model:
             The moment: a date-time or a number, like the values of the column `click_time`. Numbers are seconds.
             Actions are times, too; later ones than this are not known yet.
         age
-            In place of `at`: how long ago the click was, for all rows (`"2h"`, seconds) or the name of a column of
-            seconds. Actions are then seconds after the click.
+            In place of `at`: how long ago the clicks were (`"2h"`, seconds). Actions are then seconds after the click.
         click_time
             With `at`: the column of the click's time.
         actions
@@ -115,9 +108,13 @@ class Model:
         columns = self._action_columns(rows, actions)
         if age is not None:
             click = np.zeros(len(rows), np.int64)
-            clock = self._ages(rows, age)
+            clock = np.full(len(rows), seconds(age, "age"))
         else:
-            click = _seconds(_column(rows, click_time))
+            if click_time not in rows.columns:
+                raise UserError(f"posterior: column {click_time!r} is missing; name the click's time with click_time=")
+            if rows[click_time].null_count():
+                raise UserError(f"posterior: column {click_time!r} has missing values; every click needs a time")
+            click = _seconds(rows[click_time])
             clock = np.full(len(rows), int(_seconds(pl.Series([at]))[0]))
             if (late := click > clock).any():
                 raise UserError(f"posterior: row {int(late.argmax()) + 1} is a click after at = {at}; leave it out")
@@ -128,107 +125,6 @@ class Model:
         events = reveal(self._ids(rows), click, action, action, clock, self.engine.schema.d_max, np.arange(len(rows)))
         known = probability(self.engine.posterior_log_odds(events))
         return np.where(events.converted.numpy(), 1.0, known)
-
-    def effects(self, clicks: Table, background: Table = None) -> pl.DataFrame:
-        """Why these scores: of each click, how much each feature adds to the log-odds.
-
-        That is the log-odds less those without the feature. Without it means: as a missing value; or, with `background`
-        (rows of other clicks, 50 are enough), the mean over the values that those have. Effects need not add up to the
-        score: features work together.
-        """
-        rows = collect(clicks, "clicks")
-        ids = self._ids(rows)
-        nothing = pl.DataFrame({name: [None] for name in self.features}, rows.select(self.features).schema)
-        others = self._ids(nothing if background is None else collect(background, "background")[:_MOST_OTHERS])
-        whole = self.engine.score(torch.from_numpy(ids))
-        effects = {}
-        for name, columns in self._columns.items():
-            without = np.zeros(len(ids))
-            for other in others:
-                changed = ids.copy()
-                changed[:, columns] = other[columns]
-                without += self.engine.score(torch.from_numpy(changed)) / len(others)
-            effects[name] = whole - without
-        return pl.DataFrame(effects)
-
-    def importance(self, log: Log, clicks: int = 20_000, seed: int = 0) -> pl.DataFrame:
-        """Which features matter: what NLL and AUC lose if the values of a feature are shuffled among clicks.
-
-        Taken are the newest clicks of the stream with final labels. The model has learnt from them, once, so a feature
-        with a value of its own in nearly every click looks better than it is.
-        """
-        table = log.table
-        if table.schema.features != self.engine.schema.features:
-            raise UserError("importance: this log has other features than the model's; give the log that it has learnt")
-        last = table.schema.observed_until - table.schema.d_max
-        final = np.flatnonzero((table.click_ts >= table.schema.split) & (table.click_ts <= last))[-clicks:]
-        if not len(final):
-            raise UserError("importance: no click of the stream has a final label; give a longer log")
-        ids, label = np.array(table.x[final]), table.label[final]
-        weight = np.where(label, 1.0, 1 / table.schema.negatives_kept)
-        whole, rng = evaluate(self.engine.score(torch.from_numpy(ids)), label, weight), np.random.default_rng(seed)
-        losses = []
-        for name, columns in self._columns.items():
-            shuffled = ids.copy()
-            shuffled[:, columns] = ids[rng.permutation(len(ids))][:, columns]
-            one = evaluate(self.engine.score(torch.from_numpy(shuffled)), label, weight)
-            auc = None if whole.auc is None or one.auc is None else whole.auc - one.auc
-            losses.append({"feature": name, "nll": one.nll - whole.nll, "auc": auc})
-        return pl.DataFrame(losses).sort("nll", descending=True)
-
-    @property
-    def _columns(self) -> dict[str, list[int]]:
-        """Places of the ids of each raw column."""
-        raw = [column.raw for column in self.encoder.columns]
-        return {name: [place for place, one in enumerate(raw) if one == name] for name in self.features}
-
-    def forecast(
-        self,
-        clicks: Table,
-        by: str | None = None,
-        at: Any = None,
-        *,
-        click_time: str = "click_time",
-        conversion_time: str | None = None,
-        level: float = 0.9,
-        days: int | None = None,
-    ) -> pl.DataFrame:
-        """How many conversions the clicks of each day will have in the end, as `Result.forecast` has it.
-
-        Parameters
-        ----------
-        clicks
-            Rows with the raw features, the time of the click and that of the conversion: of some weeks more than d_max,
-            since development and rates are counted in them.
-        by
-            A column of `clicks`: a row for each of its values and each day. All clicks together without it.
-        at
-            The moment, like the values of `click_time`; what comes later is not used. The last click by default.
-        click_time, conversion_time
-            The columns of these times; the latter is named like the conversion by default.
-        level
-            The share of intervals, from `low` to `high`, that are to hold the final number.
-        days
-            How many of the last days; all that are open by default.
-        """
-        rows = collect(clicks, "clicks")
-        name = self.actions[0] if conversion_time is None else conversion_time
-        refuse_missing([name] if by is None else [name, by], rows.columns, "forecast")
-        click = _seconds(_column(rows, click_time))
-        moment = int(click.max(initial=0)) + 1 if at is None else int(_seconds(pl.Series([at]))[0])
-        known = click < moment
-        rows, click, d_max = rows.filter(pl.Series(known)), click[known], self.engine.schema.d_max
-        if rows.is_empty():
-            raise UserError(f"forecast: no click before at = {at}")
-        done = _seconds(rows[name])
-        values = pl.Series("by", ["all"] * len(rows)) if by is None else rows[by].cast(pl.String).fill_null("(missing)")
-        present = values.unique().sort()
-        segment = present.search_sorted(values).to_numpy().astype(np.int64)
-        within = np.where((done >= click) & (done < moment) & (done - click <= d_max), done, NEVER)
-        predicted = self.log_odds(rows) - np.float32(np.log(self.engine.schema.negatives_kept))
-        cells = count(Outcomes(segment, click, click, within, predicted, d_max), len(present), moment)
-        dated = rows.schema[click_time].is_temporal() or rows.schema[click_time] == pl.String
-        return forecast(cells, dict(enumerate(present)), level, origin=0 if dated else None, days=days)
 
     def save(self, path: str | Path) -> Path:
         """Write the model to a new directory, from which `load` and `tracecvr export` read it."""
@@ -261,22 +157,6 @@ class Model:
                     f"actions={{{name!r}: COLUMN}}, or give actions={{}} if nothing has happened yet"
                 )
         return columns
-
-    def _ages(self, rows: pl.DataFrame, age: Duration | str) -> Ints:
-        if isinstance(age, str) and age in rows.columns:
-            ages = rows[age]
-            if ages.null_count():
-                raise UserError(f"posterior: column {age!r} has missing values; give the age of every click")
-            return _seconds(ages)
-        return np.full(len(rows), seconds(age, "age"))
-
-
-def _column(rows: pl.DataFrame, name: str) -> pl.Series:
-    if name not in rows.columns:
-        raise UserError(f"posterior: column {name!r} is missing; name the click's time with click_time=")
-    if rows[name].null_count():
-        raise UserError(f"posterior: column {name!r} has missing values; every click needs a time")
-    return rows[name]
 
 
 def _seconds(values: pl.Series) -> Ints:

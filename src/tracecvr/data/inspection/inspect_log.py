@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -118,13 +118,6 @@ _BINS = 32
 _ALLOWED = 0.1
 """A share of the clicks that may be left out without asking."""
 _OF_CLICKS = ("duplicate_click", "click_out_of_range", "null_click_time", "null_click_id")
-_COUNTS = {
-    "duplicate_click": ("dropped_duplicate_click", "duplicate_click_differs"),
-    "skew": ("clock_skew",),
-    "before_click": ("dropped_conversion_before_click",),
-    "refund": ("refund", "refund_after_d_max"),
-}
-"""What is counted of each kind of [defects]."""
 
 
 def draft(reading: Reading, tables: Sequence[Sampled], given: Sequence[str], folder: Path, zone: str) -> LogSchema:
@@ -257,10 +250,9 @@ def note_what_was_seen(
         "labels.interval": f"about {labels.interval_clicks:,} clicks each",
         "labels.observed_until": f"in doubt: taken to be the end of the log; last click {last}, last of all {seen}",
         "labels.negatives_kept": "",
+        "defects.skew": f"{counts['clock_skew']:,} clock_skew",
+        "defects.max_bad": f"{share_dropped(counts):.2%} are",
     }
-    for key in (field.name for field in fields(Defects)):
-        names = [name for name in _COUNTS.get(key, ()) if name in counts]
-        notes[f"defects.{key}"] = ", ".join(f"{counts[name]:,} {name.removeprefix('dropped_')}" for name in names)
     for one in reading.features:
         size = next((column.size for column in schema.features if column.raw == one.name), 0)
         notes[f"features.{one.name}"] = f"{measured.values[one.name]:,} different: {one.examples()}" + (

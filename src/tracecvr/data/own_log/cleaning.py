@@ -30,7 +30,6 @@ DROPPED = (
 COUNTED = (
     "duplicate_click_differs",
     "clock_skew",
-    "conversion_before_click_ignored",
     "action_before_click",
     "action_out_of_range",
     "time_without_label",
@@ -138,9 +137,8 @@ class Cleaner:
             yield "conversion" if kind == 1 else "refund" if kind == self.refund_kind else "action", count
 
     def _once(self, clicks: pl.DataFrame, facts: list[str]) -> pl.DataFrame:
-        """One click of each id."""
-        last = self.schema.defects.duplicate_click == "last"
-        kept = clicks.filter(pl.col("_id").is_last_distinct() if last else pl.col("_id").is_first_distinct())
+        """The first click of each id."""
+        kept = clicks.filter(pl.col("_id").is_first_distinct())
         if len(kept) < len(clicks):
             facts = ["_id", *facts, *(column.raw for column in self.schema.features)]
             self.counts["duplicate_click_differs"] += clicks.select(pl.struct(facts).n_unique()).item() - len(kept)
@@ -186,16 +184,11 @@ class Cleaner:
 
     def _in_order(self, clicks: pl.DataFrame, actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Clicks and actions of which none comes before its click any more."""
-        defects = self.schema.defects
-        delay = pl.col("_ts") - pl.col("_click")
-        skewed, early = delay.is_between(-defects.skew, -1), delay < -defects.skew
-        conversions = actions.filter(early & (pl.col("_kind") == 1))
-        if defects.before_click == "drop":
-            gone = conversions.select("_id").unique()
-            self.dropped["conversion_before_click"] += len(gone)
-            clicks, actions = _without(gone, clicks, actions)
-        else:
-            self.counts["conversion_before_click_ignored"] += len(conversions)
+        delay, skew = pl.col("_ts") - pl.col("_click"), self.schema.defects.skew
+        skewed, early = delay.is_between(-skew, -1), delay < -skew
+        gone = actions.filter(early & (pl.col("_kind") == 1)).unique("_id")
+        self.dropped["conversion_before_click"] += len(gone)
+        clicks, actions = _without(gone, clicks, actions)
         self.counts["clock_skew"] += int(actions.select(skewed.sum()).item())
         self.counts["action_before_click"] += len(actions.filter(early & (pl.col("_kind") > 1)))
         sound = actions.filter(~early)
@@ -223,7 +216,7 @@ class Cleaner:
         in_time, gone = clicks.select(counts.sum(), (counts & (by_then % 2 == 1)).sum().alias("gone")).row(0)
         self.counts["refund"] += gone
         self.counts["refund_after_d_max"] += clicks["undone"].count() - in_time
-        return clicks if self.schema.defects.refund == "retract" else clicks.drop(TURNS)
+        return clicks
 
     def _finish(self, clicks: pl.DataFrame) -> pl.DataFrame:
         """The columns of the table, in seconds since the origin."""

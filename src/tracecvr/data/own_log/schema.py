@@ -85,14 +85,9 @@ class Labels:
 
 @dataclass(frozen=True)
 class Defects:
-    """What to do with what is wrong. All of it is counted."""
+    """How much may be wrong. All of it is counted."""
 
-    duplicate_click: str = option("first", "of clicks of one id keep", choices=("first", "last"))
     skew: Seconds = option(0, "an action so much before its click is blamed on clocks: moved to the click", low=0)
-    before_click: str = option(
-        "drop", "a conversion even earlier: drop the click, or ignore the conversion", choices=("drop", "ignore")
-    )
-    refund: str = option("retract", "take the conversion back from then on", choices=("retract", "ignore"))
     max_bad: float = option(0.01, "share of rows that may be dropped", low=0, high=1)
 
 
