@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from tracecvr.base.config import refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.base.metrics import probability
 from tracecvr.data.encoder import Encoder
-from tracecvr.data.own_log import times
-from tracecvr.data.own_log.schema import Times
 from tracecvr.data.table import NEVER, Ints, atomic_directory
 from tracecvr.learn.engine import Engine
 from tracecvr.runs import run
@@ -78,51 +77,32 @@ class Model:
         return self.engine.score(torch.from_numpy(self._ids(collect(clicks, "clicks"))))
 
     def posterior(
-        self,
-        clicks: Table,
-        at: Any = None,
-        *,
-        age: Duration | None = None,
-        click_time: str = "click_time",
-        actions: Mapping[str, str] | None = None,
+        self, clicks: Table, age: Duration | Sequence[Any] | pl.Series, actions: Mapping[str, str] | None = None
     ) -> Probabilities:
         """P(conversion within d_max) of each click, given what has followed it so far; 1 where it has converted.
 
         Parameters
         ----------
         clicks
-            Rows with the raw features, and with a column for each action (`actions`).
-        at
-            The moment: a date-time or a number, like the values of the column `click_time`. Numbers are seconds.
-            Actions are times, too; later ones than this are not known yet.
+            Rows with the raw features, and with a column for each action that says how long after the click it
+            happened: seconds or durations, null if it has not. What is later than `age` is not known yet.
         age
-            In place of `at`: how long ago the clicks were (`"2h"`, seconds). Actions are then seconds after the click.
-        click_time
-            With `at`: the column of the click's time.
+            How long ago the clicks were (`"2h"`, seconds, a timedelta), or a sequence or column with the age of each.
         actions
             Columns by action; by default each is named like its action. `{}` if nothing has happened to any click yet.
         """
         rows = collect(clicks, "clicks")
-        if (at is None) == (age is None):
-            raise UserError("posterior: give either at (a moment) or age (time since the click)")
         columns = self._action_columns(rows, actions)
-        if age is not None:
-            click = np.zeros(len(rows), np.int64)
-            clock = np.full(len(rows), seconds(age, "age"))
-        else:
-            if click_time not in rows.columns:
-                raise UserError(f"posterior: column {click_time!r} is missing; name the click's time with click_time=")
-            if rows[click_time].null_count():
-                raise UserError(f"posterior: column {click_time!r} has missing values; every click needs a time")
-            click = _seconds(rows[click_time])
-            clock = np.full(len(rows), int(_seconds(pl.Series([at]))[0]))
-            if (late := click > clock).any():
-                raise UserError(f"posterior: row {int(late.argmax()) + 1} is a click after at = {at}; leave it out")
+        given = [seconds(age, "age")] * len(rows) if isinstance(age, str | int | float | timedelta) else age
+        clock = _seconds(pl.Series("age", given))
+        if len(clock) != len(rows) or (clock == NEVER).any():
+            raise UserError(f"posterior: give the age of every click: {len(rows)} clicks, {len(clock)} ages")
         action = np.full((len(rows), len(self.actions)), NEVER)
         for place, name in enumerate(self.actions):
             if name in columns:
                 action[:, place] = _seconds(rows[columns[name]])
-        events = reveal(self._ids(rows), click, action, action, clock, self.engine.schema.d_max, np.arange(len(rows)))
+        click, d_max = np.zeros(len(rows), np.int64), self.engine.schema.d_max
+        events = reveal(self._ids(rows), click, action, action, clock, d_max, np.arange(len(rows)))
         known = probability(self.engine.posterior_log_odds(events))
         return np.where(events.converted.numpy(), 1.0, known)
 
@@ -160,16 +140,12 @@ class Model:
 
 
 def _seconds(values: pl.Series) -> Ints:
-    """Whole seconds of times or durations, NEVER where there is none. Date-times without a zone are UTC."""
-    kind, name = values.dtype, values.name or "at"
-    if isinstance(kind, pl.Duration):
+    """Whole seconds of durations or numbers, NEVER where there is none."""
+    if isinstance(values.dtype, pl.Duration):
         values = values.dt.total_seconds()
-    elif not (kind.is_numeric() or isinstance(kind, pl.Datetime) or kind in (pl.Date, pl.Null, pl.String)):
-        raise UserError(f"{name}: expected times, durations or numbers, found {kind}")
-    parsed = times.read(values, Times(), "text" if kind == pl.String else "s")
-    if parsed.unreadable is not None:
-        raise UserError(f"{name}: row {parsed.unreadable + 1}: {values[parsed.unreadable]!r} is no time")
-    return parsed.seconds.fill_null(NEVER).to_numpy().copy()
+    elif not (values.dtype.is_numeric() or values.dtype == pl.Null):
+        raise UserError(f"posterior: {values.name}: expected seconds or durations, found {values.dtype}")
+    return values.cast(pl.Int64, strict=False).fill_null(NEVER).to_numpy().copy()
 
 
 def load(path: str | Path, version: int | None = None) -> Model:
