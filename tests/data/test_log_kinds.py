@@ -17,13 +17,13 @@ import log_kinds
 from log_kinds import KINDS, START, Planted
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
+from tracecvr.data import scorer
 from tracecvr.data.encoder import Binned, Hashed, Vocabulary
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
 from tracecvr.data.own_log import schema as schemas
+from tracecvr.data.row_encoder import describe_column
 from tracecvr.data.table import ClickTable
 from tracecvr.datasets.logs import Logs
-from tracecvr.export import scorer
-from tracecvr.export import write as export
 
 
 def inspected(log: Planted | Path, folder: Path) -> Inspection:
@@ -295,7 +295,7 @@ def test_decimal_commas_are_numbers(tmp_path: Path) -> None:
     values = ["1.234,5", "12,25", 12.25, 12, "12", "12.5", "x", None]
     assert column.series(values).to_list() == [1234.5, 12.25, 12.25, 12, 12, None, None, None]
     assert isinstance(column, Binned)
-    described = export.describe_column(column)
+    described = describe_column(column)
     assert [scorer.number(value, described["decimal"]) for value in values] == column.series(values).to_list()
 
 

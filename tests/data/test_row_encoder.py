@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tracecvr.data import row_encoder
-from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
+from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.row_encoder import RowEncoder
 
 ENCODER = Encoder(
@@ -137,18 +135,6 @@ def test_bins_of_any_range(low: float, width: float, size: int, scale: str, valu
     given_values = [*values, low, low + width, low + width / 2]
     ids, _ = RowEncoder(encoder, ("b",)).encode([[value] for value in given_values])
     assert ids.tolist() == encoder.encode_values({"b": given_values})[0].tolist()
-
-
-@pytest.mark.parametrize("column", ENCODER.columns)
-def test_usual_values_do_not_ask_the_table_encoder(column: Column, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Any) -> int:
-        raise AssertionError("asked the encoder")
-
-    monkeypatch.setattr(row_encoder, "_rare", lambda _: refuse)
-    read = row_encoder.compile_column(column)
-    texts = ["3", "12.5"] if isinstance(column, Modulo | Binned) else ["a", "", "\u00e9", "n/a"]
-    for value in (None, 0, 17, -3, 1 << 40, 12.5, 0.0, *texts):
-        assert read(value) >= 0
 
 
 def test_no_clicks() -> None:

@@ -32,11 +32,12 @@ from tracecvr.base import registry
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.errors import UserError
 from tracecvr.checks.subject import Subject, small_log
+from tracecvr.data import scorer
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
-from tracecvr.data.row_encoder import edges
+from tracecvr.data.row_encoder import describe_column, edges
 from tracecvr.data.table import Schema
-from tracecvr.export import scorer, write
-from tracecvr.export.write import FORMS, Score, describe_column, trace
+from tracecvr.export import write
+from tracecvr.export.write import FORMS, Score, trace
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import probes
 from tracecvr.methods.mhol import MHOL
@@ -315,7 +316,9 @@ TEXTS = [
 
 def identify(column: Column, value: object) -> int:
     """By the scorer, from what the manifest keeps of a column."""
-    return scorer.identify(_kept(column), value)
+    facts = _kept(column)
+    known = scorer.make_reader(facts)(value)
+    return int(facts["missing"]) if known is None else known
 
 
 @cache

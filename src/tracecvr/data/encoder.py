@@ -24,6 +24,7 @@ import polars_hash  # noqa: F401  (registers the .nchash namespace)
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json, write_json
+from tracecvr.data.scorer import to_float
 from tracecvr.data.table import Feature, Ids
 
 _BLOCK = 1 << 18
@@ -302,13 +303,6 @@ def value_names(column: Column) -> dict[int, str]:
 def is_huge(value: int) -> bool:
     """Whether an integer has more bits than a column holds."""
     return bool(abs(value) >> 63)
-
-
-def to_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _smallest(size: int) -> type[pl.DataType]:
