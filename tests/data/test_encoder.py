@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tracecvr.base.errors import UserError
 from tracecvr.data import encoder as encoding
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Encoder, Hashed, Modulo, Vocabulary
+from tracecvr.data.row_encoder import RowEncoder
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,12 @@ def test_a_vocabulary_tells_all_words_apart_and_unseen_ones_from_missing_ones(
     assert in_pieces.features[0].size == len(words) + 2
     expected = [0 if w in (None, *MISSING_WORDS) else words.index(w) + 2 if w in words else 1 for w in later]
     assert in_pieces.encode(pl.DataFrame({"c": later}, {"c": pl.String}))[:, 0].tolist() == expected
-    assert in_pieces.encode_values({"c": later})[0][:, 0].tolist() == expected
+    assert RowEncoder(in_pieces, ["c"]).encode([[word] for word in later])[0][:, 0].tolist() == expected
 
 
 def test_a_vocabulary_reads_numbers_as_their_text() -> None:
     encoder = Encoder((Vocabulary("c"),)).fit(pl.DataFrame({"c": ["3", "3.0", "true"]}))
-    ids, unreadable = encoder.encode_values({"c": [3, 3.0, True, 4, None]})
+    ids, unreadable = RowEncoder(encoder, ["c"]).encode([[3], [3.0], [True], [4], [None]])
     assert ids[:, 0].tolist() == [2, 3, 4, 1, 0]
     assert not unreadable
     assert encoder.encode(pl.DataFrame({"c": ["3"]}, {"c": pl.Categorical})).tolist() == [[2]]

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from alone import encode_alone
 from tracecvr.data.encoder import Binned, Encoder, Hashed, Modulo, Vocabulary
 from tracecvr.data.row_encoder import RowEncoder
 
@@ -103,8 +104,7 @@ EDGES += [
 
 def by_table(clicks: list[list[Any]]) -> tuple[Any, Any]:
     """One click at a time, as the encoder has it."""
-    rows = [ENCODER.encode_values({name: [value] for name, value in zip(NAMES, c, strict=True)}) for c in clicks]
-    return [ids.tolist()[0] for ids, _ in rows], sum((count for _, count in rows), type(rows[0][1])())
+    return encode_alone(ENCODER, dict(zip(NAMES, map(list, zip(*clicks, strict=True)), strict=True)))
 
 
 def test_values_at_the_edges_of_every_rule() -> None:
@@ -134,7 +134,7 @@ def test_bins_of_any_range(low: float, width: float, size: int, scale: str, valu
     encoder = Encoder((Binned("b", size, scale=scale, low=low, high=low + width),))
     given_values = [*values, low, low + width, low + width / 2]
     ids, _ = RowEncoder(encoder, ("b",)).encode([[value] for value in given_values])
-    assert ids.tolist() == encoder.encode_values({"b": given_values})[0].tolist()
+    assert ids.tolist() == encode_alone(encoder, {"b": given_values})[0]
 
 
 def test_no_clicks() -> None:

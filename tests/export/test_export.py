@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import export as benchmark
+from alone import encode_alone
 from quick import SMALL_NETS
 from tracecvr.api.models import Model
 from tracecvr.api.models import load as open_model
@@ -376,8 +377,8 @@ ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max
 @given(ANYTHING, st.integers(1, 2**31 - 1))
 def test_the_scorer_reads_any_value_as_the_encoder(value: Any, size: int) -> None:
     for column in (Modulo("c", size), Binned("c", 16, low=-3.0, high=1000.0)):
-        expected, _ = Encoder((column,)).encode_values({"c": [value]})
-        assert identify(column, value) == expected[0, 0], value
+        expected, _ = encode_alone(Encoder((column,)), {"c": [value]})
+        assert identify(column, value) == expected[0][0], value
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])

@@ -1,4 +1,4 @@
-"""RowEncoder: the ids of one click without a data frame. They are exactly those of `Encoder`.
+"""RowEncoder: the ids of clicks without a data frame. They are exactly those of `Encoder`.
 
 Each column is compiled to one Python function of a value, which takes a few hundred nanoseconds: by the code that an
 export has for its clicks (`scorer.py`).
@@ -36,19 +36,19 @@ class RowEncoder:
         return ids.reshape(len(clicks), len(self._columns)), unreadable
 
     def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int]:
-        row, unread = [], set()
+        row, unread = [], []
         for place, read, missing in self._columns:
             known = read(values[place])
             if known is None and values[place] is not None:
-                unread.add(self._names[place])
+                unread.append(self._names[place])
             row.append(missing if known is None else known)
-        unreadable.update(unread)
+        unreadable.update(dict.fromkeys(unread, 1))
         return row
 
 
 def describe_column(column: Column) -> dict[str, Any]:
     """All that a scorer has to know of a column."""
-    ids, _ = Encoder((column,)).encode_values({column.raw: [None]})
+    ids = Encoder((column,)).encode(pl.DataFrame({column.raw: [None]}))
     facts: dict[str, Any] = {"kind": column.kind, "missing": int(ids[0, 0])} | asdict(column)
     if isinstance(column, Binned):
         facts["edges"] = edges(column)
