@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +37,7 @@ class Inspection:
     columns: Sequence[Profile]
     reading: Reading
     measured: Measured
-    counts: dict[str, int]
+    counts: Counter[str]
     doubts: list[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -88,14 +89,13 @@ def inspect_files(
     return Inspection(schema, f"{head}\n{text}", list(columns.values()), reading, measured, counts, doubts)
 
 
-def count_defects(schema: LogSchema, progress: Progress = no_progress) -> dict[str, int]:
+def count_defects(schema: LogSchema, progress: Progress) -> Counter[str]:
     cleaner = Cleaner(Rows(schema), schema.labels.d_max)
     with Scratch(progress=progress) as scratch:
         clicks = sum(map(len, cleaner.parts(scratch)))
     dropped, counts = cleaner.report()
-    return (
-        {"rows": cleaner.rows.read, "clicks": clicks} | counts | {f"dropped_{name}": n for name, n in dropped.items()}
-    )
+    counts |= {f"dropped_{name}": n for name, n in dropped.items()}
+    return Counter({"rows": cleaner.rows.read, "clicks": clicks} | counts)
 
 
 # From a reading of a log to its schema: first a draft that any log fits, then what the cleaned log says.
@@ -181,7 +181,7 @@ def _column(one: Profile, reading: Reading, measured: Measured) -> Column:
     return Hashed(one.name, min(_MOST_IDS, max(16, 1 << (_IDS_PER_VALUE * values - 1).bit_length())))
 
 
-def list_doubts(reading: Reading, measured: Measured, counts: Mapping[str, int]) -> list[str]:
+def list_doubts(reading: Reading, measured: Measured, counts: Counter[str]) -> list[str]:
     """Where another reading is possible, and whether much is lost by this one."""
     doubts = reading.doubts + measured.doubts
     if reading.refund is not None and reading.refund.amount and counts["refund_partial"]:
@@ -201,14 +201,14 @@ def list_doubts(reading: Reading, measured: Measured, counts: Mapping[str, int])
     return doubts
 
 
-def share_dropped(counts: Mapping[str, int]) -> float:
+def share_dropped(counts: Counter[str]) -> float:
     """The share of the rows that are left out as bad."""
     return sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts["rows"], 1)
 
 
-def share_lost(counts: Mapping[str, int]) -> float:
+def share_lost(counts: Counter[str]) -> float:
     """The share of the clicks that are left out as bad."""
-    lost = sum(counts.get(f"dropped_{name}", 0) for name in _OF_CLICKS)
+    lost = sum(counts[f"dropped_{name}"] for name in _OF_CLICKS)
     return lost / max(lost + counts["clicks"], 1)
 
 
@@ -227,7 +227,7 @@ def explain_no_conversion(reading: Reading, tables: Sequence[Sampled], measured:
 
 
 def note_what_was_seen(
-    schema: LogSchema, reading: Reading, tables: Sequence[Sampled], measured: Measured, counts: Mapping[str, int]
+    schema: LogSchema, reading: Reading, tables: Sequence[Sampled], measured: Measured, counts: Counter[str]
 ) -> dict[str, str]:
     """Remarks on the keys of a schema."""
     labels, origin = measured.labels, origin_of(schema.time)

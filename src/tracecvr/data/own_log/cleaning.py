@@ -14,53 +14,11 @@ from tracecvr.data.own_log.rows import Rows, given_id
 from tracecvr.data.own_log.times import bounds_of, origin_of
 from tracecvr.data.table import TURNS
 
-DROPPED = (
-    "duplicate_click",
-    "conversion_without_click",
-    "action_without_click",
-    "refund_without_click",
-    "conversion_before_click",
-    "click_out_of_range",
-    "conversion_out_of_range",
-    "label_without_time",
-    "null_click_time",
-    "null_click_id",
-    "null_action_time",
-)
-COUNTED = (
-    "duplicate_click_differs",
-    "clock_skew",
-    "action_before_click",
-    "action_out_of_range",
-    "time_without_label",
-    "duplicate_conversion",
-    "duplicate_action",
-    "duplicate_refund",
-    "repeated_conversion",
-    "repeated_action",
-    "conversion_after_d_max",
-    "refund",
-    "refund_after_d_max",
-    "refund_before_conversion",
-    "refund_without_conversion",
-    "refund_partial",
-    "refund_repeated",
-    "conversion_after_refund",
-    "naive_time",
-    "ambiguous_time",
-    "nonexistent_time",
-    "null_feature",
-    "other_event",
-)
-"""What is reported, in this order: rows that were dropped, and what was met in those that were not."""
-
-
 _LOOKED_AT = 2
 """Frames from which the size of a row in memory is known: of a file, the first one has no rows."""
 
 _COPIES = 3
 """How often rows of a part are held at once while they are joined."""
-
 
 _UNKNOWN, _ROUNDING = 1e-3, 1e-9
 """An amount for conversions of which none is known, and the share of what was bought that is nothing."""
@@ -80,8 +38,8 @@ class Cleaner:
         self.refund_kind = len(self.schema.action) + 1 if self.schema.refund is not None else None
 
     def report(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Rows that were dropped, and what was met in those that were not, by name."""
-        return {name: self.dropped[name] for name in DROPPED}, {name: self.counts[name] for name in COUNTED}
+        """How many rows were dropped for each reason, and what was met in the others: docs/own_log.md explains all."""
+        return dict(sorted((+self.dropped).items())), dict(sorted((+self.counts).items()))
 
     def parts(self, scratch: Scratch) -> Iterator[pl.DataFrame]:
         """Frames of clicks with all that the table needs, of any number; the last one is empty."""
