@@ -139,3 +139,10 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded == fitted
     assert np.array_equal(loaded.encode(frame), fitted.encode(frame))
     assert loaded.features[2].table == "shared"
+
+
+def test_log_bins_spread_small_counts() -> None:
+    frame = pl.DataFrame({"n": [None, 1.0, 7.0, 65534.0, 15.0]})
+    # log2(v + 2) is 0, 1.58, 3.17, 16 and 4.09, of 16: times four.
+    assert Encoder((Binned("n", 64, scale="log"),)).fit(frame).encode(frame)[:, 0].tolist() == [0, 6, 12, 63, 16]
+    assert Encoder((Binned("n", 64),)).fit(frame).encode(frame)[1:3, 0].tolist() == [0, 0]

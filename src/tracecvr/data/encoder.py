@@ -172,18 +172,12 @@ class Encoder:
     def features(self) -> tuple[Feature, ...]:
         return tuple(c.feature for c in self.columns)
 
-    @property
-    def learns(self) -> bool:
-        """Whether there is anything to be learnt from the warm-up part."""
-        return any(c.learns for c in self.columns)
-
     def fit(self, warm: pl.DataFrame) -> Encoder:
         """Learn ranges and vocabularies from the warm-up part, or from one more piece of it."""
         return Encoder(tuple(c.fit(warm) for c in self.columns))
 
     def keep(self) -> list[pl.Expr]:
-        """What has to be kept of raw rows until the encoder is fitted: ids, in as few bytes as they take, except where
-        ids depend on what is learnt. `finish` makes ids of it."""
+        """What is kept of raw rows until the encoder is fitted: ids in few bytes, raw values where ids are learnt."""
         return [
             (pl.col(c.raw) if c.learns else c.ids().cast(_smallest(c.size))).alias(f"x{j}")
             for j, c in enumerate(self.columns)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds
 from tracecvr.base.files import check_exists
-from tracecvr.data.dataset import Dataset, RawLog, first_of_each, usual
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Column, Modulo
 from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.raw_csv import Field, number_rows, read_blocks
@@ -58,12 +58,6 @@ class Taobao(Dataset):
     split: Seconds = usual("split", 2 * DAY)
     interval: Seconds = usual("interval", 20 * MINUTE)
     observed_until: Seconds = usual("observed_until", 12 * DAY)
-    history: str = option(
-        "causal",
-        "type of an earlier click: as known at this click (causal), or as it turned out in the end (reference: the "
-        "published code, which tells the future)",
-        choices=("causal", "reference"),
-    )
 
     def origin(self) -> int | None:
         return START
@@ -89,7 +83,7 @@ class Taobao(Dataset):
 
     def _clicks(self, raw: pl.DataFrame) -> RawLog:
         """The recipe, on all rows of some users."""
-        first = raw.filter(first_of_each(raw.select(*TRIPLE, "behaviour")))
+        first = raw.filter(raw.select(*TRIPLE, "behaviour").hash_rows().is_first_distinct())
         active = first.filter(pl.len().over("user") >= MIN_ROWS)
         # The published file has 38 negative times, so they are counted instead of refused.
         timed = active.filter(pl.col("ts") >= 0)
@@ -117,10 +111,9 @@ class Taobao(Dataset):
         def earlier(name: str) -> pl.Expr:
             return pl.col(name).shift(SLOTS + 1 - i)
 
-        def happened(action: str) -> pl.Expr:
-            return earlier(action) <= pl.col("click_ts") if self.history == "causal" else earlier(action).is_not_null()
-
-        kind = pl.when(happened("purchase")).then(PAY).when(happened("cart")).then(CART).otherwise(OTHER)
+        # As known at this click; the published code has what became of the earlier one in the end.
+        bought, carted = (earlier(action) <= pl.col("click_ts") for action in ("purchase", "cart"))
+        kind = pl.when(bought).then(PAY).when(carted).then(CART).otherwise(OTHER)
         values = {"item": earlier("item"), "category": earlier("category"), "type": kind.cast(pl.UInt8)}
         same = earlier("user") == pl.col("user")
         return [pl.when(same).then(value).otherwise(PAD).alias(f"{name}_{i}") for name, value in values.items()]
