@@ -171,7 +171,7 @@ def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any
             "shorter d_max"
         )
     if wanted.keys() & {"d_max", "observed_until"}:
-        labels = measured.propose_labels(d_max).options
+        labels = measured.propose_labels(d_max)
         wanted = {name: getattr(labels, name) for name in ("d_max", "horizons", "split", "interval")} | wanted
     return wanted
 

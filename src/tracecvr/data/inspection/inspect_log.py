@@ -165,7 +165,7 @@ def propose(drafted: LogSchema, reading: Reading, measured: Measured) -> tuple[L
         first, last = moved.first_click // DAY * DAY, (moved.last_seen // DAY + 1) * DAY - 1
         times = replace(times, earliest=write(origin + first), latest=write(origin + last))
     features = tuple(_column(one, reading, moved) for one in reading.features if one.name not in measured.leaks)
-    return replace(drafted, time=times, labels=moved.labels.options, features=features), moved
+    return replace(drafted, time=times, labels=moved.labels, features=features), moved
 
 
 def _column(one: Profile, reading: Reading, measured: Measured) -> Column:
@@ -230,7 +230,7 @@ def note_what_was_seen(
     schema: LogSchema, reading: Reading, tables: Sequence[Sampled], measured: Measured, counts: Counter[str]
 ) -> dict[str, str]:
     """Remarks on the keys of a schema."""
-    labels, origin = measured.labels, origin_of(schema.time)
+    origin, late = origin_of(schema.time), (measured.conversions > schema.labels.d_max).mean()
     notes = {"shape": f"{sum(table.rows for table in tables):,} rows were seen", "time.zone": "", "time.origin": ""}
     notes["time.unit"] = f"{reading.time.name}: {reading.time.examples(2)}"
     if any(file.is_text for table in tables for file in table.files):
@@ -244,10 +244,8 @@ def note_what_was_seen(
         for at in (measured.last_click, measured.last_seen)
     )
     notes |= {
-        "labels.d_max": f"{labels.later:.1%} of the conversions come later and would not count",
+        "labels.d_max": f"{late:.1%} of the conversions come later and would not count",
         "labels.horizons": "near the 10, 25, 50, 75 and 90 % quantiles of the delay",
-        "labels.split": f"about {labels.warm_clicks:,} clicks",
-        "labels.interval": f"about {labels.interval_clicks:,} clicks each",
         "labels.observed_until": f"in doubt: taken to be the end of the log; last click {last}, last of all {seen}",
         "labels.negatives_kept": "",
         "defects.skew": f"{counts['clock_skew']:,} clock_skew",
