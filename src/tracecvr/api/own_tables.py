@@ -70,15 +70,7 @@ def _of_pandas(frame: Any) -> pl.DataFrame:
 
 
 def _series(column: Any) -> pl.Series:
-    kind = getattr(column.dtype, "kind", "O")
-    if kind == "M":
-        zone = getattr(column.dtype, "tz", None)
-        utc = column if zone is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
-        values = pl.Series(utc.to_numpy().astype("datetime64[us]"))
-        return values if zone is None else values.dt.replace_time_zone("UTC")
-    if kind == "m":
-        return pl.Series(column.to_numpy().astype("timedelta64[us]"))
-    if type(column.dtype).__module__.startswith("numpy") and kind in "iufb":
+    if type(column.dtype).__module__.startswith("numpy") and column.dtype.kind in "iufb":
         return pl.Series(column.to_numpy(), nan_to_null=True)
     pairs = zip(column.tolist(), column.isna().to_numpy(), strict=True)
     return pl.Series([None if missing else value for value, missing in pairs], strict=False)

@@ -80,7 +80,6 @@ def inspect_log(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Parquet or CSV: files, folders or patterns.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the schema; must not exist.")] = None,
     zone: Annotated[str, typer.Option("--zone", help="Time zone of times without an offset.")] = "UTC",
-    as_json: AsJson = False,
 ) -> None:
     """Look at a log of your own: columns, delays, defects, and a schema that `prepare logs` reads."""
     from rich.console import Console
@@ -96,9 +95,6 @@ def inspect_log(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, inspection.toml)
-    if as_json:
-        typer.echo(json.dumps(inspection.to_json(), indent=2))
-        return
     tables.show_inspection(inspection)
     if out is None:
         typer.echo(inspection.toml)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.durations import moment
@@ -39,19 +38,6 @@ class Inspection:
     measured: Measured
     counts: Counter[str]
     doubts: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": self.toml,
-            "columns": [{"name": one.name, "holds": one.holds, "examples": one.examples()} for one in self.columns],
-            "shape": self.reading.shape,
-            "doubts": self.doubts,
-            "left_out": self.reading.left_out | self.measured.leaks,
-            "delays": self.measured.to_json(),
-            "d_max_s": self.schema.labels.d_max,
-            "horizons_s": list(self.schema.labels.horizons),
-            "counts": self.counts,
-        }
 
 
 def inspect_files(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -76,13 +75,13 @@ class Measured:
             for what, count in self.outliers.items()
             if count
         ]
-        if len(self.conversions) > _FEW and not _quantile(self.conversions, 0.5):
+        if len(self.conversions) > _FEW and not quantile(self.conversions, 0.5):
             doubts.append(
                 "most conversions have the same time as their click: is it the time of the conversion, and is the time "
                 "of day in another column?"
             )
         late = len(self.conversions) - len(self.usual)
-        if late and _quantile(self.conversions, 0.99) > self.labels.d_max:
+        if late and quantile(self.conversions, 0.99) > self.labels.d_max:
             doubts.append(
                 f"{late:,} conversions come much later than the others: d_max is chosen without them, and they do not "
                 "count"
@@ -103,10 +102,10 @@ class Measured:
         """What suits the log, with an attribution limit that is given or found."""
         delays, until = self.conversions, self.last_seen + 1
         if d_max is None:
-            span, needed = until - self.first_click, _quantile(self.usual, 0.99)
+            span, needed = until - self.first_click, quantile(self.usual, 0.99)
             able = [age for age in ROUND if 3 * age <= span] or [max(1, span // 3)]
             d_max = next((age for age in able if age >= needed), able[-1])
-        ends = {next((age for age in ROUND if age >= _quantile(delays, q)), d_max) for q in QUANTILES[:-1]}
+        ends = {next((age for age in ROUND if age >= quantile(delays, q)), d_max) for q in QUANTILES[:-1]}
         horizons = (*sorted(end for end in ends if end < d_max), d_max)
         split, interval = self._choose_grid(max(min(self.last_click, until - d_max), self.first_click + 1))
         return Labels(d_max, horizons, split, interval, until)
@@ -119,7 +118,7 @@ class Measured:
     @property
     def usual(self) -> Ints:
         """Those that are not later than the others by far."""
-        return self.conversions[self.conversions <= _FAR * max(_quantile(self.conversions, 0.95), HOUR)]
+        return self.conversions[self.conversions <= _FAR * max(quantile(self.conversions, 0.95), HOUR)]
 
     def _choose_grid(self, last: int) -> tuple[int, int]:
         """Where the stream starts and how long its intervals are: half of the clicks that can be scored are for
@@ -137,17 +136,8 @@ class Measured:
         first, last, seen = (at + seconds for at in (self.first_click, self.last_click, self.last_seen))
         return replace(self, first_click=first, last_click=last, last_seen=seen)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            action: {
-                "count": len(delays),
-                "quantiles_s": {str(q): _quantile(delays, q) for q in QUANTILES if len(delays)},
-            }
-            for action, delays in self.delays.items()
-        }
 
-
-def _quantile(delays: Ints, share: float) -> int:
+def quantile(delays: Ints, share: float) -> int:
     return int(np.quantile(delays, share, method="higher"))
 
 
