@@ -70,8 +70,10 @@ def _of_pandas(frame: Any) -> pl.DataFrame:
 
 
 def _series(column: Any) -> pl.Series:
-    if type(column.dtype).__module__.startswith("numpy") and column.dtype.kind in "iufb":
-        return pl.Series(column.to_numpy(), nan_to_null=True)
+    kind = column.dtype.kind
+    if type(column.dtype).__module__.startswith("numpy") and kind in "iufbmM":
+        values = column.to_numpy()
+        return pl.Series(values.astype(f"{kind}8[us]") if kind in "mM" else values, nan_to_null=True)
     pairs = zip(column.tolist(), column.isna().to_numpy(), strict=True)
     return pl.Series([None if missing else value for value, missing in pairs], strict=False)
 
