@@ -84,7 +84,8 @@ def test_the_tutorial_runs_and_ends_with_a_good_model_that_is_served(
     with documents.served(serve.strip()) as port:
         answer = documents.run_code(client.replace("8000", port), "docs/tutorial.md")["answer"]
     (score,) = answer["scores"]
-    now = tc.load(tmp_path / "store", score["version"])  # what the store has learnt since, and not `model`
+    store.versions.promote(score["version"])
+    now = tc.load(tmp_path / "store")  # what the store has learnt since, and not `model`
     assert score["probability"] == pytest.approx(now.predict([left["click"]])[0], rel=1e-5)
     assert "'actions': {'purchase': 1800}" in capsys.readouterr().out
 

@@ -148,35 +148,26 @@ def _seconds(values: pl.Series) -> Ints:
     return values.cast(pl.Int64, strict=False).fill_null(NEVER).to_numpy().copy()
 
 
-def load(path: str | Path, version: int | None = None) -> Model:
-    """Open a model: one that `Model.save` wrote, the directory of a run, or a live model, of which the version that
-    serves is taken, or another one."""
+def load(path: str | Path) -> Model:
+    """Open a model: one that `Model.save` wrote, or that of a run, or the one that a live model serves."""
     folder = Path(path)
     if (folder / "store.json").is_file():
-        return _of_store(folder, version)
-    if version is not None:
-        raise UserError(f"{folder} is no store, and a run has one version: leave --version out")
+        return _open_served(folder)
     engine = run.load(folder)
     if not (folder / "encoder.json").exists():
         raise UserError(f"{folder}: the run is not finished; go on with `tracecvr run ... --resume`, then export it")
     return Model(engine, Encoder.load(folder / "encoder.json"))
 
 
-def _of_store(folder: Path, version: int | None) -> Model:
+def _open_served(folder: Path) -> Model:
     try:
         from tracecvr.online.store.store import Store
     except ImportError:
         raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
     store = Store.open(folder)
-    versions = store.versions
-    number = versions.serving() if version is None else version
+    number, engine = store.versions.serving(), store.engine()
     if number is None:
         raise UserError(f"{folder} has no version yet: learn one with `tracecvr tick {folder}`")
-    known = {manifest["intervals"]: manifest for manifest in versions.manifests() if manifest["published"]}
-    if number not in known:
-        raise UserError(f"{folder} has no version {number}: choose one of {', '.join(map(str, known)) or 'none'}")
-    if not versions.whole(known[number]):
-        raise UserError(f"{folder}: version {number} is damaged; choose another --version")
-    engine = store.engine()
-    versions.restore(engine, known[number])
+    manifest = next(one for one in store.versions.manifests() if one["intervals"] == number)
+    store.versions.restore(engine, manifest)
     return Model(engine, store.reader.encoder, {"kind": "store", "version": number})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 40
-"""Rows of a forecast that are printed; --json and --out have all."""
+"""Rows of a forecast that are printed; --out has all."""
 
 
 def console() -> Console:
@@ -102,7 +102,7 @@ def show_forecast(frame: pl.DataFrame, level: float) -> None:
     out = console()
     out.print(table)
     if len(frame) > _SHOWN:
-        out.print(f"{len(frame) - _SHOWN:,} more rows: --days, --json or --out")
+        out.print(f"{len(frame) - _SHOWN:,} more rows: --days or --out")
 
 
 def describe(kind: str) -> list[dict[str, Any]]:
