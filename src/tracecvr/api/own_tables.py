@@ -24,8 +24,7 @@ from tracecvr.base.progress import Progress
 from tracecvr.data import prepared
 from tracecvr.data.inspection.columns import is_amount_name
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
-from tracecvr.data.inspection.said import NOTHING_SAID, Said
-from tracecvr.data.inspection.tables import sniff
+from tracecvr.data.inspection.tables import NOTHING_SAID, Said, sniff
 from tracecvr.data.own_log.files import matching_files
 from tracecvr.datasets.logs import Logs
 

@@ -18,8 +18,7 @@ from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection.columns import Profile
 from tracecvr.data.inspection.measurements import Measured, measure
 from tracecvr.data.inspection.roles import Reading, read_roles
-from tracecvr.data.inspection.said import NOTHING_SAID, Said
-from tracecvr.data.inspection.tables import Sampled, sample_tables
+from tracecvr.data.inspection.tables import NOTHING_SAID, Said, Sampled, sample_tables
 from tracecvr.data.own_log import schema as schemas
 from tracecvr.data.own_log.cleaning import Cleaner
 from tracecvr.data.own_log.rows import Rows

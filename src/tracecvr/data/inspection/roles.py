@@ -13,8 +13,7 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import ACTION, AMOUNT, CLICK, CONVERSION, LABEL, REFUND, TYPE, Profile, has_word
-from tracecvr.data.inspection.said import NOTHING_SAID, Said, refuse_feature
-from tracecvr.data.inspection.tables import Sampled
+from tracecvr.data.inspection.tables import NOTHING_SAID, Said, Sampled, refuse_feature
 from tracecvr.data.own_log.schema import ActionColumns, File
 
 _MOST_TYPES = 30
