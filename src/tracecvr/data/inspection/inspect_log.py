@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -222,7 +222,10 @@ def note_what_was_seen(
         notes |= {"separator": "", "header": ""}
     if schema.time.absent:
         notes["time.absent"] = "in doubt: they stand where a time is expected"
-    notes |= dict(_note_actions(schema, reading))
+    for place, action in enumerate(schema.kinds):
+        prefix = f"action.{place}" if place < len(schema.action) else "refund"
+        key = "event" if action.event else "delay" if action.delay else "time"
+        notes[f"{prefix}.{key}"] = reading.seen[action.name]
     notes |= {f"file.{place}.path": f"{table.rows:,} rows" for place, (_, table) in enumerate(reading.files)}
     last, seen = (
         moment(at, origin[0]) if origin[1] else f"second {at + origin[0]}"
@@ -242,10 +245,3 @@ def note_what_was_seen(
             f"; more rows than the {measured.clicks:,} clicks: is it worth them?" if size > measured.clicks else ""
         )
     return notes
-
-
-def _note_actions(schema: LogSchema, reading: Reading) -> Iterator[tuple[str, str]]:
-    prefixes = [*(f"action.{place}" for place in range(len(schema.action))), "refund"]
-    for prefix, action in zip(prefixes, schema.kinds, strict=False):
-        key = "event" if action.event else "delay" if action.delay else "time"
-        yield f"{prefix}.{key}", reading.seen[action.name]
