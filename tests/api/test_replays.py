@@ -105,7 +105,7 @@ def test_questions_that_cannot_be_answered(result: tc.Result) -> None:
     for arguments, message in (
         ({"age": "1h"}, "column 'conversion' is missing"),
         ({"age": "1h", "actions": {"cart": "price"}}, "unknown action 'cart'"),
-        ({"age": "1h", "actions": {"conversion": "campaign"}}, "campaign: expected seconds or durations"),
+        ({"age": "1h", "actions": {"conversion": "campaign"}}, "campaign: row 1: 'camp 1' is no time"),
         ({"age": [3600], "actions": {}}, "2 clicks, 1 ages"),
         ({"age": [3600, None], "actions": {}}, "the age of every click"),
     ):

@@ -13,15 +13,23 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
+from tracecvr.api.logs import Log
 from tracecvr.api.own_tables import Duration, Table, collect, seconds
-from tracecvr.base.config import refuse_unknown
+from tracecvr.base.config import refuse_missing, refuse_unknown
 from tracecvr.base.errors import UserError
-from tracecvr.base.metrics import probability
+from tracecvr.base.metrics import evaluate, probability
 from tracecvr.data.encoder import Encoder
+from tracecvr.data.own_log import times
+from tracecvr.data.own_log.schema import Times
 from tracecvr.data.table import NEVER, Ints, atomic_directory
+from tracecvr.forecast.cells import Outcomes, count
+from tracecvr.forecast.forecast import forecast
 from tracecvr.learn.engine import Engine
 from tracecvr.runs import run
 from tracecvr.stream.reveal import reveal
+
+_MOST_OTHERS = 100
+"""Rows of a background that are used."""
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -106,6 +114,109 @@ class Model:
         known = probability(self.engine.posterior_log_odds(events))
         return np.where(events.converted.numpy(), 1.0, known)
 
+    def effects(self, clicks: Table, background: Table = None) -> pl.DataFrame:
+        """Why these scores: of each click, how much each feature adds to the log-odds.
+
+        That is the log-odds less those without the feature. Without it means: as a missing value; or, with `background`
+        (rows of other clicks, 50 are enough), the mean over the values that those have. Effects need not add up to the
+        score: features work together.
+        """
+        rows = collect(clicks, "clicks")
+        ids = self._ids(rows)
+        nothing = pl.DataFrame({name: [None] for name in self.features}, rows.select(self.features).schema)
+        others = self._ids(nothing if background is None else collect(background, "background")[:_MOST_OTHERS])
+        whole = self.engine.score(torch.from_numpy(ids))
+        effects = {}
+        for name, columns in self._columns.items():
+            without = np.zeros(len(ids))
+            for other in others:
+                changed = ids.copy()
+                changed[:, columns] = other[columns]
+                without += self.engine.score(torch.from_numpy(changed)) / len(others)
+            effects[name] = whole - without
+        return pl.DataFrame(effects)
+
+    def importance(self, log: Log, clicks: int = 20_000, seed: int = 0) -> pl.DataFrame:
+        """Which features matter: what NLL and AUC lose if the values of a feature are shuffled among clicks.
+
+        Taken are the newest clicks of the stream with final labels. The model has learnt from them, once, so a feature
+        with a value of its own in nearly every click looks better than it is.
+        """
+        table = log.table
+        if table.schema.features != self.engine.schema.features:
+            raise UserError("importance: this log has other features than the model's; give the log that it has learnt")
+        last = table.schema.observed_until - table.schema.d_max
+        final = np.flatnonzero((table.click_ts >= table.schema.split) & (table.click_ts <= last))[-clicks:]
+        if not len(final):
+            raise UserError("importance: no click of the stream has a final label; give a longer log")
+        ids, label = np.array(table.x[final]), table.label[final]
+        weight = np.where(label, 1.0, 1 / table.schema.negatives_kept)
+        whole, rng = evaluate(self.engine.score(torch.from_numpy(ids)), label, weight), np.random.default_rng(seed)
+        losses = []
+        for name, columns in self._columns.items():
+            shuffled = ids.copy()
+            shuffled[:, columns] = ids[rng.permutation(len(ids))][:, columns]
+            one = evaluate(self.engine.score(torch.from_numpy(shuffled)), label, weight)
+            auc = None if whole.auc is None or one.auc is None else whole.auc - one.auc
+            losses.append({"feature": name, "nll": one.nll - whole.nll, "auc": auc})
+        return pl.DataFrame(losses).sort("nll", descending=True)
+
+    @property
+    def _columns(self) -> dict[str, list[int]]:
+        """Places of the ids of each raw column."""
+        raw = [column.raw for column in self.encoder.columns]
+        return {name: [place for place, one in enumerate(raw) if one == name] for name in self.features}
+
+    def forecast(
+        self,
+        clicks: Table,
+        by: str | None = None,
+        at: Any = None,
+        *,
+        click_time: str = "click_time",
+        conversion_time: str | None = None,
+        level: float = 0.9,
+        days: int | None = None,
+    ) -> pl.DataFrame:
+        """How many conversions the clicks of each day will have in the end, as `Result.forecast` has it.
+
+        Parameters
+        ----------
+        clicks
+            Rows with the raw features, the time of the click and that of the conversion: of some weeks more than d_max,
+            since development and rates are counted in them.
+        by
+            A column of `clicks`: a row for each of its values and each day. All clicks together without it.
+        at
+            The moment, like the values of `click_time`; what comes later is not used. The last click by default.
+        click_time, conversion_time
+            The columns of these times; the latter is named like the conversion by default.
+        level
+            The share of intervals, from `low` to `high`, that are to hold the final number.
+        days
+            How many of the last days; all that are open by default.
+        """
+        rows = collect(clicks, "clicks")
+        name = self.actions[0] if conversion_time is None else conversion_time
+        refuse_missing([click_time, name] if by is None else [click_time, name, by], rows.columns, "forecast")
+        if rows[click_time].null_count():
+            raise UserError(f"forecast: column {click_time!r} has missing values; every click needs a time")
+        click = _seconds(rows[click_time])
+        moment = int(click.max(initial=0)) + 1 if at is None else int(_seconds(pl.Series([at]))[0])
+        known = click < moment
+        rows, click, d_max = rows.filter(pl.Series(known)), click[known], self.engine.schema.d_max
+        if rows.is_empty():
+            raise UserError(f"forecast: no click before at = {at}")
+        done = _seconds(rows[name])
+        values = pl.Series("by", ["all"] * len(rows)) if by is None else rows[by].cast(pl.String).fill_null("(missing)")
+        present = values.unique().sort()
+        segment = present.search_sorted(values).to_numpy().astype(np.int64)
+        within = np.where((done >= click) & (done < moment) & (done - click <= d_max), done, NEVER)
+        predicted = self.log_odds(rows) - np.float32(np.log(self.engine.schema.negatives_kept))
+        cells = count(Outcomes(segment, click, click, within, predicted, d_max), len(present), moment)
+        dated = rows.schema[click_time].is_temporal() or rows.schema[click_time] == pl.String
+        return forecast(cells, dict(enumerate(present)), level, origin=0 if dated else None, days=days)
+
     def save(self, path: str | Path) -> Path:
         """Write the model to a new directory, from which `load` and `tracecvr export` read it."""
         with atomic_directory(Path(path)) as folder:
@@ -140,12 +251,16 @@ class Model:
 
 
 def _seconds(values: pl.Series) -> Ints:
-    """Whole seconds of durations or numbers, NEVER where there is none."""
-    if isinstance(values.dtype, pl.Duration):
+    """Whole seconds of times or durations, NEVER where there is none. Date-times without a zone are UTC."""
+    kind, name = values.dtype, values.name or "at"
+    if isinstance(kind, pl.Duration):
         values = values.dt.total_seconds()
-    elif not (values.dtype.is_numeric() or values.dtype == pl.Null):
-        raise UserError(f"posterior: {values.name}: expected seconds or durations, found {values.dtype}")
-    return values.cast(pl.Int64, strict=False).fill_null(NEVER).to_numpy().copy()
+    elif not (kind.is_numeric() or isinstance(kind, pl.Datetime) or kind in (pl.Date, pl.Null, pl.String)):
+        raise UserError(f"{name}: expected times, durations or numbers, found {kind}")
+    parsed = times.read(values, Times(), "text" if kind == pl.String else "s")
+    if parsed.unreadable is not None:
+        raise UserError(f"{name}: row {parsed.unreadable + 1}: {values[parsed.unreadable]!r} is no time")
+    return parsed.seconds.fill_null(NEVER).to_numpy().copy()
 
 
 def load(path: str | Path) -> Model:
