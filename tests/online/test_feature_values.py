@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Call
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from alone import encode_alone
@@ -48,6 +48,21 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=5,
 )
+CLICKS = st.lists(st.fixed_dictionaries(dict.fromkeys(READER.features, JSON)), min_size=1, max_size=6)
+
+
+@example([dict.fromkeys(READER.features, 1 << 63)])
+@example([dict.fromkeys(READER.features, 1 << 2000)])
+@given(CLICKS)
+def test_values_among_others_of_any_type_have_the_codes_that_they_have_alone(clicks: list[dict[str, Any]]) -> None:
+    ids, unreadable = READER.encode_clicks([[click[name] for name in READER.features] for click in clicks])
+    alone = encode_alone(ENCODER, {name: [click[name] for click in clicks] for name in READER.features})
+    assert (ids.tolist(), unreadable) == alone
+    assert all(
+        0 <= code < column.size for row in ids.tolist() for code, column in zip(row, ENCODER.columns, strict=True)
+    )
+
+
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(-5, 30) | st.text(max_size=5)
 SENT = st.fixed_dictionaries({"h": SCALARS, "m": JSON, "b": JSON, "l": JSON, "both": SCALARS})
 

@@ -19,7 +19,7 @@ from tracecvr.data.own_log.schema import ActionColumns, File
 _MOST_TYPES = 30
 _FEW_VALUES, _FEW_ROWS = 20, 100
 """A column may have another value in each of so many rows by chance."""
-FOLLOW_UP = (*CONVERSION, *REFUND)
+_FOLLOW_UP = (*CONVERSION, *REFUND)
 _BY_HAND = "describe it by hand as docs/own_log.md says"
 
 
@@ -138,7 +138,7 @@ def _read_clicks(columns: Mapping[str, Profile], said: Said) -> Reading:
         click = columns[said.click_time]
     elif times:
         named = _first_named(times, CLICK)
-        click = named or min(times, key=lambda one: (has_word(one.name, FOLLOW_UP), -one.happened.sum()))
+        click = named or min(times, key=lambda one: (has_word(one.name, _FOLLOW_UP), -one.happened.sum()))
     else:
         raise UserError("click_time: no column of times is left for the click: say which it is")
     reading = Reading("clicks", click, *_find_id(columns.values(), click.rows, said))
@@ -181,7 +181,7 @@ def _place_times(reading: Reading, times: Sequence[Profile]) -> list[Profile]:
     """Columns of times beside the click's are actions or a refund. Those that every row has are neither: returned."""
     every_row = []
     for one in times:
-        if one.nulls == 0 and not one.absent and not has_word(one.name, FOLLOW_UP):
+        if one.nulls == 0 and not one.absent and not has_word(one.name, _FOLLOW_UP):
             reading.left_out[one.name] = "a time that every row has: not something that may or may not follow"
             every_row.append(one)
         else:
