@@ -59,10 +59,10 @@ def test_missing_words_are_the_empty_text(tmp_path: Path) -> None:
     assert table.x[0, 0] == xxhash.xxh3_64_intdigest(b"") % 512
 
 
-def numeric_1(folder: Path, values: dict[int, str]) -> list[int]:
+def numeric_1(folder: Path, values: dict[int, str], bins: str = "equal") -> list[int]:
     """Bins of the first number (64 of them), one click per day."""
     lines = [line(day * DAY, numbers=(value, *NUMBERS[1:])) for day, value in values.items()]
-    table, _ = Criteo().prepare(write(folder, lines))
+    table, _ = Criteo(bins=bins).prepare(write(folder, lines))
     return [int(i) for i in table.x[:, 9]]
 
 
@@ -71,6 +71,13 @@ def test_bins_come_from_the_warm_up_part_alone(tmp_path: Path) -> None:
     # Missing is -1, so the range is 64 wide and a bin is 1 wide: v falls into bin floor(v + 1).
     assert numeric_1(tmp_path, warm | {12: "30"}) == [0, 63, 16, 1, 31]
     assert numeric_1(tmp_path, warm | {12: "1e6", 13: "-50"}) == [0, 63, 16, 1, 63, 0]
+
+
+def test_log_bins_spread_small_counts(tmp_path: Path) -> None:
+    values = {0: "", 1: "1", 2: "7", 3: "65534", 12: "15"}
+    # log2(v + 2) is 0, 1.58, 3.17, 16 and 4.09, of 16: times four.
+    assert numeric_1(tmp_path, values, "log") == [0, 6, 12, 63, 16]
+    assert numeric_1(tmp_path, values, "equal")[1:3] == [0, 0]
 
 
 def test_repeated_lines_are_counted_and_the_first_is_kept(tmp_path: Path) -> None:
@@ -103,6 +110,7 @@ def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     table, encoder = Criteo().prepare(path)
     assert Criteo().prepare(path)[0].fingerprint == table.fingerprint
+    assert Criteo(bins="log").prepare(path)[0].fingerprint == table.fingerprint  # constant columns bin alike
     save_table(table, tmp_path / "table")
     encoder.save(tmp_path / "encoder.json")
     loaded = ClickTable.load(tmp_path / "table")

@@ -154,11 +154,14 @@ def test_causal_history_learns_of_actions_when_they_happen(tmp_path: Path) -> No
     later = (5 * MINUTE - 1, 5 * MINUTE, 12 * HOUR - 1, 12 * HOUR)
     clicks: list[Row] = [(1, 2 + i, 1, "pv", t) for i, t in enumerate(later)]
     path = write(tmp_path, [*filler(1), *rows, *clicks, *LATE])
-    table, _ = Taobao().prepare(path)
-    assert [slots[-i] for i, slots in enumerate(history(table, "type")[1:5], start=1)] == [3, 2, 2, 1]
+    causal, _ = Taobao().prepare(path)
+    reference, _ = Taobao(history="reference").prepare(path)
+    assert [slots[-i] for i, slots in enumerate(history(causal, "type")[1:5], start=1)] == [3, 2, 2, 1]
+    assert [slots[-i] for i, slots in enumerate(history(reference, "type")[1:5], start=1)] == [1, 1, 1, 1]
+    assert np.array_equal(causal.action_ts, reference.action_ts)
 
 
-def plain_history(rows: list[Row]) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
+def plain_history(rows: list[Row], causal: bool) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
     """History of each (user, item) click, by a loop over clicks. Rows are unique and in order of time."""
     when = {row[:4]: row[4] for row in rows}
     seen: dict[int, list[Row]] = defaultdict(list)
@@ -175,8 +178,8 @@ def plain_history(rows: list[Row]) -> dict[tuple[int, int], list[tuple[int, int,
                 buy = clicked + min(6 * delay, 3 * DAY)
             if cart is not None:
                 cart = clicked + 600 if cart < clicked else cart
-            paid = buy is not None and buy <= t
-            carted = cart is not None and cart <= t
+            paid = buy is not None and (not causal or buy <= t)
+            carted = cart is not None and (not causal or cart <= t)
             slots.append((i, c, 1 if paid else 2 if carted else 3))
         history[user, item] = [(0, 0, 0)] * (5 - len(slots)) + slots
         seen[user].append(row)
@@ -199,10 +202,12 @@ def logs(draw: st.DrawFn) -> list[Row]:
     ]
 
 
-@given(logs())
-def test_history_agrees_with_a_plain_loop(tmp_path_factory: pytest.TempPathFactory, rows: list[Row]) -> None:
-    table, _ = Taobao().prepare(write(tmp_path_factory.mktemp("any"), rows))
-    expected = plain_history(rows)
+@given(logs(), st.booleans())
+def test_history_agrees_with_a_plain_loop(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], causal: bool
+) -> None:
+    table, _ = Taobao(history="causal" if causal else "reference").prepare(write(tmp_path_factory.mktemp("any"), rows))
+    expected = plain_history(rows, causal)
     history = {(int(x[0]), int(x[1])): [tuple(int(v) for v in x[i : i + 3]) for i in range(3, 18, 3)] for x in table.x}
     assert {k: v for k, v in history.items() if k[0] < 99} == {k: v for k, v in expected.items() if k[0] < 99}
 

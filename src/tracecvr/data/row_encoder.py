@@ -26,23 +26,22 @@ class RowEncoder:
 
     def __init__(self, encoder: Encoder, names: Sequence[str]) -> None:
         self._names = names
-        described = map(describe_column, encoder.columns)
-        self._columns = [(names.index(one["raw"]), make_reader(one), one["missing"]) for one in described]
+        described = [describe_column(column) for column in encoder.columns]
+        self._reads = [(names.index(one["raw"]), make_reader(one)) for one in described]
+        self._missing = [one["missing"] for one in described]
 
     def encode(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
         """(N, F) ids of clicks, and of each column how many values cannot be read: they are missing."""
         unreadable: Counter[str] = Counter()
         ids = np.array([self._row(values, unreadable) for values in clicks], dtype=np.int32)
-        return ids.reshape(len(clicks), len(self._columns)), unreadable
+        return ids.reshape(len(clicks), len(self._reads)), unreadable
 
-    def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int]:
-        row, unread = [], []
-        for place, read, missing in self._columns:
-            known = read(values[place])
-            if known is None and values[place] is not None:
-                unread.append(self._names[place])
-            row.append(missing if known is None else known)
-        unreadable.update(dict.fromkeys(unread, 1))
+    def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int | None]:
+        row = [read(values[place]) for place, read in self._reads]
+        if None in row:
+            unread = {place for (place, _), known in zip(self._reads, row, strict=True) if known is None}
+            unreadable.update(self._names[place] for place in unread if values[place] is not None)
+            row = [missing if known is None else known for known, missing in zip(row, self._missing, strict=True)]
         return row
 
 

@@ -51,9 +51,14 @@ class Criteo(Dataset):
         choices=("drop", "keep"),
     )
 
+    bins: str = option(
+        "equal", "width of numeric bins: equal, or log for heavy-tailed counts", choices=("equal", "log")
+    )
+
     def columns(self) -> tuple[Column, ...]:
         categories = [Hashed(f"categorical_{i}", size) for i, size in enumerate(CATEGORIES, start=1)]
-        return *categories, *(Binned(f"numeric_{i}", size) for i, size in enumerate(BINS, start=1))
+        scale = "log" if self.bins == "log" else "linear"
+        return *categories, *(Binned(f"numeric_{i}", size, scale=scale) for i, size in enumerate(BINS, start=1))
 
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:
         assert source is not None

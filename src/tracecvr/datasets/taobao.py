@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds
+from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.files import check_exists
 from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Column, Modulo
@@ -58,6 +58,13 @@ class Taobao(Dataset):
     split: Seconds = usual("split", 2 * DAY)
     interval: Seconds = usual("interval", 20 * MINUTE)
     observed_until: Seconds = usual("observed_until", 12 * DAY)
+
+    history: str = option(
+        "causal",
+        "type of an earlier click: as known at this click (causal), or as it turned out in the end (reference: the "
+        "published code, which tells the future)",
+        choices=("causal", "reference"),
+    )
 
     def origin(self) -> int | None:
         return START
@@ -111,9 +118,10 @@ class Taobao(Dataset):
         def earlier(name: str) -> pl.Expr:
             return pl.col(name).shift(SLOTS + 1 - i)
 
-        # As known at this click; the published code has what became of the earlier one in the end.
-        bought, carted = (earlier(action) <= pl.col("click_ts") for action in ("purchase", "cart"))
-        kind = pl.when(bought).then(PAY).when(carted).then(CART).otherwise(OTHER)
+        def happened(action: str) -> pl.Expr:
+            return earlier(action) <= pl.col("click_ts") if self.history == "causal" else earlier(action).is_not_null()
+
+        kind = pl.when(happened("purchase")).then(PAY).when(happened("cart")).then(CART).otherwise(OTHER)
         values = {"item": earlier("item"), "category": earlier("category"), "type": kind.cast(pl.UInt8)}
         same = earlier("user") == pl.col("user")
         return [pl.when(same).then(value).otherwise(PAD).alias(f"{name}_{i}") for name, value in values.items()]
