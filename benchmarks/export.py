@@ -24,8 +24,8 @@ from measure import paper
 from measure.report import FIGURES, Figure, figure_rows
 from tracecvr.api.models import Model
 from tracecvr.data.encoder import Binned, Encoder
+from tracecvr.data.scorer import Scorer
 from tracecvr.datasets.criteo import Criteo
-from tracecvr.export.scorer import Scorer
 from tracecvr.learn.fast_scores import probes
 
 TARGET_US = 200.0

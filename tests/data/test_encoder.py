@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tracecvr.base.errors import UserError
 from tracecvr.data import encoder as encoding
 from tracecvr.data.encoder import MISSING_WORDS, Binned, Encoder, Hashed, Modulo, Vocabulary
+from tracecvr.data.row_encoder import RowEncoder
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,12 @@ def test_a_vocabulary_tells_all_words_apart_and_unseen_ones_from_missing_ones(
     assert in_pieces.features[0].size == len(words) + 2
     expected = [0 if w in (None, *MISSING_WORDS) else words.index(w) + 2 if w in words else 1 for w in later]
     assert in_pieces.encode(pl.DataFrame({"c": later}, {"c": pl.String}))[:, 0].tolist() == expected
-    assert in_pieces.encode_values({"c": later})[0][:, 0].tolist() == expected
+    assert RowEncoder(in_pieces, ["c"]).encode([[word] for word in later])[0][:, 0].tolist() == expected
 
 
 def test_a_vocabulary_reads_numbers_as_their_text() -> None:
     encoder = Encoder((Vocabulary("c"),)).fit(pl.DataFrame({"c": ["3", "3.0", "true"]}))
-    ids, unreadable = encoder.encode_values({"c": [3, 3.0, True, 4, None]})
+    ids, unreadable = RowEncoder(encoder, ["c"]).encode([[3], [3.0], [True], [4], [None]])
     assert ids[:, 0].tolist() == [2, 3, 4, 1, 0]
     assert not unreadable
     assert encoder.encode(pl.DataFrame({"c": ["3"]}, {"c": pl.Categorical})).tolist() == [[2]]
@@ -138,3 +139,10 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded == fitted
     assert np.array_equal(loaded.encode(frame), fitted.encode(frame))
     assert loaded.features[2].table == "shared"
+
+
+def test_log_bins_spread_small_counts() -> None:
+    frame = pl.DataFrame({"n": [None, 1.0, 7.0, 65534.0, 15.0]})
+    # log2(v + 2) is 0, 1.58, 3.17, 16 and 4.09, of 16: times four.
+    assert Encoder((Binned("n", 64, scale="log"),)).fit(frame).encode(frame)[:, 0].tolist() == [0, 6, 12, 63, 16]
+    assert Encoder((Binned("n", 64),)).fit(frame).encode(frame)[1:3, 0].tolist() == [0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -54,9 +55,11 @@ def test_from_inspect_to_a_run_every_defect_is_counted(
     log, expected = made
     folder = log.parent
     schema, table = folder / "schema.toml", folder / "table"
-    assert call("inspect", log, "--zone", planted.ZONE, "--out", schema, "--json") == 0
-    inspection = json.loads(capsys.readouterr().out)
-    assert Counter(inspection["counts"]) == expected  # a count that is missing is 0, and nothing else is counted
+    assert call("inspect", log, "--zone", planted.ZONE, "--out", schema) == 0
+    counted = re.findall(r"(?m)^(\w+): ([\d,]+)$", capsys.readouterr().out)
+    assert (
+        Counter({name: int(count.replace(",", "")) for name, count in counted}) == expected
+    )  # a count that is missing is 0, and nothing else is counted
     assert call("prepare", "logs", "--schema", schema, "--out", table) == 0
     shown = dict(line.split(": ") for line in capsys.readouterr().out.splitlines() if ": " in line)
     for name, count in expected.items():
@@ -94,7 +97,7 @@ def test_a_run_straight_from_the_files_notices_a_new_schema(
     words = ("run", "--method", "pretrain", *RUN, "--schema", schema, "--out", out)
     assert call(*words) == 0
     assert call(*words, "--resume") == 0
-    schema.write_text(schema.read_text().replace('refund = "retract"', 'refund = "ignore"'))
+    schema.write_text(re.sub("(?m)^skew = .*$", 'skew = "1s"', schema.read_text()))
     assert call(*words, "--resume") == 2
     assert "fingerprint" in capsys.readouterr().err
 
@@ -186,34 +189,14 @@ def test_defects_can_be_refused(made: tuple[Path, Counter[str]]) -> None:
         Logs(schema=str(schema), max_bad=0.0).prepare(None)
 
 
-def test_each_defect_is_treated_as_the_schema_says(made: tuple[Path, Counter[str]]) -> None:
+def test_clocks_may_differ_by_as_much_as_the_schema_says(made: tuple[Path, Counter[str]]) -> None:
     log, expected = made
     schema = schema_of(log)
-    text = schema.read_text()
-
-    def prepared_with(**changes: str) -> ClickTable:
-        changed = text
-        for key, value in changes.items():
-            line = next(line for line in text.splitlines() if line.startswith(f"{key} = "))
-            changed = changed.replace(line, f"{key} = {json.dumps(value)}")
-        schema.write_text(changed)
-        return Logs(schema=str(schema), max_bad=0.1).prepare(None)[0]
-
-    plain = prepared_with()
-    positives = int(plain.label.sum())
-    ignored = prepared_with(refund="ignore")
-    assert ignored.refund_ts is None
-    assert int(ignored.label.sum()) == positives + expected["refund"]
-    early = prepared_with(before_click="ignore")
-    assert len(early) == len(plain) + expected["dropped_conversion_before_click"]
-    assert early.counts["conversion_before_click_ignored"] == expected["dropped_conversion_before_click"]
-    assert int(early.label.sum()) == positives
-    skewed = prepared_with(skew="0s")
+    plain, _ = Logs(schema=str(schema), max_bad=0.1).prepare(None)
+    schema.write_text(re.sub("(?m)^skew = .*$", 'skew = "0s"', schema.read_text()))
+    skewed, _ = Logs(schema=str(schema), max_bad=0.1).prepare(None)
     assert len(skewed) == len(plain) - expected["clock_skew"]
-    assert int(skewed.label.sum()) == positives - expected["clock_skew"]
-    last = prepared_with(duplicate_click="last")
-    assert len(last) == len(plain)
-    assert (last.fingerprint != plain.fingerprint) == bool(expected["duplicate_click_differs"]), "copies are equal"
+    assert int(skewed.label.sum()) == int(plain.label.sum()) - expected["clock_skew"]
 
 
 @given(

@@ -91,7 +91,7 @@ def test_a_schema_by_hand(tmp_path: Path) -> None:
         ('id = "id"', 'id = "site"', "more than max_bad"),
         ('id = "id"', 'id = "site"\nwhole_ids = true', "'s0' is no whole number"),
         ("[labels]", "[labels]\nnegatives_kept = 0", "'negatives_kept' is 0"),
-        ("[labels]", "[defects]\nrefund = 'keep'\n[labels]", "choose one of retract, ignore"),
+        ("[labels]", "[defects]\nrefund = 'keep'\n[labels]", "unknown key 'refund'"),
         ("[labels]", "[labels", "not readable as TOML"),
     ],
 )

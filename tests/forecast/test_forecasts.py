@@ -270,23 +270,6 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         tc.load_result(tmp_path)
 
 
-def test_a_model_forecasts_clicks_in_memory() -> None:
-    log = tc.read(shop().clicks, shop().sales, id="click", click_time="ts", d_max="2d", progress=False)
-    model = tc.replay(log, "vanilla", interval="12h", **SMALL).model
-    clicks = shop().wide
-    at = START + timedelta(days=8)
-    frame = model.forecast(clicks, by="campaign", at=at, click_time="ts", conversion_time="sold_at")
-    assert set(frame["day"]) == {at - timedelta(days=1), at - timedelta(days=2)}
-    day = clicks.filter(pl.col("ts").is_between(at - timedelta(days=1), at, closed="left"))
-    assert frame.filter(age_days=0)["clicks"].sum() == len(day)
-    assert frame.filter(age_days=0)["conversions"].sum() == (day["sold_at"] < at).sum()
-    later = clicks.with_columns(pl.when(pl.col("sold_at") >= at).then(None).otherwise("sold_at").alias("sold_at"))
-    early = later.filter(pl.col("ts") < at)
-    assert model.forecast(early, by="campaign", at=at, click_time="ts", conversion_time="sold_at").equals(frame)
-    with pytest.raises(UserError, match="sold_at"):
-        model.forecast(clicks, click_time="ts", conversion_time="sold")
-
-
 def test_the_suite_judges_every_estimator(tmp_path: Path) -> None:
     options = ["--data-set", "clicks=6000", "--data-set", "days=20", "--set", "hidden=8", "--set", "warm_epochs=1"]
     asked = ["bench", "forecast", "--data", "synthetic", "--methods", "es_dfm", "--out", str(tmp_path / "b"), *options]
@@ -376,3 +359,20 @@ def test_before_there_are_past_misses_chance_alone_makes_the_intervals() -> None
     figures = intervals(ScoredCells(tally.cells(DAY)), 0, 0, 0.9)
     value, low, high = figures["nll"][:, 0]
     assert low <= value <= high
+
+
+def test_a_model_forecasts_clicks_in_memory() -> None:
+    log = tc.read(shop().clicks, shop().sales, id="click", click_time="ts", d_max="2d", progress=False)
+    model = tc.replay(log, "vanilla", interval="12h", **SMALL).model
+    clicks = shop().wide
+    at = START + timedelta(days=8)
+    frame = model.forecast(clicks, by="campaign", at=at, click_time="ts", conversion_time="sold_at")
+    assert set(frame["day"]) == {at - timedelta(days=1), at - timedelta(days=2)}
+    day = clicks.filter(pl.col("ts").is_between(at - timedelta(days=1), at, closed="left"))
+    assert frame.filter(age_days=0)["clicks"].sum() == len(day)
+    assert frame.filter(age_days=0)["conversions"].sum() == (day["sold_at"] < at).sum()
+    later = clicks.with_columns(pl.when(pl.col("sold_at") >= at).then(None).otherwise("sold_at").alias("sold_at"))
+    early = later.filter(pl.col("ts") < at)
+    assert model.forecast(early, by="campaign", at=at, click_time="ts", conversion_time="sold_at").equals(frame)
+    with pytest.raises(UserError, match="sold_at"):
+        model.forecast(clicks, click_time="ts", conversion_time="sold")

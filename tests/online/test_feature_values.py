@@ -12,11 +12,13 @@ from conftest import Call
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from alone import encode_alone
 from livestore import Made, finish, learnt, send, the_events
 from own_logs import GOOD, logs
 from test_service import asked, served
 from tracecvr.base.config import HOUR
 from tracecvr.data.encoder import Binned, Column, Encoder, Hashed, Modulo, Vocabulary
+from tracecvr.data.row_encoder import RowEncoder
 from tracecvr.data.table import Schema
 from tracecvr.online.learner import archive
 from tracecvr.online.learner.learner import ledger_of
@@ -53,10 +55,9 @@ CLICKS = st.lists(st.fixed_dictionaries(dict.fromkeys(READER.features, JSON)), m
 @example([dict.fromkeys(READER.features, 1 << 2000)])
 @given(CLICKS)
 def test_values_among_others_of_any_type_have_the_codes_that_they_have_alone(clicks: list[dict[str, Any]]) -> None:
-    ids, unreadable = ENCODER.encode_values({name: [click[name] for click in clicks] for name in READER.features})
-    alone = [ENCODER.encode_values({name: [value] for name, value in click.items()}) for click in clicks]
-    assert ids.tolist() == [row.tolist()[0] for row, _ in alone]
-    assert unreadable == sum((count for _, count in alone), type(unreadable)())
+    ids, unreadable = READER.encode_clicks([[click[name] for name in READER.features] for click in clicks])
+    alone = encode_alone(ENCODER, {name: [click[name] for click in clicks] for name in READER.features})
+    assert (ids.tolist(), unreadable) == alone
     assert all(
         0 <= code < column.size for row in ids.tolist() for code, column in zip(row, ENCODER.columns, strict=True)
     )
@@ -73,9 +74,8 @@ def test_clicks_with_any_values_where_numbers_are_read_are_kept_and_mean_what_wa
     sent = [{"type": "click", "click_id": 1, "ts": 1, "features": click} for click in clicks]
     bodies = [READER.read(event).body or "" for event in sent]
     ids, unreadable = READER.encode_and_count(bodies)
-    expected, count = ENCODER.encode_values({name: [click[name] for click in clicks] for name in READER.features})
-    assert ids.tolist() == expected.tolist()
-    assert unreadable == count
+    expected = encode_alone(ENCODER, {name: [click[name] for click in clicks] for name in READER.features})
+    assert (ids.tolist(), unreadable) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_prepare_makes_of_a_text_is_what_is_made_of_it_live(column: Column,
     rule = f'price = {{kind = "{column.kind}", size = {column.size}{scale}}}\n'
     dataset = logs(tmp_path, GOOD.partition("site =")[0] + rule)
     table, encoder = dataset.prepare(None)
-    live, unreadable = encoder.encode_values({"price": [text or None for text in texts]})
+    live, unreadable = RowEncoder(encoder, ["price"]).encode([[text or None] for text in texts])
     assert table.x.tolist() == live.tolist()
     missing = texts.count("") + unreadable["price"]
     assert table.counts["null_feature"] == missing == (15 if isinstance(column, Hashed) else 90)

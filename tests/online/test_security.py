@@ -62,10 +62,7 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_body_that_declares_to_be_too_large_is_not_waited_for",
         ),
         "test_front": ("test_who_sends_all_before_he_reads_is_told_that_it_is_too_large",),
-        "test_faults": (
-            "test_of_a_click_with_very_many_actions_the_first_are_looked_at",
-            "test_values_without_a_row_are_bounded",
-        ),
+        "test_faults": ("test_of_a_click_with_very_many_actions_the_first_are_looked_at",),
     },
     "Rates": {
         "test_service": ("test_who_asks_too_often_is_slowed_down_alone",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracecvr.base.config import values
-from tracecvr.data import raw_log
+from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import ClickTable, atomic_directory
@@ -24,4 +24,4 @@ def save_prepared(made: Prepared, dataset: Dataset, path: Path) -> None:
         made.table.write_columns(folder)
         made.encoder.save(folder / "encoder.json")
         made.table.describe(folder, {"options": values(dataset)})
-        raw_log.record(dataset, None, folder)
+        prepared.record(dataset, None, folder)

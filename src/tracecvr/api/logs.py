@@ -20,7 +20,7 @@ from tracecvr.bench.report import render_table
 from tracecvr.bench.text_tables import Table as Shown
 from tracecvr.bench.text_tables import Text
 from tracecvr.data import prepared
-from tracecvr.data.inspection.said import Said
+from tracecvr.data.inspection.tables import Said
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import ClickTable, Schema, atomic_directory, read_manifest
 from tracecvr.runs.spec import dataset_of

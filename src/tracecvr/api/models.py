@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,48 +85,32 @@ class Model:
         return self.engine.score(torch.from_numpy(self._ids(collect(clicks, "clicks"))))
 
     def posterior(
-        self,
-        clicks: Table,
-        at: Any = None,
-        *,
-        age: Duration | str | None = None,
-        click_time: str = "click_time",
-        actions: Mapping[str, str] | None = None,
+        self, clicks: Table, age: Duration | Sequence[Any] | pl.Series, actions: Mapping[str, str] | None = None
     ) -> Probabilities:
         """P(conversion within d_max) of each click, given what has followed it so far; 1 where it has converted.
 
         Parameters
         ----------
         clicks
-            Rows with the raw features, and with a column for each action (`actions`).
-        at
-            The moment: a date-time or a number, like the values of the column `click_time`. Numbers are seconds.
-            Actions are times, too; later ones than this are not known yet.
+            Rows with the raw features, and with a column for each action that says how long after the click it
+            happened: seconds or durations, null if it has not. What is later than `age` is not known yet.
         age
-            In place of `at`: how long ago the click was, for all rows (`"2h"`, seconds) or the name of a column of
-            seconds. Actions are then seconds after the click.
-        click_time
-            With `at`: the column of the click's time.
+            How long ago the clicks were (`"2h"`, seconds, a timedelta), or a sequence or column with the age of each.
         actions
             Columns by action; by default each is named like its action. `{}` if nothing has happened to any click yet.
         """
         rows = collect(clicks, "clicks")
-        if (at is None) == (age is None):
-            raise UserError("posterior: give either at (a moment) or age (time since the click)")
         columns = self._action_columns(rows, actions)
-        if age is not None:
-            click = np.zeros(len(rows), np.int64)
-            clock = self._ages(rows, age)
-        else:
-            click = _seconds(_column(rows, click_time))
-            clock = np.full(len(rows), int(_seconds(pl.Series([at]))[0]))
-            if (late := click > clock).any():
-                raise UserError(f"posterior: row {int(late.argmax()) + 1} is a click after at = {at}; leave it out")
+        given = [seconds(age, "age")] * len(rows) if isinstance(age, str | int | float | timedelta) else age
+        clock = _seconds(pl.Series("age", given))
+        if len(clock) != len(rows) or (clock == NEVER).any():
+            raise UserError(f"posterior: give the age of every click: {len(rows)} clicks, {len(clock)} ages")
         action = np.full((len(rows), len(self.actions)), NEVER)
         for place, name in enumerate(self.actions):
             if name in columns:
                 action[:, place] = _seconds(rows[columns[name]])
-        events = reveal(self._ids(rows), click, action, action, clock, self.engine.schema.d_max, np.arange(len(rows)))
+        click, d_max = np.zeros(len(rows), np.int64), self.engine.schema.d_max
+        events = reveal(self._ids(rows), click, action, action, clock, d_max, np.arange(len(rows)))
         known = probability(self.engine.posterior_log_odds(events))
         return np.where(events.converted.numpy(), 1.0, known)
 
@@ -213,8 +198,10 @@ class Model:
         """
         rows = collect(clicks, "clicks")
         name = self.actions[0] if conversion_time is None else conversion_time
-        refuse_missing([name] if by is None else [name, by], rows.columns, "forecast")
-        click = _seconds(_column(rows, click_time))
+        refuse_missing([click_time, name] if by is None else [click_time, name, by], rows.columns, "forecast")
+        if rows[click_time].null_count():
+            raise UserError(f"forecast: column {click_time!r} has missing values; every click needs a time")
+        click = _seconds(rows[click_time])
         moment = int(click.max(initial=0)) + 1 if at is None else int(_seconds(pl.Series([at]))[0])
         known = click < moment
         rows, click, d_max = rows.filter(pl.Series(known)), click[known], self.engine.schema.d_max
@@ -262,22 +249,6 @@ class Model:
                 )
         return columns
 
-    def _ages(self, rows: pl.DataFrame, age: Duration | str) -> Ints:
-        if isinstance(age, str) and age in rows.columns:
-            ages = rows[age]
-            if ages.null_count():
-                raise UserError(f"posterior: column {age!r} has missing values; give the age of every click")
-            return _seconds(ages)
-        return np.full(len(rows), seconds(age, "age"))
-
-
-def _column(rows: pl.DataFrame, name: str) -> pl.Series:
-    if name not in rows.columns:
-        raise UserError(f"posterior: column {name!r} is missing; name the click's time with click_time=")
-    if rows[name].null_count():
-        raise UserError(f"posterior: column {name!r} has missing values; every click needs a time")
-    return rows[name]
-
 
 def _seconds(values: pl.Series) -> Ints:
     """Whole seconds of times or durations, NEVER where there is none. Date-times without a zone are UTC."""
@@ -292,35 +263,26 @@ def _seconds(values: pl.Series) -> Ints:
     return parsed.seconds.fill_null(NEVER).to_numpy().copy()
 
 
-def load(path: str | Path, version: int | None = None) -> Model:
-    """Open a model: one that `Model.save` wrote, the directory of a run, or a live model, of which the version that
-    serves is taken, or another one."""
+def load(path: str | Path) -> Model:
+    """Open a model: one that `Model.save` wrote, or that of a run, or the one that a live model serves."""
     folder = Path(path)
     if (folder / "store.json").is_file():
-        return _of_store(folder, version)
-    if version is not None:
-        raise UserError(f"{folder} is no store, and a run has one version: leave --version out")
+        return _open_served(folder)
     engine = run.load(folder)
     if not (folder / "encoder.json").exists():
         raise UserError(f"{folder}: the run is not finished; go on with `tracecvr run ... --resume`, then export it")
     return Model(engine, Encoder.load(folder / "encoder.json"))
 
 
-def _of_store(folder: Path, version: int | None) -> Model:
+def _open_served(folder: Path) -> Model:
     try:
         from tracecvr.online.store.store import Store
     except ImportError:
         raise UserError("the live learner is an extra: pip install 'tracecvr[online]'") from None
     store = Store.open(folder)
-    versions = store.versions
-    number = versions.serving() if version is None else version
+    number, engine = store.versions.serving(), store.engine()
     if number is None:
         raise UserError(f"{folder} has no version yet: learn one with `tracecvr tick {folder}`")
-    known = {manifest["intervals"]: manifest for manifest in versions.manifests() if manifest["published"]}
-    if number not in known:
-        raise UserError(f"{folder} has no version {number}: choose one of {', '.join(map(str, known)) or 'none'}")
-    if not versions.whole(known[number]):
-        raise UserError(f"{folder}: version {number} is damaged; choose another --version")
-    engine = store.engine()
-    versions.restore(engine, known[number])
+    manifest = next(one for one in store.versions.manifests() if one["intervals"] == number)
+    store.versions.restore(engine, manifest)
     return Model(engine, store.reader.encoder, {"kind": "store", "version": number})

@@ -24,8 +24,7 @@ from tracecvr.base.progress import Progress
 from tracecvr.data import prepared
 from tracecvr.data.inspection.columns import is_amount_name
 from tracecvr.data.inspection.inspect_log import Inspection, inspect_files
-from tracecvr.data.inspection.said import NOTHING_SAID, Said
-from tracecvr.data.inspection.tables import sniff
+from tracecvr.data.inspection.tables import NOTHING_SAID, Said, sniff
 from tracecvr.data.own_log.files import matching_files
 from tracecvr.datasets.logs import Logs
 
@@ -70,16 +69,10 @@ def _of_pandas(frame: Any) -> pl.DataFrame:
 
 
 def _series(column: Any) -> pl.Series:
-    kind = getattr(column.dtype, "kind", "O")
-    if kind == "M":
-        zone = getattr(column.dtype, "tz", None)
-        utc = column if zone is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
-        values = pl.Series(utc.to_numpy().astype("datetime64[us]"))
-        return values if zone is None else values.dt.replace_time_zone("UTC")
-    if kind == "m":
-        return pl.Series(column.to_numpy().astype("timedelta64[us]"))
-    if type(column.dtype).__module__.startswith("numpy") and kind in "iufb":
-        return pl.Series(column.to_numpy(), nan_to_null=True)
+    kind = column.dtype.kind
+    if type(column.dtype).__module__.startswith("numpy") and kind in "iufbmM":
+        values = column.to_numpy()
+        return pl.Series(values.astype(f"{kind}8[us]") if kind in "mM" else values, nan_to_null=True)
     pairs = zip(column.tolist(), column.isna().to_numpy(), strict=True)
     return pl.Series([None if missing else value for value, missing in pairs], strict=False)
 
@@ -171,7 +164,7 @@ def _options(inspection: Inspection, origin: int | None, given: Mapping[str, Any
             "shorter d_max"
         )
     if wanted.keys() & {"d_max", "observed_until"}:
-        labels = measured.propose_labels(d_max).options
+        labels = measured.propose_labels(d_max)
         wanted = {name: getattr(labels, name) for name in ("d_max", "horizons", "split", "interval")} | wanted
     return wanted
 

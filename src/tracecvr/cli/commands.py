@@ -80,7 +80,6 @@ def inspect_log(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Parquet or CSV: files, folders or patterns.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the schema; must not exist.")] = None,
     zone: Annotated[str, typer.Option("--zone", help="Time zone of times without an offset.")] = "UTC",
-    as_json: AsJson = False,
 ) -> None:
     """Look at a log of your own: columns, delays, defects, and a schema that `prepare logs` reads."""
     from rich.console import Console
@@ -96,9 +95,6 @@ def inspect_log(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, inspection.toml)
-    if as_json:
-        typer.echo(json.dumps(inspection.to_json(), indent=2))
-        return
     tables.show_inspection(inspection)
     if out is None:
         typer.echo(inspection.toml)
@@ -274,14 +270,11 @@ def check(
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Directory of a run, or of a live model.")],
     out: Annotated[Path, typer.Option("--out", help="Directory to write; must not exist.")],
-    version: Annotated[
-        int | None, typer.Option(help="Version of a live model; the one that serves by default.")
-    ] = None,
 ) -> None:
     """Write a model as ONNX, checked against torch, with a scorer that needs onnxruntime alone."""
     from tracecvr.api.models import load
 
-    manifest = load(model, version).export(out)
+    manifest = load(model).export(out)
     typer.echo(f"score.onnx: within {manifest['max_difference']:.1e} of torch's log-odds")
     typer.echo(f"export: {out}")
 
@@ -296,7 +289,6 @@ def forecast(
     days: Annotated[int | None, typer.Option("--days", min=1, help="The last days; all that are open without.")] = None,
     level: Annotated[float, typer.Option("--level", help="The share of intervals that are to hold.")] = 0.9,
     out: Annotated[Path | None, typer.Option("--out", help="Write all rows: a .parquet or .csv file.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Forecast the final conversions of the last days' clicks, by segment, with intervals.
 
@@ -312,9 +304,7 @@ def forecast(
         write = frame.write_parquet if out.suffix == ".parquet" else frame.write_csv
         write(out)
         typer.echo(f"written: {out}")
-    if as_json:
-        typer.echo(frame.write_json())
-    elif out is None:
+    else:
         tables.show_forecast(frame, level)
 
 

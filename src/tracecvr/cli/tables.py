@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 40
-"""Rows of a forecast that are printed; --json and --out have all."""
+"""Rows of a forecast that are printed; --out has all."""
 
 
 def console() -> Console:
@@ -62,17 +62,17 @@ def bench(folder: Path, failed: Mapping[str, str], absent: Sequence[str] = ()) -
 
 def show_inspection(inspection: Inspection) -> None:
     """Columns, delays and defects of a log that was looked at."""
+    from tracecvr.data.inspection.measurements import QUANTILES, quantile
+
     out = console()
     table = Table("column", "holds", "for example", box=SIMPLE_HEAD)
     for one in inspection.columns:
         table.add_row(*(text.replace("[", "\\[") for text in (one.name, one.holds, one.examples())))
     out.print(table)
-    for action, delays in inspection.measured.to_json().items():
-        marks = [f"{float(q):.0%} by {duration(s)}" for q, s in delays["quantiles_s"].items()]
-        words = "; ".join(
-            [f"delay of {action}: {delays['count']:,} came after a click", *[", ".join(marks)] * bool(marks)]
-        )
-        out.print(words, markup=False)
+    for action, delays in inspection.measured.delays.items():
+        marks = [f"{q:.0%} by {duration(quantile(delays, q))}" for q in QUANTILES if len(delays)]
+        words = f"delay of {action}: {len(delays):,} came after a click"
+        out.print("; ".join(filter(None, (words, ", ".join(marks)))), markup=False)
     out.print()
     for name, count in inspection.counts.items():
         if count:
@@ -102,7 +102,7 @@ def show_forecast(frame: pl.DataFrame, level: float) -> None:
     out = console()
     out.print(table)
     if len(frame) > _SHOWN:
-        out.print(f"{len(frame) - _SHOWN:,} more rows: --days, --json or --out")
+        out.print(f"{len(frame) - _SHOWN:,} more rows: --days or --out")
 
 
 def describe(kind: str) -> list[dict[str, Any]]:

@@ -29,60 +29,52 @@ class ColumnFiles:
     where `map_column` finds them, or files without a name."""
 
     def __init__(self, scratch: Scratch, folder: Path | None = None) -> None:
-        self.scratch, self.folder = scratch, folder
-        self.files: dict[str, _NpyFile] = {}
+        self.scratch, self.folder, self.rows = scratch, folder, 0
+        self.files: dict[str, BinaryIO] = {}
+        self.forms: dict[str, Array] = {}
+        """Of each column, an array without rows."""
 
     def append(self, block: dict[str, Array]) -> None:
         for name, values in block.items():
             if name not in self.files:
-                path = self.folder / f"{name}.npy" if self.folder else None
-                self.files[name] = _NpyFile(self.scratch.file(path), path or self.scratch.folder, values)
-            self.files[name].append(values)
+                self.forms[name] = values[:0]
+                self.files[name] = self.scratch.file(self._path(name) if self.folder else None)
+                self._write(name, self._header(name))
+            self._write(name, np.ascontiguousarray(values).data)
+        self.rows += len(next(iter(block.values())))
 
     def finish(self) -> dict[str, Array]:
         """The whole columns; nothing is appended any more."""
-        return {name: file.finish() for name, file in self.files.items()}
+        columns = {}
+        for name, file in self.files.items():
+            file.seek(0)
+            self._write(name, header := self._header(name))
+            form = self.forms[name]
+            whole = np.memmap(file, form.dtype, "r", len(header), (self.rows, *form.shape[1:]))
+            columns[name] = _plain(whole)
+        return columns
 
     def contents(self, name: str) -> Iterator[bytes]:
         """The bytes of a finished column, in blocks."""
-        file = self.files[name]
-        file.file.seek(file.start)
-        return _blocks(file.file)
+        self.files[name].seek(len(self._header(name)))
+        return _blocks(self.files[name])
 
-
-class _NpyFile:
-    def __init__(self, file: BinaryIO, path: Path, example: Array) -> None:
-        self.file, self.path = file, path
-        self.dtype, self.width, self.rows = example.dtype, example.shape[1:], 0
-        self.start = self._write_header()
-
-    def append(self, values: Array) -> None:
-        self._write(np.ascontiguousarray(values).data)
-        self.rows += len(values)
-
-    def finish(self) -> Array:
-        try:
-            self.file.seek(0)
-            self._write_header()
-            self.file.flush()
-        except OSError as error:
-            raise not_written(self.path, error) from error
-        return _plain(np.memmap(self.file, self.dtype, "r", self.start, (self.rows, *self.width)))
-
-    def _write_header(self) -> int:
+    def _header(self, name: str) -> bytes:
         """The .npy header. It leaves room for any number of rows, and so has the same size when they are known."""
-        descr = np.lib.format.dtype_to_descr(self.dtype)
-        shape = (self.rows, *self.width)
-        header = BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
-        self._write(header.getbuffer())
-        return header.tell()
+        form, header = self.forms[name], BytesIO()
+        described = np.lib.format.header_data_from_array_1_0(form) | {"shape": (self.rows, *form.shape[1:])}
+        np.lib.format.write_array_header_1_0(header, described | {"fortran_order": False})
+        return header.getvalue()
 
-    def _write(self, content: Any) -> None:
+    def _write(self, name: str, content: Any) -> None:
         try:
-            self.file.write(content)
+            self.files[name].write(content)
+            self.files[name].flush()
         except OSError as error:
-            raise not_written(self.path, error) from error
+            raise not_written(self._path(name), error) from error
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.npy" if self.folder else self.scratch.folder
 
 
 def map_column(path: Path) -> Array:

@@ -6,6 +6,7 @@ A log is read in parts, sorted and written in slices, so that one bigger than me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -29,8 +30,7 @@ _BLOCK = 1 << 18
 @dataclass
 class RawLog:
     """Rows as read, all of them or a part: `click_ts` and one column per action (seconds since the log's origin, null
-    when absent), the raw feature columns, and whatever the reader had to drop, counted by reason. `counts` tells what a
-    recipe left out on purpose: it is reported, and unlike `dropped` not counted as a defect.
+    when absent) and the raw feature columns. `dropped` counts bad rows by reason, `counts` others that were left out.
 
     `click_id` is the number of the row, unless the reader gives one. `undone` and the other `TURNS`, if the
     reader gives them, are when the conversion was taken back, and stood again. Of clicks of the same second with the
@@ -146,15 +146,17 @@ class _Preparation:
         self.dataset, self.where, self.scratch = dataset, where, scratch
         self.encoder = Encoder(dataset.columns())
         self.actions = dataset.table_schema(self.encoder).actions  # what cannot be is refused before anything is read
-        self.log = RawLog(pl.DataFrame(), rows=0)
+        self.rows = 0
+        self.notes: tuple[str, ...] = ()
+        self.truth: tuple[str, ...] = ()
         self.sorter = ClickSorter(scratch)
         self.first, self.last = NEVER, -1
-        self.bad = {"conversion_before_click": 0}
+        self.bad, self.counts = Counter(conversion_before_click=0), Counter[str]()
         self.early = (pl.col(self.actions[0]) < pl.col("click_ts")).fill_null(False)
 
     def add(self, part: RawLog) -> None:
         """Check the clicks of a part, learn from those before the split, and keep of them what the table needs."""
-        frame, log = part.frame, self.log
+        frame = part.frame
         if "click_id" not in frame.columns:
             frame = frame.with_row_index("click_id", self.sorter.rows)
         self.encoder.check(frame)
@@ -164,9 +166,10 @@ class _Preparation:
             kept = ["click_ts", "click_id", *self.actions, *part.truth]
             kept += [name for name in ("digest", *TURNS) if name in frame.columns]
             self.sorter.add(clicks.select(*kept, *self.encoder.keep()))
-        log.rows += part.rows
-        log.dropped, log.counts = _add(log.dropped, part.dropped), _add(log.counts, part.counts)
-        log.notes, log.truth = part.notes, part.truth
+        self.rows += part.rows
+        self.bad.update(part.dropped)
+        self.counts.update(part.counts)
+        self.notes, self.truth = part.notes, part.truth
 
     def table(self, folder: Path | None) -> ClickTable:
         self._check_log()
@@ -181,20 +184,20 @@ class _Preparation:
             clicks += len(sound)
             self.scratch.progress("write", done, total)
         self._check_bad()
-        dropped = {f"dropped_{reason}": n for reason, n in self._drop().items()}
-        counts = {"rows": self.log.rows, "clicks": clicks} | self.log.counts | dropped
-        return ClickTable.assemble(columns, self.dataset.table_schema(self.encoder, self.log.notes), counts)
+        dropped = {f"dropped_{reason}": n for reason, n in self.bad.items()}
+        counts = {"rows": self.rows, "clicks": clicks} | self.counts | dropped
+        return ClickTable.assemble(columns, self.dataset.table_schema(self.encoder, self.notes), counts)
 
     def _learn(self, sound: pl.DataFrame) -> None:
         if len(sound):
             self.first = min(self.first, sound.select(pl.col("click_ts").min()).item())
             self.last = max(self.last, sound.select(pl.col("click_ts").max()).item())
-        if self.encoder.learns and self.first < self.dataset.split:
+        if self.first < self.dataset.split:
             self.encoder = self.encoder.fit(sound.filter(pl.col("click_ts") < self.dataset.split))
 
     def _without(self, rows: pl.DataFrame, reason: str, bad: pl.Expr) -> pl.DataFrame:
         flags = rows.select(bad).to_series()
-        self.bad[reason] = self.bad.get(reason, 0) + int(flags.sum())
+        self.bad[reason] += int(flags.sum())
         return rows.filter(~flags) if flags.any() else rows
 
     def _block(self, rows: pl.DataFrame) -> dict[str, Array]:
@@ -208,7 +211,7 @@ class _Preparation:
         if "undone" in rows.columns:
             turns = rows.select(pl.col(TURNS).cast(pl.Int64).fill_null(NEVER))
             block["undone_ts"] = turns.to_numpy(order="c")
-        return block | {f"{TRUTH_PREFIX}{name}": rows[name].to_numpy() for name in self.log.truth}
+        return block | {f"{TRUTH_PREFIX}{name}": rows[name].to_numpy() for name in self.truth}
 
     def _check_times(self, clicks: pl.DataFrame) -> None:
         for name in ("click_ts", *self.actions):
@@ -219,14 +222,14 @@ class _Preparation:
 
     def _check_log(self) -> None:
         """Refuse a log without clicks, with too many bad ones, or all on one side of the split."""
-        log, split = self.log, self.dataset.split
+        split = self.dataset.split
         if self.last < 0:  # none is sound
             self.bad["conversion_before_click"] = self.sorter.rows
         if self.sorter.rows:
             self._check_bad()
         if self.last < 0:
-            left_out = "".join(f", {n} {reason}" for reason, n in (log.counts | self._drop()).items() if n)
-            raise UserError(f"{self.where}: the log has no clicks ({log.rows} rows read{left_out})")
+            left_out = "".join(f", {n} {reason}" for reason, n in (self.counts | self.bad).items() if n)
+            raise UserError(f"{self.where}: the log has no clicks ({self.rows} rows read{left_out})")
         d_max, until = self.dataset.d_max, self.dataset.observed_until
         if until - d_max < self.first:
             raise UserError(
@@ -241,24 +244,10 @@ class _Preparation:
             )
 
     def _check_bad(self) -> None:
-        rows, dropped = self.log.rows, self._drop()
-        bad = sum(dropped.values())
-        if bad > self.dataset.max_bad * rows:
-            counts = ", ".join(f"{n} {reason}" for reason, n in dropped.items() if n)
+        bad, most = self.bad.total(), self.dataset.max_bad
+        if bad > most * self.rows:
+            counts = ", ".join(f"{n} {reason}" for reason, n in self.bad.items() if n)
             raise UserError(
-                f"{self.where}: {bad} of {rows} rows are bad ({counts}), more than max_bad = {self.dataset.max_bad:g}; "
-                f"clean the log, or allow it with --data-set max_bad={bad / rows + 0.005:.2f}"
+                f"{self.where}: {bad} of {self.rows} rows are bad ({counts}), more than max_bad = {most:g}; "
+                f"clean the log, or allow it with --data-set max_bad={bad / self.rows + 0.005:.2f}"
             )
-
-    def _drop(self) -> dict[str, int]:
-        return self.bad | self.log.dropped
-
-
-def _add(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
-
-
-def first_of_each(rows: pl.DataFrame) -> pl.Series:
-    """Which rows repeat no earlier one. Compared by 64-bit hashes, a third of the memory of the rows themselves: among
-    16 million different rows, two are taken for equal with probability 1e-5."""
-    return rows.hash_rows().is_first_distinct()

@@ -10,8 +10,6 @@ docs/online.md#values. What cannot be read is a missing value: encoding never fa
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -38,14 +36,6 @@ MOST_WORDS = 100_000
 WITH_COMMA = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?\s*$"
 """A number with a decimal comma, with points between thousands or without."""
 
-_TYPES: dict[type, type[pl.DataType]] = {
-    int: pl.Int64,
-    float: pl.Float64,
-    str: pl.String,
-    bool: pl.Boolean,
-}
-"""Types of single values in JSON, and of columns that hold them."""
-
 
 @dataclass(frozen=True)
 class Column:
@@ -53,9 +43,6 @@ class Column:
 
     kind: ClassVar[str]
     learns: ClassVar[bool] = False
-    takes: ClassVar[tuple[type, ...]] = (int, float, str)
-    """Types of values that it can read; of `sound` ones, it reads every value that is finite."""
-    sound: ClassVar[tuple[type, ...]] = (int,)
     raw: str
     size: int
     table: str | None = None
@@ -76,36 +63,9 @@ class Column:
         """Raw values of one type as this kind reads them: null where they are missing or cannot be read."""
         raise NotImplementedError
 
-    def series(self, values: list[Any]) -> pl.Series:
-        """Raw values of any types as one column that `ids` takes, each as it would be alone: null where one is missing
-        or cannot be read."""
-        types = set(map(type, values)) - {type(None)}
-        if len(types) <= 1 and types <= {*self.sound}:
-            try:
-                column = pl.Series(values, dtype=_TYPES[next(iter(types), int)])
-                if types != {float} or column.is_finite().all():
-                    return column
-            except (OverflowError, TypeError):  # an integer beyond 64 bits
-                pass
-        if int in types:
-            values = [to_float(value) if type(value) is int and is_huge(value) else value for value in values]
-            types |= set(map(type, values))
-        layers = {  # the values of each type, null in place of others
-            str(kind): pl.Series([v if type(v) is kind else None for v in values], dtype=_TYPES[kind])
-            for kind in self.takes
-            if kind in types
-        }
-        if not layers:
-            return pl.Series([None] * len(values), dtype=pl.Int64)
-        read = [self.clean(pl.col(name), layer.dtype) for name, layer in layers.items()]
-        return pl.DataFrame(layers).select(pl.coalesce(read)).to_series()
-
 
 @dataclass(frozen=True)
 class TextColumn(Column):
-    takes = (int, float, str, bool)
-    sound = (int, float, str)
-
     def clean(self, values: pl.Expr, dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
         return values.cast(pl.String)
 
@@ -174,7 +134,6 @@ class Binned(Column):
 
     kind = "binned"
     learns = True
-    sound = (int, float)
     scale: str = "linear"
     low: float = math.inf
     high: float = -math.inf
@@ -213,18 +172,12 @@ class Encoder:
     def features(self) -> tuple[Feature, ...]:
         return tuple(c.feature for c in self.columns)
 
-    @property
-    def learns(self) -> bool:
-        """Whether there is anything to be learnt from the warm-up part."""
-        return any(c.learns for c in self.columns)
-
     def fit(self, warm: pl.DataFrame) -> Encoder:
         """Learn ranges and vocabularies from the warm-up part, or from one more piece of it."""
         return Encoder(tuple(c.fit(warm) for c in self.columns))
 
     def keep(self) -> list[pl.Expr]:
-        """What has to be kept of raw rows until the encoder is fitted: ids, in as few bytes as they take, except where
-        ids depend on what is learnt. `finish` makes ids of it."""
+        """What is kept of raw rows until the encoder is fitted: ids in few bytes, raw values where ids are learnt."""
         return [
             (pl.col(c.raw) if c.learns else c.ids().cast(_smallest(c.size))).alias(f"x{j}")
             for j, c in enumerate(self.columns)
@@ -242,17 +195,6 @@ class Encoder:
         """(N, F) ids of raw rows; a missing column is an error, an unseen value is not."""
         self.check(raw)
         return _side_by_side(raw.select(pl.col(c.raw).alias(f"x{j}") for j, c in enumerate(self.columns)), self._ids)
-
-    def encode_values(self, columns: Mapping[str, list[Any]]) -> tuple[Ids, Counter[str]]:
-        """(N, F) ids of raw values of any types, by raw column, each as it would be alone; and of each column how many
-        values cannot be read. Those are missing."""
-        read = [column.series(columns[column.raw]).alias(f"x{j}") for j, column in enumerate(self.columns)]
-        unreadable: Counter[str] = Counter()
-        for column, series in zip(self.columns, read, strict=True):
-            count = series.null_count() - columns[column.raw].count(None)
-            if count:
-                unreadable[column.raw] = max(count, unreadable[column.raw])  # two features may share a column
-        return _side_by_side(pl.DataFrame(read), self._ids), unreadable
 
     @cached_property
     def _ids(self) -> list[pl.Expr]:
@@ -297,18 +239,6 @@ def value_names(column: Column) -> dict[int, str]:
         return {i: f"{low:.4g} to {high:.4g}" for i, (low, high) in enumerate(pairwise(ends))}
     words: tuple[str, ...] = getattr(column, "words", ())
     return {0: "(missing)", 1: "(unseen)"} | dict(enumerate(words, start=2)) if words else {}
-
-
-def is_huge(value: int) -> bool:
-    """Whether an integer has more bits than a column holds."""
-    return bool(abs(value) >> 63)
-
-
-def to_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _smallest(size: int) -> type[pl.DataType]:

@@ -1,7 +1,12 @@
-"""A log ready to be replayed: its table and its encoder, made from a raw file or opened from a directory."""
+"""A log ready to be replayed: its table and its encoder, made from a raw file or opened from a directory.
+
+The directories of tables and runs also keep where they came from, so that later commands need not be told: the dataset
+with its options, the raw log, and small files that are needed to read that again (the schema of a log of your own).
+"""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,16 +14,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tracecvr.base import registry
 from tracecvr.base.config import values
 from tracecvr.base.errors import UserError
+from tracecvr.base.files import read_json, write_json, write_text
 from tracecvr.base.progress import Progress, no_progress
-from tracecvr.data import raw_log
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.table import ClickTable, atomic_directory, read_manifest
 
 _GIVEN_IDS = "click_ids.parquet"
+RAW_LOG = "raw_log.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +71,7 @@ def prepare_to(path: Path, dataset: Dataset, source: Path | None, progress: Prog
             ids.sink_parquet(folder / _GIVEN_IDS)
         origin = dataset.origin()
         table.describe(folder, {"options": values(dataset)} | ({} if origin is None else {"origin": origin}))
-        raw_log.record(dataset, source, folder)
+        record(dataset, source, folder)
     return Prepared(table, encoder, origin, _read_ids(path))
 
 
@@ -98,3 +105,34 @@ def options_of(path: Path, dataset: Dataset, changed: bool) -> dict[str, Any]:
         )
     options: dict[str, Any] = manifest["options"]
     return options
+
+
+def record(dataset: Dataset, source: Path | None, folder: Path) -> None:
+    """Write to a directory what its log was made of."""
+    small = dataset.read_carried()
+    for name, text in small.items():
+        write_text(folder / name, text)
+    facts = {"dataset": dataset.name, "options": values(dataset), "files": list(small)}
+    write_json(folder / RAW_LOG, facts | {"source": None if source is None else str(source.absolute())})
+
+
+def copy_record(table: Path, folder: Path) -> None:
+    """Write to a directory what a table was made of, if the table says so."""
+    if (table / RAW_LOG).is_file():
+        for name in [RAW_LOG, *read_json(table / RAW_LOG)["files"]]:
+            shutil.copyfile(table / name, folder / name)
+
+
+def reopen(folder: Path) -> tuple[Dataset, Path | None]:
+    """The dataset of a directory, and the raw log that it reads, if it reads one."""
+    if not (folder / RAW_LOG).is_file():
+        raise UserError(
+            f"{folder} does not say which raw log it was made of: give the raw log (--data, --source or --schema, and "
+            "--data-set as for `prepare`)"
+        )
+    facts = read_json(folder / RAW_LOG)
+    kind: Any = registry.get("dataset", facts["dataset"])
+    source = None if facts["source"] is None else Path(facts["source"])
+    if source is not None and not source.exists():
+        raise UserError(f"{source}, the raw log of {folder}, is gone: give it as --source with --data")
+    return kind.reopen(facts["options"], folder), source

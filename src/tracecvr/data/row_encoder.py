@@ -1,35 +1,23 @@
-"""RowEncoder: the ids of one click without a data frame. They are exactly those of `Encoder`.
+"""RowEncoder: the ids of clicks without a data frame. They are exactly those of `Encoder`.
 
-Each column is compiled to one Python function of a value. The usual values take a few hundred nanoseconds. What is rare
-(text where numbers are expected, floats where text is) is asked of `Encoder` itself, and remembered.
+Each column is compiled to one Python function of a value, which takes a few hundred nanoseconds: by the code that an
+export has for its clicks (`scorer.py`).
 """
 
 from __future__ import annotations
 
-import math
-import re
-from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import xxhash
 
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Hashed, Modulo, Vocabulary
+from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Vocabulary
+from tracecvr.data.scorer import make_reader
 from tracecvr.data.table import Ids, Ints
-
-Read = Callable[[Any], int]
-"""The id of a value; below 0 if the value cannot be read: then `-1 - id` is the id of a missing value."""
-
-_REMEMBERED = 4096
-"""Rare values of a column whose ids are kept."""
-_MOST = 1 << 63
-_LARGE = 1 << 62
-"""Whole numbers below it are read the same way by everybody, also as floats."""
 
 
 class RowEncoder:
@@ -37,8 +25,10 @@ class RowEncoder:
     which the values of a click are given."""
 
     def __init__(self, encoder: Encoder, names: Sequence[str]) -> None:
-        self._names = [column.raw for column in encoder.columns]
-        self._reads = [(names.index(column.raw), compile_column(column)) for column in encoder.columns]
+        self._names = names
+        described = [describe_column(column) for column in encoder.columns]
+        self._reads = [(names.index(one["raw"]), make_reader(one)) for one in described]
+        self._missing = [one["missing"] for one in described]
 
     def encode(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
         """(N, F) ids of clicks, and of each column how many values cannot be read: they are missing."""
@@ -46,121 +36,25 @@ class RowEncoder:
         ids = np.array([self._row(values, unreadable) for values in clicks], dtype=np.int32)
         return ids.reshape(len(clicks), len(self._reads)), unreadable
 
-    def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int]:
+    def _row(self, values: Sequence[Any], unreadable: Counter[str]) -> list[int | None]:
         row = [read(values[place]) for place, read in self._reads]
-        if min(row, default=0) < 0:
-            unreadable.update({name for name, given in zip(self._names, row, strict=True) if given < 0})
-            row = [given if given >= 0 else -1 - given for given in row]
+        if None in row:
+            unread = {place for (place, _), known in zip(self._reads, row, strict=True) if known is None}
+            unreadable.update(self._names[place] for place in unread if values[place] is not None)
+            row = [missing if known is None else known for known, missing in zip(row, self._missing, strict=True)]
         return row
 
 
-def compile_column(column: Column) -> Read:
-    """The ids of one column, as a function of a value."""
-    rare = _rare(column)
-    match column:
-        case Hashed():
-            return _read_hashed(column, rare)
-        case Vocabulary():
-            return _vocabulary(column, rare)
-        case Modulo():
-            return _modulo(column, rare)
-        case Binned():
-            return _read_binned(column, rare)
-    return rare
-
-
-def _rare(column: Column) -> Read:
-    """By the encoder itself. Types are part of what is remembered: 1, 1.0 and true are equal in Python."""
-    encoder = Encoder((column,))
-
-    def ask(value: Any) -> int:
-        ids, unreadable = encoder.encode_values({column.raw: [value]})
-        return -1 - int(ids[0, 0]) if unreadable else int(ids[0, 0])
-
-    @lru_cache(_REMEMBERED)
-    def remember(_: str, value: Any) -> int:
-        return ask(value)
-
-    def read(value: Any) -> int:
-        return ask(value) if isinstance(value, list | dict) else remember(type(value).__name__, value)
-
-    return read
-
-
-def _text(value: Any) -> str | None:
-    """The text that a value is written as; None where Python writes it otherwise than the encoder, or may."""
-    if type(value) is str:
-        return value
-    if type(value) is int:
-        return str(value) if -_MOST < value < _MOST else None
-    if type(value) is float:
-        return repr(value) if 1e-4 <= abs(value) < 1e16 or value == 0 else None
-    return "" if value is None else None
-
-
-_DECIMAL = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
-
-
-def _number(value: Any) -> float | int | None:
-    """A number, or a text that is plainly one; None of everything else."""
-    if type(value) is str and _DECIMAL.fullmatch(value):
-        return float(value) if "." in value else int(value)
-    if type(value) is int:
-        return value if -_MOST < value < _MOST else None
-    return value if type(value) is float and abs(value) < 1e300 else None
-
-
-def _read_hashed(column: Hashed, rare: Read) -> Read:
-    size, digest = column.size, xxhash.xxh3_64_intdigest
-    missing = digest(b"") % size
-
-    def read(value: Any) -> int:
-        if value is None:
-            return missing
-        text = value if type(value) is str else _text(value)  # most are: to ask takes as long as the hash
-        return rare(value) if text is None else digest(text.encode()) % size
-
-    return read
-
-
-def _vocabulary(column: Vocabulary, rare: Read) -> Read:
-    known = dict.fromkeys(MISSING_WORDS, 0) | {word: place for place, word in enumerate(column.words, start=2)}
-
-    def read(value: Any) -> int:
-        text = value if type(value) is str else _text(value)
-        return rare(value) if text is None else known.get(text, 1)
-
-    return read
-
-
-def _modulo(column: Modulo, rare: Read) -> Read:
-    size = column.size
-
-    def read(value: Any) -> int:
-        number = _number(value)
-        if number is not None and abs(number) < _LARGE:
-            return math.floor(number) % size
-        return 0 if value is None else rare(value)
-
-    return read
-
-
-def _read_binned(column: Binned, rare: Read) -> Read:
-    ends = edges(column)
-    missing, point = bisect(ends, -1.0), column.decimal == "."
-
-    def read(value: Any) -> int:
-        if value is None:
-            return missing
-        if type(value) is str and not point:  # 1.234 is a thousand there
-            return rare(value)
-        number = value if type(value) is float and -1e300 < value < 1e300 else _number(value)
-        return rare(value) if number is None else bisect(ends, float(number))
-
-    return read
-
-
-# Bins as other systems can use them, too: the least value of each, to the last bit.
+def describe_column(column: Column) -> dict[str, Any]:
+    """All that a scorer has to know of a column."""
+    ids = Encoder((column,)).encode(pl.DataFrame({column.raw: [None]}))
+    facts: dict[str, Any] = {"kind": column.kind, "missing": int(ids[0, 0])} | asdict(column)
+    if isinstance(column, Binned):
+        facts["edges"] = edges(column)
+    if isinstance(column, Vocabulary):
+        words = facts.pop("words")
+        facts["ids"] = dict.fromkeys(MISSING_WORDS, 0) | {word: place for place, word in enumerate(words, start=2)}
+    return facts
 
 
 def edges(column: Binned) -> list[float]:

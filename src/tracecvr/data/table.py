@@ -40,10 +40,12 @@ TURNS = ("undone", "regained", "undone_again")
 """When a conversion was taken back, when one came after that, and when that was taken back, too: more turns than these
 are not kept."""
 
-OPTIONAL_COLUMNS = {"refund_ts": "undone_ts", "late_known_ts": "late_seen_ts", "late_arrival_ts": "late_came_ts"}
-"""Columns of the same kind that most logs do not have, and the names of their files."""
-
-_FILES = dict(zip(LEARNER_COLUMNS, LEARNER_COLUMNS, strict=True)) | OPTIONAL_COLUMNS
+_FILES = {name: name for name in LEARNER_COLUMNS} | {
+    "refund_ts": "undone_ts",
+    "late_known_ts": "late_seen_ts",
+    "late_arrival_ts": "late_came_ts",
+}
+"""Names of files by column; most logs do not have the last three."""
 
 TRUTH_PREFIX = "truth."
 """What the names of columns begin with that only a generator knows."""

@@ -44,9 +44,6 @@ class Criteo(Dataset):
     d_max: Seconds = usual("d_max", 30 * DAY)
     split: Seconds = usual("split", 10 * DAY)
     observed_until: Seconds = usual("observed_until", 90 * DAY)
-    bins: str = option(
-        "equal", "width of numeric bins: equal, or log for heavy-tailed counts", choices=("equal", "log")
-    )
     duplicates: str = option(
         "drop",
         "drop or keep lines equal to an earlier one in all 19 fields; the log has no click id, so that a line written "
@@ -54,9 +51,13 @@ class Criteo(Dataset):
         choices=("drop", "keep"),
     )
 
+    bins: str = option(
+        "equal", "width of numeric bins: equal, or log for heavy-tailed counts", choices=("equal", "log")
+    )
+
     def columns(self) -> tuple[Column, ...]:
-        scale = "log" if self.bins == "log" else "linear"
         categories = [Hashed(f"categorical_{i}", size) for i, size in enumerate(CATEGORIES, start=1)]
+        scale = "log" if self.bins == "log" else "linear"
         return *categories, *(Binned(f"numeric_{i}", size, scale=scale) for i, size in enumerate(BINS, start=1))
 
     def parts(self, source: Path | None, scratch: Scratch) -> Iterator[RawLog]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracecvr.base.config import DAY, HOUR, MINUTE, Seconds, option
 from tracecvr.base.files import check_exists
-from tracecvr.data.dataset import Dataset, RawLog, first_of_each, usual
+from tracecvr.data.dataset import Dataset, RawLog, usual
 from tracecvr.data.encoder import Column, Modulo
 from tracecvr.data.external_sort import Scratch, partition
 from tracecvr.data.raw_csv import Field, number_rows, read_blocks
@@ -58,6 +58,7 @@ class Taobao(Dataset):
     split: Seconds = usual("split", 2 * DAY)
     interval: Seconds = usual("interval", 20 * MINUTE)
     observed_until: Seconds = usual("observed_until", 12 * DAY)
+
     history: str = option(
         "causal",
         "type of an earlier click: as known at this click (causal), or as it turned out in the end (reference: the "
@@ -89,7 +90,7 @@ class Taobao(Dataset):
 
     def _clicks(self, raw: pl.DataFrame) -> RawLog:
         """The recipe, on all rows of some users."""
-        first = raw.filter(first_of_each(raw.select(*TRIPLE, "behaviour")))
+        first = raw.filter(raw.select(*TRIPLE, "behaviour").hash_rows().is_first_distinct())
         active = first.filter(pl.len().over("user") >= MIN_ROWS)
         # The published file has 38 negative times, so they are counted instead of refused.
         timed = active.filter(pl.col("ts") >= 0)

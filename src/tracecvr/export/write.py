@@ -8,7 +8,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib.metadata import version
 from inspect import getsource
 from pathlib import Path
@@ -21,10 +20,10 @@ from torch.export import Dim, ExportedProgram
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import sha256, write_json, write_text
-from tracecvr.data.encoder import MISSING_WORDS, Binned, Column, Encoder, Vocabulary
-from tracecvr.data.row_encoder import edges
+from tracecvr.data import scorer
+from tracecvr.data.encoder import Encoder
+from tracecvr.data.row_encoder import describe_column
 from tracecvr.data.table import Ints, atomic_directory
-from tracecvr.export import scorer
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.fast_scores import probes
 
@@ -79,17 +78,6 @@ def _untraceable(engine: Engine, error: Exception) -> UserError:
         "nothing was written. Its code must be tensor operations for any number of rows: x.shape[0] where it says "
         "len(x), no `if` on values, no numpy"
     )
-
-
-def describe_column(column: Column) -> dict[str, Any]:
-    """All that a scorer has to know of a column."""
-    facts = {"kind": column.kind} | asdict(column)
-    if isinstance(column, Binned):
-        facts["edges"] = edges(column)
-    if isinstance(column, Vocabulary):
-        words = facts.pop("words")
-        facts["ids"] = dict.fromkeys(MISSING_WORDS, 0) | {word: place for place, word in enumerate(words, start=2)}
-    return facts
 
 
 def _manifest(engine: Engine, source: dict[str, Any], features: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import polars as pl
 from tracecvr.base.config import DAY, refuse_unknown
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
-from tracecvr.data import prepared, raw_log
+from tracecvr.data import prepared
 from tracecvr.data.encoder import Encoder, value_names
 from tracecvr.data.prepared import Prepared
 from tracecvr.data.table import ClickTable, Ints, Schema
@@ -113,7 +113,7 @@ def open_run(folder: Path) -> Forecasts:
     result = read_result(folder)
     source = read_json(folder / "run.json")["source"] or {}
     table = Path(source.get("path", "")).parent
-    log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*raw_log.reopen(folder))
+    log = prepared.load(table) if ClickTable.exists(table) else prepared.open_log(*prepared.reopen(folder))
     if log.table.fingerprint != result["data"]["fingerprint"]:
         raise UserError(f"{folder}: its log has changed since; run it again")
     return of_run(folder, log)

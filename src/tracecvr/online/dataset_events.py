@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tracecvr.base.errors import UserError
-from tracecvr.data import prepared, raw_log
+from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
@@ -27,7 +27,7 @@ def find_log(data: str, source: Path | None, settings: Sequence[str]) -> tuple[D
         raise UserError(
             f"{source} was prepared from {known!r} and knows its options: leave out --data, --schema and --data-set"
         )
-    return raw_log.reopen(source)
+    return prepared.reopen(source)
 
 
 def find_log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
@@ -36,7 +36,7 @@ def find_log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
     log = origin.log()
     if log is None or prepared.dataset_name(log) is None:
         return origin.dataset, log, origin.start.time
-    return *raw_log.reopen(log), origin.start.time
+    return *prepared.reopen(log), origin.start.time
 
 
 def events_of(dataset: Dataset, source: Path | None, start: int, end: int) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
-from tracecvr.data import prepared, raw_log
+from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.table import ClickTable
 from tracecvr.learn.stream_learning import StreamLearning
@@ -59,10 +59,10 @@ def spec_of(
     if source is not None and ClickTable.exists(source):
         options = prepared.options_of(source, dataset, bool(data_settings))
         files: tuple[Path, ...] = (source / "table.json",)
-        keep_record = partial(raw_log.copy_record, source)
+        keep_record = partial(prepared.copy_record, source)
     else:
         options, files = config.values(dataset), dataset.files(source)
-        keep_record = partial(raw_log.record, dataset, source)
+        keep_record = partial(prepared.record, dataset, source)
     return Spec(
         method=owners["method"],
         plugins=tuple(owners[name] for name in plugins),

@@ -2,6 +2,5 @@
 
 Files are read whole, in batches. First a sample tells what columns are (`tables`, `columns`, `roles`). Then the log is
 cleaned by a draft of the schema, with the code that `prepare` uses, which tells delays, leaks and defects
-(`measurements`). `inspect_log` does all of it, and proposes the schema, with what was seen in comments. `said` is what
-the caller knows already.
+(`measurements`). `inspect_log` does all of it, and proposes the schema, with what was seen in comments.
 """

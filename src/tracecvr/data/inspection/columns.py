@@ -137,8 +137,9 @@ class Profile:
         return self.rows - self.nulls
 
     @property
-    def happened(self) -> int:
-        return self.filled - int(self.values.cast(pl.String).is_in(self.absent).sum())
+    def happened(self) -> pl.Series:
+        """Which of its times are there."""
+        return self.values.is_not_null() & ~self.values.cast(pl.String).is_in(self.absent).fill_null(False)
 
     @property
     def holds(self) -> str:
@@ -163,6 +164,7 @@ class Profile:
 
 
 def profile(values: pl.Series) -> Profile:
+    """What a column holds."""
     if values.dtype.is_nested() or values.dtype == pl.Binary:
         return Profile(values.name, values, values.null_count(), 0)
     if values.dtype == pl.String:
@@ -177,24 +179,17 @@ def profile(values: pl.Series) -> Profile:
         zone = getattr(values.dtype, "time_zone", None)
         is_time = values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime)
         return replace(plain, unit="datetime", naive=zone is None) if is_time else plain
-    absent = _markers_in(values)
+    absent: tuple[str, ...] = ()
+    if values.dtype == pl.String:
+        absent = tuple(values.filter(values.is_in(MARKERS)).unique().sort().to_list())
     if len(absent) == distinct:
         return plain
     numbers = values.cast(pl.Float64, strict=False) if values.dtype != pl.Boolean else values.cast(pl.Float64).clear()
     if len(numbers) and numbers.null_count() == nulls + int(values.is_in(absent).sum() if absent else 0):
-        return _add_absent(_of_numbers(plain, numbers), absent)
+        one = _of_numbers(plain, numbers)
+        is_time = one.unit is not None or one.is_delay
+        return replace(one, absent=(*one.absent, *absent)) if is_time else one
     return _of_text(plain, absent)
-
-
-def _markers_in(values: pl.Series) -> tuple[str, ...]:
-    """The texts of a column that stand for a missing value."""
-    if values.dtype != pl.String:
-        return ()
-    return tuple(values.filter(values.is_in(MARKERS)).unique().sort().to_list())
-
-
-def _add_absent(one: Profile, absent: tuple[str, ...]) -> Profile:
-    return replace(one, absent=(*one.absent, *absent)) if absent and (one.unit is not None or one.is_delay) else one
 
 
 def _of_numbers(plain: Profile, numbers: pl.Series) -> Profile:

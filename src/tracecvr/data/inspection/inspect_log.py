@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tracecvr.base.config import DAY, HOUR, MINUTE
 from tracecvr.base.durations import moment
@@ -18,8 +18,7 @@ from tracecvr.data.external_sort import Scratch
 from tracecvr.data.inspection.columns import Profile
 from tracecvr.data.inspection.measurements import Measured, measure
 from tracecvr.data.inspection.roles import Reading, read_roles
-from tracecvr.data.inspection.said import NOTHING_SAID, Said
-from tracecvr.data.inspection.tables import Sampled, sample_tables
+from tracecvr.data.inspection.tables import NOTHING_SAID, Said, Sampled, sample_tables
 from tracecvr.data.own_log import schema as schemas
 from tracecvr.data.own_log.cleaning import Cleaner
 from tracecvr.data.own_log.rows import Rows
@@ -36,21 +35,8 @@ class Inspection:
     columns: Sequence[Profile]
     reading: Reading
     measured: Measured
-    counts: dict[str, int]
+    counts: Counter[str]
     doubts: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": self.toml,
-            "columns": [{"name": one.name, "holds": one.holds, "examples": one.examples()} for one in self.columns],
-            "shape": self.reading.shape,
-            "doubts": self.doubts,
-            "left_out": self.reading.left_out | self.measured.leaks,
-            "delays": self.measured.to_json(),
-            "d_max_s": self.schema.labels.d_max,
-            "horizons_s": list(self.schema.labels.horizons),
-            "counts": self.counts,
-        }
 
 
 def inspect_files(
@@ -88,14 +74,13 @@ def inspect_files(
     return Inspection(schema, f"{head}\n{text}", list(columns.values()), reading, measured, counts, doubts)
 
 
-def count_defects(schema: LogSchema, progress: Progress = no_progress) -> dict[str, int]:
+def count_defects(schema: LogSchema, progress: Progress) -> Counter[str]:
     cleaner = Cleaner(Rows(schema), schema.labels.d_max)
     with Scratch(progress=progress) as scratch:
         clicks = sum(map(len, cleaner.parts(scratch)))
     dropped, counts = cleaner.report()
-    return (
-        {"rows": cleaner.rows.read, "clicks": clicks} | counts | {f"dropped_{name}": n for name, n in dropped.items()}
-    )
+    counts |= {f"dropped_{name}": n for name, n in dropped.items()}
+    return Counter({"rows": cleaner.rows.read, "clicks": clicks} | counts)
 
 
 # From a reading of a log to its schema: first a draft that any log fits, then what the cleaned log says.
@@ -118,13 +103,6 @@ _BINS = 32
 _ALLOWED = 0.1
 """A share of the clicks that may be left out without asking."""
 _OF_CLICKS = ("duplicate_click", "click_out_of_range", "null_click_time", "null_click_id")
-_COUNTS = {
-    "duplicate_click": ("dropped_duplicate_click", "duplicate_click_differs"),
-    "skew": ("clock_skew",),
-    "before_click": ("dropped_conversion_before_click",),
-    "refund": ("refund", "refund_after_d_max"),
-}
-"""What is counted of each kind of [defects]."""
 
 
 def draft(reading: Reading, tables: Sequence[Sampled], given: Sequence[str], folder: Path, zone: str) -> LogSchema:
@@ -172,7 +150,7 @@ def propose(drafted: LogSchema, reading: Reading, measured: Measured) -> tuple[L
         first, last = moved.first_click // DAY * DAY, (moved.last_seen // DAY + 1) * DAY - 1
         times = replace(times, earliest=write(origin + first), latest=write(origin + last))
     features = tuple(_column(one, reading, moved) for one in reading.features if one.name not in measured.leaks)
-    return replace(drafted, time=times, labels=moved.labels.options, features=features), moved
+    return replace(drafted, time=times, labels=moved.labels, features=features), moved
 
 
 def _column(one: Profile, reading: Reading, measured: Measured) -> Column:
@@ -188,7 +166,7 @@ def _column(one: Profile, reading: Reading, measured: Measured) -> Column:
     return Hashed(one.name, min(_MOST_IDS, max(16, 1 << (_IDS_PER_VALUE * values - 1).bit_length())))
 
 
-def list_doubts(reading: Reading, measured: Measured, counts: Mapping[str, int]) -> list[str]:
+def list_doubts(reading: Reading, measured: Measured, counts: Counter[str]) -> list[str]:
     """Where another reading is possible, and whether much is lost by this one."""
     doubts = reading.doubts + measured.doubts
     if reading.refund is not None and reading.refund.amount and counts["refund_partial"]:
@@ -208,14 +186,14 @@ def list_doubts(reading: Reading, measured: Measured, counts: Mapping[str, int])
     return doubts
 
 
-def share_dropped(counts: Mapping[str, int]) -> float:
+def share_dropped(counts: Counter[str]) -> float:
     """The share of the rows that are left out as bad."""
     return sum(n for name, n in counts.items() if name.startswith("dropped_")) / max(counts["rows"], 1)
 
 
-def share_lost(counts: Mapping[str, int]) -> float:
+def share_lost(counts: Counter[str]) -> float:
     """The share of the clicks that are left out as bad."""
-    lost = sum(counts.get(f"dropped_{name}", 0) for name in _OF_CLICKS)
+    lost = sum(counts[f"dropped_{name}"] for name in _OF_CLICKS)
     return lost / max(lost + counts["clicks"], 1)
 
 
@@ -234,43 +212,36 @@ def explain_no_conversion(reading: Reading, tables: Sequence[Sampled], measured:
 
 
 def note_what_was_seen(
-    schema: LogSchema, reading: Reading, tables: Sequence[Sampled], measured: Measured, counts: Mapping[str, int]
+    schema: LogSchema, reading: Reading, tables: Sequence[Sampled], measured: Measured, counts: Counter[str]
 ) -> dict[str, str]:
     """Remarks on the keys of a schema."""
-    labels, origin = measured.labels, origin_of(schema.time)
+    origin, late = origin_of(schema.time), (measured.conversions > schema.labels.d_max).mean()
     notes = {"shape": f"{sum(table.rows for table in tables):,} rows were seen", "time.zone": "", "time.origin": ""}
     notes["time.unit"] = f"{reading.time.name}: {reading.time.examples(2)}"
     if any(file.is_text for table in tables for file in table.files):
         notes |= {"separator": "", "header": ""}
     if schema.time.absent:
         notes["time.absent"] = "in doubt: they stand where a time is expected"
-    notes |= dict(_note_actions(schema, reading))
+    for place, action in enumerate(schema.kinds):
+        prefix = f"action.{place}" if place < len(schema.action) else "refund"
+        key = "event" if action.event else "delay" if action.delay else "time"
+        notes[f"{prefix}.{key}"] = reading.seen[action.name]
     notes |= {f"file.{place}.path": f"{table.rows:,} rows" for place, (_, table) in enumerate(reading.files)}
     last, seen = (
         moment(at, origin[0]) if origin[1] else f"second {at + origin[0]}"
         for at in (measured.last_click, measured.last_seen)
     )
     notes |= {
-        "labels.d_max": f"{labels.later:.1%} of the conversions come later and would not count",
+        "labels.d_max": f"{late:.1%} of the conversions come later and would not count",
         "labels.horizons": "near the 10, 25, 50, 75 and 90 % quantiles of the delay",
-        "labels.split": f"about {labels.warm_clicks:,} clicks",
-        "labels.interval": f"about {labels.interval_clicks:,} clicks each",
         "labels.observed_until": f"in doubt: taken to be the end of the log; last click {last}, last of all {seen}",
         "labels.negatives_kept": "",
+        "defects.skew": f"{counts['clock_skew']:,} clock_skew",
+        "defects.max_bad": f"{share_dropped(counts):.2%} are",
     }
-    for key in (field.name for field in fields(Defects)):
-        names = [name for name in _COUNTS.get(key, ()) if name in counts]
-        notes[f"defects.{key}"] = ", ".join(f"{counts[name]:,} {name.removeprefix('dropped_')}" for name in names)
     for one in reading.features:
         size = next((column.size for column in schema.features if column.raw == one.name), 0)
         notes[f"features.{one.name}"] = f"{measured.values[one.name]:,} different: {one.examples()}" + (
             f"; more rows than the {measured.clicks:,} clicks: is it worth them?" if size > measured.clicks else ""
         )
     return notes
-
-
-def _note_actions(schema: LogSchema, reading: Reading) -> Iterator[tuple[str, str]]:
-    prefixes = [*(f"action.{place}" for place in range(len(schema.action))), "refund"]
-    for prefix, action in zip(prefixes, schema.kinds, strict=False):
-        key = "event" if action.event else "delay" if action.delay else "time"
-        yield f"{prefix}.{key}", reading.seen[action.name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -76,13 +75,13 @@ class Measured:
             for what, count in self.outliers.items()
             if count
         ]
-        conversions = next(iter(self.delays.values()))
-        if len(conversions) > _FEW and not _quantile(conversions, 0.5):
+        if len(self.conversions) > _FEW and not quantile(self.conversions, 0.5):
             doubts.append(
                 "most conversions have the same time as their click: is it the time of the conversion, and is the time "
                 "of day in another column?"
             )
-        if (late := self.labels.far) > 0:
+        late = len(self.conversions) - len(self.usual)
+        if late and quantile(self.conversions, 0.99) > self.labels.d_max:
             doubts.append(
                 f"{late:,} conversions come much later than the others: d_max is chosen without them, and they do not "
                 "count"
@@ -95,31 +94,31 @@ class Measured:
         ]
 
     @cached_property
-    def labels(self) -> ProposedLabels:
+    def labels(self) -> Labels:
         """What suits the log."""
         return self.propose_labels()
 
-    def propose_labels(self, d_max: int | None = None) -> ProposedLabels:
+    def propose_labels(self, d_max: int | None = None) -> Labels:
         """What suits the log, with an attribution limit that is given or found."""
-        delays, until = next(iter(self.delays.values())), self.last_seen + 1
-        if not len(delays):
-            raise UserError("the log has no conversion that could be read: look at the columns and describe it by hand")
-        usual = delays[delays <= _FAR * max(_quantile(delays, 0.95), HOUR)]
+        delays, until = self.conversions, self.last_seen + 1
         if d_max is None:
-            span, needed = until - self.first_click, _quantile(usual, 0.99)
+            span, needed = until - self.first_click, quantile(self.usual, 0.99)
             able = [age for age in ROUND if 3 * age <= span] or [max(1, span // 3)]
             d_max = next((age for age in able if age >= needed), able[-1])
-        ends = {next((age for age in ROUND if age >= _quantile(delays, q)), d_max) for q in QUANTILES[:-1]}
+        ends = {next((age for age in ROUND if age >= quantile(delays, q)), d_max) for q in QUANTILES[:-1]}
         horizons = (*sorted(end for end in ends if end < d_max), d_max)
-        far = len(delays) - len(usual) if _quantile(delays, 0.99) > d_max else 0
         split, interval = self._choose_grid(max(min(self.last_click, until - d_max), self.first_click + 1))
-        warm, each = round(self._rate * (split - self.first_click)), round(self._rate * interval)
-        later = float((delays > d_max).mean())
-        return ProposedLabels(Labels(d_max, horizons, split, interval, until), later, far, warm, each)
+        return Labels(d_max, horizons, split, interval, until)
 
     @property
-    def _rate(self) -> float:
-        return self.clicks / max(self.last_click - self.first_click, 1)
+    def conversions(self) -> Ints:
+        """Delays of conversions; `inspect_files` refuses a log without any."""
+        return next(iter(self.delays.values()))
+
+    @property
+    def usual(self) -> Ints:
+        """Those that are not later than the others by far."""
+        return self.conversions[self.conversions <= _FAR * max(quantile(self.conversions, 0.95), HOUR)]
 
     def _choose_grid(self, last: int) -> tuple[int, int]:
         """Where the stream starts and how long its intervals are: half of the clicks that can be scored are for
@@ -127,7 +126,8 @@ class Measured:
         first = self.first_click
         step = next(s for s in (DAY, HOUR, MINUTE, 1) if last - first >= 5 * s or s == 1)
         split = max((first + round(WARM_UP * (last - first))) // step * step, first + 1)
-        wanted = min(INTERVAL_CLICKS / max(self._rate, 1e-9), (last - split) / INTERVALS)
+        rate = self.clicks / max(self.last_click - first, 1)
+        wanted = min(INTERVAL_CLICKS / max(rate, 1e-9), (last - split) / INTERVALS)
         interval = next((age for age in reversed(ROUND) if age <= wanted), max(1, int(wanted)))
         return split, min(interval, DAY)
 
@@ -136,32 +136,8 @@ class Measured:
         first, last, seen = (at + seconds for at in (self.first_click, self.last_click, self.last_seen))
         return replace(self, first_click=first, last_click=last, last_seen=seen)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            action: {
-                "count": len(delays),
-                "quantiles_s": {str(q): _quantile(delays, q) for q in QUANTILES if len(delays)},
-            }
-            for action, delays in self.delays.items()
-        }
 
-
-@dataclass(frozen=True)
-class ProposedLabels:
-    """What a schema may say in [labels], and what comes of it."""
-
-    options: Labels
-    later: float
-    """Share of the conversions that come later than d_max."""
-    far: int
-    """Conversions that are later than the others by far."""
-    warm_clicks: int
-    """About how many clicks are before the split,"""
-    interval_clicks: int
-    """and how many are in an interval."""
-
-
-def _quantile(delays: Ints, share: float) -> int:
+def quantile(delays: Ints, share: float) -> int:
     return int(np.quantile(delays, share, method="higher"))
 
 
@@ -210,7 +186,7 @@ def measure(schema: LogSchema, progress: Progress) -> Measured:
 
 
 def _refuse_wrong_times(schema: LogSchema, dropped: Mapping[str, int], clicks: int, conversions: int) -> None:
-    """Refuse a reading of the columns of times by which most clicks or conversions are lost: they may be swapped."""
+    """Refuse columns of times by which most clicks or conversions are lost: they may be swapped."""
     early, wide = dropped["conversion_before_click"], schema.shape == "clicks"
     lost = dropped["null_click_time"] + (dropped["conversion_without_click"] if wide else 0)
     first = schema.action[0]

@@ -13,13 +13,13 @@ import polars as pl
 
 from tracecvr.base.errors import UserError
 from tracecvr.data.inspection.columns import ACTION, AMOUNT, CLICK, CONVERSION, LABEL, REFUND, TYPE, Profile, has_word
-from tracecvr.data.inspection.said import NOTHING_SAID, Said, refuse_feature
-from tracecvr.data.inspection.tables import Sampled
+from tracecvr.data.inspection.tables import NOTHING_SAID, Said, Sampled, refuse_feature
 from tracecvr.data.own_log.schema import ActionColumns, File
 
 _MOST_TYPES = 30
 _FEW_VALUES, _FEW_ROWS = 20, 100
 """A column may have another value in each of so many rows by chance."""
+_FOLLOW_UP = (*CONVERSION, *REFUND)
 _BY_HAND = "describe it by hand as docs/own_log.md says"
 
 
@@ -48,7 +48,7 @@ class Reading:
 
     def add(self, action: ActionColumns, seen: str, is_refund: bool) -> None:
         if is_refund and self.refund is not None:
-            both = f"{', '.join((*self.refund.event, *action.event)) or f'{self.refund.time}, {action.time}'}"
+            both = ", ".join((*self.refund.event, *action.event)) or f"{self.refund.time}, {action.time}"
             used = "they all are" if action.event else f"only {self.refund.time!r} is"
             self.doubts.append(f"{both} look like refunds: {used} taken for them")
             self.refund = replace(self.refund, event=(*self.refund.event, *action.event))
@@ -114,23 +114,19 @@ def read_roles(tables: Sequence[Sampled], said: Said = NOTHING_SAID) -> tuple[Re
     else:
         reading = _read_clicks(clicks.columns, said)
     reading.left_out |= clicks.partial
-    _say_doubts_of_times(reading, tables)
+    times = [one for table in tables for one in table.columns.values() if one.unit is not None]
+    if any(one.naive for one in times):
+        reading.doubts.append("some times have no offset: they are read in `zone`; name the one that they are of")
+    if any(one.either for one in times):
+        reading.doubts.append(
+            "day and month could be the other way round (dd/mm/yyyy or mm/dd/yyyy): this way, the log is the shorter"
+        )
     taken = {one.name for one in reading.features}
     for number, action in enumerate(reading.actions):
         if action.name in taken:
             reading.actions[number] = replace(action, name=f"{action.name}_action")
             reading.seen[f"{action.name}_action"] = reading.seen.pop(action.name)
     return reading, {one.name: one for table in reversed(tables) for one in table.columns.values()}
-
-
-def _say_doubts_of_times(reading: Reading, tables: Sequence[Sampled]) -> None:
-    every = [one for table in tables for one in table.columns.values() if one.unit is not None]
-    if any(one.naive for one in every):
-        reading.doubts.append("some times have no offset: they are read in `zone`; name the one that they are of")
-    if any(one.either for one in every):
-        reading.doubts.append(
-            "day and month could be the other way round (dd/mm/yyyy or mm/dd/yyyy): this way, the log is the shorter"
-        )
 
 
 # One row per click.
@@ -142,7 +138,7 @@ def _read_clicks(columns: Mapping[str, Profile], said: Said) -> Reading:
         click = columns[said.click_time]
     elif times:
         named = _first_named(times, CLICK)
-        click = named or min(times, key=lambda one: (_is_follow_up(one.name), one.rows - one.happened))
+        click = named or min(times, key=lambda one: (has_word(one.name, _FOLLOW_UP), -one.happened.sum()))
     else:
         raise UserError("click_time: no column of times is left for the click: say which it is")
     reading = Reading("clicks", click, *_find_id(columns.values(), click.rows, said))
@@ -172,7 +168,7 @@ def _read_clicks(columns: Mapping[str, Profile], said: Said) -> Reading:
     if reading.refund is not None and reading.actions[0].time:
         back = {name: one for name, one in columns.items() if has_word(name, REFUND)}
         paid = {name: one for name, one in columns.items() if name not in back}
-        bought, refunded = (_happened(columns[action.time]) for action in (reading.actions[0], reading.refund))
+        bought, refunded = (columns[action.time].happened for action in (reading.actions[0], reading.refund))
         reading.find_amounts(_restrict(paid, bought), _restrict(back, refunded))
     used = {click.name, *reading.id, *(one.name for one in times)}
     used |= {name for action in reading.actions for name in (action.time, action.delay, action.label)}
@@ -185,7 +181,7 @@ def _place_times(reading: Reading, times: Sequence[Profile]) -> list[Profile]:
     """Columns of times beside the click's are actions or a refund. Those that every row has are neither: returned."""
     every_row = []
     for one in times:
-        if one.nulls == 0 and not one.absent and not _is_follow_up(one.name):
+        if one.nulls == 0 and not one.absent and not has_word(one.name, _FOLLOW_UP):
             reading.left_out[one.name] = "a time that every row has: not something that may or may not follow"
             every_row.append(one)
         else:
@@ -195,7 +191,7 @@ def _place_times(reading: Reading, times: Sequence[Profile]) -> list[Profile]:
 
 def _add_time(reading: Reading, one: Profile, name: str, is_refund: bool) -> None:
     unit = None if one.unit == reading.time.unit else one.unit
-    seen = f"in {one.happened / one.rows:.1%} of the rows"
+    seen = f"in {one.happened.sum() / one.rows:.1%} of the rows"
     reading.add(ActionColumns(name, time=one.name, unit=unit), seen, is_refund)
 
 
@@ -489,10 +485,6 @@ def _first_named(columns: Sequence[Profile], words: Sequence[str]) -> Profile | 
     return next((one for word in words for one in columns if word in one.name.lower()), None)
 
 
-def _is_follow_up(name: str) -> bool:
-    return has_word(name, (*CONVERSION, *REFUND))
-
-
 def _short_name(name: str) -> str:
     """A name for an action from that of its column."""
     text = name.lower()
@@ -505,10 +497,6 @@ def _words_by_frequency(kinds: Profile) -> list[str]:
     """The words of a column, the most frequent first."""
     counts = kinds.values.drop_nulls().cast(pl.String).value_counts(sort=True)
     return [str(word) for word in counts[kinds.name].to_list()]
-
-
-def _happened(time: Profile) -> pl.Series:
-    return ~(time.values.is_null() | time.values.cast(pl.String).is_in(time.absent))
 
 
 def _restrict(columns: Mapping[str, Profile], rows: pl.Series) -> dict[str, Profile]:

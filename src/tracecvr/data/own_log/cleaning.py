@@ -14,54 +14,11 @@ from tracecvr.data.own_log.rows import Rows, given_id
 from tracecvr.data.own_log.times import bounds_of, origin_of
 from tracecvr.data.table import TURNS
 
-DROPPED = (
-    "duplicate_click",
-    "conversion_without_click",
-    "action_without_click",
-    "refund_without_click",
-    "conversion_before_click",
-    "click_out_of_range",
-    "conversion_out_of_range",
-    "label_without_time",
-    "null_click_time",
-    "null_click_id",
-    "null_action_time",
-)
-COUNTED = (
-    "duplicate_click_differs",
-    "clock_skew",
-    "conversion_before_click_ignored",
-    "action_before_click",
-    "action_out_of_range",
-    "time_without_label",
-    "duplicate_conversion",
-    "duplicate_action",
-    "duplicate_refund",
-    "repeated_conversion",
-    "repeated_action",
-    "conversion_after_d_max",
-    "refund",
-    "refund_after_d_max",
-    "refund_before_conversion",
-    "refund_without_conversion",
-    "refund_partial",
-    "refund_repeated",
-    "conversion_after_refund",
-    "naive_time",
-    "ambiguous_time",
-    "nonexistent_time",
-    "null_feature",
-    "other_event",
-)
-"""What is reported, in this order: rows that were dropped, and what was met in those that were not."""
-
-
 _LOOKED_AT = 2
 """Frames from which the size of a row in memory is known: of a file, the first one has no rows."""
 
 _COPIES = 3
 """How often rows of a part are held at once while they are joined."""
-
 
 _UNKNOWN, _ROUNDING = 1e-3, 1e-9
 """An amount for conversions of which none is known, and the share of what was bought that is nothing."""
@@ -81,8 +38,8 @@ class Cleaner:
         self.refund_kind = len(self.schema.action) + 1 if self.schema.refund is not None else None
 
     def report(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Rows that were dropped, and what was met in those that were not, by name."""
-        return {name: self.dropped[name] for name in DROPPED}, {name: self.counts[name] for name in COUNTED}
+        """How many rows were dropped for each reason, and what was met in the others: docs/own_log.md explains all."""
+        return dict(sorted((+self.dropped).items())), dict(sorted((+self.counts).items()))
 
     def parts(self, scratch: Scratch) -> Iterator[pl.DataFrame]:
         """Frames of clicks with all that the table needs, of any number; the last one is empty."""
@@ -138,9 +95,8 @@ class Cleaner:
             yield "conversion" if kind == 1 else "refund" if kind == self.refund_kind else "action", count
 
     def _once(self, clicks: pl.DataFrame, facts: list[str]) -> pl.DataFrame:
-        """One click of each id."""
-        last = self.schema.defects.duplicate_click == "last"
-        kept = clicks.filter(pl.col("_id").is_last_distinct() if last else pl.col("_id").is_first_distinct())
+        """The first click of each id."""
+        kept = clicks.filter(pl.col("_id").is_first_distinct())
         if len(kept) < len(clicks):
             facts = ["_id", *facts, *(column.raw for column in self.schema.features)]
             self.counts["duplicate_click_differs"] += clicks.select(pl.struct(facts).n_unique()).item() - len(kept)
@@ -186,16 +142,11 @@ class Cleaner:
 
     def _in_order(self, clicks: pl.DataFrame, actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Clicks and actions of which none comes before its click any more."""
-        defects = self.schema.defects
-        delay = pl.col("_ts") - pl.col("_click")
-        skewed, early = delay.is_between(-defects.skew, -1), delay < -defects.skew
-        conversions = actions.filter(early & (pl.col("_kind") == 1))
-        if defects.before_click == "drop":
-            gone = conversions.select("_id").unique()
-            self.dropped["conversion_before_click"] += len(gone)
-            clicks, actions = _without(gone, clicks, actions)
-        else:
-            self.counts["conversion_before_click_ignored"] += len(conversions)
+        delay, skew = pl.col("_ts") - pl.col("_click"), self.schema.defects.skew
+        skewed, early = delay.is_between(-skew, -1), delay < -skew
+        gone = actions.filter(early & (pl.col("_kind") == 1)).unique("_id")
+        self.dropped["conversion_before_click"] += len(gone)
+        clicks, actions = _without(gone, clicks, actions)
         self.counts["clock_skew"] += int(actions.select(skewed.sum()).item())
         self.counts["action_before_click"] += len(actions.filter(early & (pl.col("_kind") > 1)))
         sound = actions.filter(~early)
@@ -223,7 +174,7 @@ class Cleaner:
         in_time, gone = clicks.select(counts.sum(), (counts & (by_then % 2 == 1)).sum().alias("gone")).row(0)
         self.counts["refund"] += gone
         self.counts["refund_after_d_max"] += clicks["undone"].count() - in_time
-        return clicks if self.schema.defects.refund == "retract" else clicks.drop(TURNS)
+        return clicks
 
     def _finish(self, clicks: pl.DataFrame) -> pl.DataFrame:
         """The columns of the table, in seconds since the origin."""

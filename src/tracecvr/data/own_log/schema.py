@@ -85,14 +85,9 @@ class Labels:
 
 @dataclass(frozen=True)
 class Defects:
-    """What to do with what is wrong. All of it is counted."""
+    """How much may be wrong. All of it is counted."""
 
-    duplicate_click: str = option("first", "of clicks of one id keep", choices=("first", "last"))
     skew: Seconds = option(0, "an action so much before its click is blamed on clocks: moved to the click", low=0)
-    before_click: str = option(
-        "drop", "a conversion even earlier: drop the click, or ignore the conversion", choices=("drop", "ignore")
-    )
-    refund: str = option("retract", "take the conversion back from then on", choices=("retract", "ignore"))
     max_bad: float = option(0.01, "share of rows that may be dropped", low=0, high=1)
 
 
@@ -200,24 +195,24 @@ def _table(path: Path, content: dict[str, Any], name: str) -> Any:
     return table
 
 
-KINDS: dict[str, tuple[type[Column], tuple[str, ...], tuple[str, ...]]] = {
-    "vocabulary": (Vocabulary, (), ()),
-    "hashed": (Hashed, ("size",), ()),
-    "binned": (Binned, ("size",), ("scale", "decimal")),
+KINDS: dict[str, tuple[type[Column], tuple[str, ...]]] = {
+    "vocabulary": (Vocabulary, ()),
+    "hashed": (Hashed, ("size",)),
+    "binned": (Binned, ("size", "scale", "decimal")),
 }
-"""Of each kind of feature: the column that it is, keys that it needs, and keys that it may have."""
+"""Of each kind of feature: the column that it is, and its keys, of which `size` is needed."""
 
 
 def _column(name: str, rule: Any, where: str) -> Column:
     kind = rule.get("kind") if isinstance(rule, dict) else None
-    make, needed, more = KINDS.get(kind or "", (Column, (), ()))
-    if kind not in KINDS or set(rule) - {"kind", *needed, *more} or set(needed) - set(rule):
+    make, keys = KINDS.get(kind or "", (Column, ()))
+    if kind not in KINDS or set(rule) - {"kind", *keys} or ("size" in keys) != ("size" in rule):
         raise UserError(
             f'{where}: expected {{kind = "vocabulary"}}, {{kind = "hashed", size = 64}} or '
             f'{{kind = "binned", size = 32, scale = "linear" or "log", decimal = "." or ","}}, found {rule!r}'
         )
     checked = fill(_Rule, rule, where)
-    return make(name, **{key: getattr(checked, key) for key in (*needed, *more)})
+    return make(name, **{key: getattr(checked, key) for key in keys})
 
 
 def _check_action(where: str, action: ActionColumns, events: bool) -> None:
@@ -321,11 +316,9 @@ def _plain(value: Any, option: Option) -> Any:
 
 
 def _write_feature(column: Column) -> str:
-    _, needed, more = KINDS[column.kind]
-    defaults = {field: getattr(type(column), field, None) for field in more}
-    rule: dict[str, Any] = {"kind": column.kind} | {key: getattr(column, key) for key in needed}
-    rule |= {key: getattr(column, key) for key in more if getattr(column, key) != defaults[key]}
-    return f"{_key(column.raw)} = {{{', '.join(f'{key} = {json.dumps(value)}' for key, value in rule.items())}}}"
+    rule: dict[str, Any] = {"kind": column.kind} | {key: getattr(column, key) for key in KINDS[column.kind][1]}
+    written = [f"{k} = {json.dumps(v)}" for k, v in rule.items() if v != getattr(type(column), k, None) or k == "kind"]
+    return f"{_key(column.raw)} = {{{', '.join(written)}}}"
 
 
 def _add_remark(line: str, remark: str) -> str:

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from tracecvr.base.config import nearest
 from tracecvr.base.errors import UserError
 from tracecvr.data.click_keys import click_key
-from tracecvr.data.encoder import Encoder, is_huge, to_float
+from tracecvr.data.encoder import Encoder, TextColumn
 from tracecvr.data.row_encoder import RowEncoder
+from tracecvr.data.scorer import to_float
 from tracecvr.data.table import Ids, Schema
 from tracecvr.online.log.times import Times, quote
 
@@ -30,9 +31,6 @@ CLICK = 0
 _KEYS = {"type", "click_id", "ts", "features", "user", "event_id", "amount"}
 _MOST_AMOUNT = 1e15
 _VALUES = (str, int, float, type(None))
-_FEW = 50
-"""Clicks up to which a data frame takes longer than to encode one by one."""
-
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -75,7 +73,7 @@ class Reader:
     @cached_property
     def _numeric(self) -> frozenset[str]:
         """Raw columns of which only numbers are read."""
-        return self._names - {column.raw for column in self.encoder.columns if str in column.sound}
+        return self._names - {column.raw for column in self.encoder.columns if isinstance(column, TextColumn)}
 
     def read(self, content: object) -> Event:
         """A row, or an error that says what is wrong with the event."""
@@ -141,17 +139,16 @@ class Reader:
         """(N, F) ids of clicks' features, as `prepare` would make them of the same values, and of each column how many
         values could not be read: they count as missing."""
         try:
-            rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
-            columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
+            clicks = json.loads(f"[{','.join(bodies)}]")  # one text: a parser for each takes longer
         except ValueError:
-            raise UserError("features in the log are not as they were written: restore the store from a copy") from None
-        return self.encoder.encode_values(dict(zip(self.features, columns, strict=True)))
+            clicks = [None]
+        if not all(isinstance(click, list) and len(click) == len(self.features) for click in clicks):
+            raise UserError("features in the log are not as they were written: restore the store from a copy")
+        return self._rows.encode(clicks)
 
     def encode_clicks(self, clicks: Sequence[Sequence[Any]]) -> tuple[Ids, Counter[str]]:
-        """The same of the values of clicks. Of a few, without a data frame."""
-        if len(clicks) <= _FEW:
-            return self._rows.encode(clicks)
-        return self.encoder.encode_values(dict(zip(self.features, map(list, zip(*clicks, strict=True)), strict=True)))
+        """The same of the values of clicks."""
+        return self._rows.encode(clicks)
 
     @cached_property
     def _rows(self) -> RowEncoder:
@@ -177,7 +174,7 @@ class Reader:
         stands for it is kept, so that it is counted."""
         if not isinstance(value, _VALUES):
             wrong, text = ("a list", "[]") if isinstance(value, list) else ("an object", "{}")
-        elif isinstance(value, int) and is_huge(value):
+        elif isinstance(value, int) and abs(value) >> 63:
             wrong, text = "a whole number beyond 64 bits", str(to_float(value))
         elif isinstance(value, float) and not math.isfinite(value):
             wrong, text = "not a finite number", str(value)

@@ -9,7 +9,7 @@ from typing import Any
 from tracecvr.base import config, registry
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
-from tracecvr.data import raw_log
+from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.learn.checkpoint import Checkpoints
 from tracecvr.runs.replay import FullPlan
@@ -56,8 +56,8 @@ class StartingRun:
 
     @property
     def dataset(self) -> Dataset:
-        if (self.folder / raw_log.NAME).is_file():  # else it was run over a table that a live model has written
-            return raw_log.reopen(self.folder)[0]
+        if (self.folder / prepared.RAW_LOG).is_file():  # else it was run over a table that a live model has written
+            return prepared.reopen(self.folder)[0]
         made: Dataset = config.restore(registry.get("dataset", self.recorded["data"]), self.recorded["config"]["data"])
         return made
 
@@ -65,7 +65,7 @@ class StartingRun:
         """Where its log was, raw or prepared; None of a dataset that needs no file."""
         path = Path((self.recorded["source"] or {}).get("path", ""))
         if path.name != "table.json":
-            return raw_log.reopen(self.folder)[1]
+            return prepared.reopen(self.folder)[1]
         if not path.exists():
             raise UserError(f"{path}, the log of {self.folder}, is gone: give it as `tracecvr init --source`")
         return path.parent

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from bisect import bisect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,16 @@ class Scorer:
         for name, digest in self.manifest["files"].items():
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
                 raise SystemExit(f"{name} is not the file that manifest.json names: export the model again")
+        features = self.manifest["features"]
+        self.columns = [(column["raw"], make_reader(column), column["missing"]) for column in features]
         self.score = load(folder / "score.onnx")
 
     def ids(self, clicks: list[dict[str, Any]]) -> Any:
-        columns = self.manifest["features"]
-        rows = [[identify(column, click[column["raw"]]) for column in columns] for click in clicks]
-        return np.array(rows, np.int64).reshape(-1, len(columns))
+        ids = np.empty((len(clicks), len(self.columns)), np.int64)
+        for place, (raw, read, missing) in enumerate(self.columns):
+            known = (read(click[raw]) for click in clicks)
+            ids[:, place] = [missing if one is None else one for one in known]
+        return ids
 
     def predict(self, clicks: list[dict[str, Any]]) -> Any:
         return 1 / (1 + np.exp(-self.log_odds(clicks)))
@@ -37,17 +42,31 @@ class Scorer:
         return self.score(ids=self.ids(clicks))
 
 
-def identify(column: dict[str, Any], value: Any) -> int:
-    if column["kind"] == "hashed":
+def make_reader(column: dict[str, Any]) -> Callable[[Any], int | None]:
+    """A function of a raw value of a column: its id, or None if the value is missing or cannot be read."""
+    kind = column["kind"]
+    if kind == "hashed":
         import xxhash
 
-        return int(xxhash.xxh3_64_intdigest(text(value).encode()) % column["size"])
-    if column["kind"] == "vocabulary":
-        return int(column["ids"].get(text(value), 1))
-    value = number(value, column.get("decimal", "."))
-    if column["kind"] == "binned":
-        return bisect(column["edges"], -1.0 if value is None else float(value))
-    return 0 if value is None or not -(2**63) <= value < 2**63 else math.floor(value) % int(column["size"])
+        digest, size = xxhash.xxh3_64_intdigest, column["size"]
+
+        def read_hashed(value: Any) -> int | None:
+            written = value if type(value) is str else text(value)  # most are: to ask takes as long as the hash
+            return None if written is None else digest(written.encode()) % size
+
+        return read_hashed
+    if kind == "vocabulary":
+        known = column["ids"]
+        return lambda value: None if (written := text(value)) is None else known.get(written, 1)
+    if kind == "binned":
+        edges, decimal = column["edges"], column["decimal"]
+        return lambda value: None if (one := number(value, decimal)) is None else bisect(edges, float(one))
+
+    def read_remainder(value: Any) -> int | None:
+        one = number(value)
+        return None if one is None or not -(2**63) <= one < 2**63 else math.floor(one) % int(column["size"])
+
+    return read_remainder
 
 
 def number(value: Any, decimal: str = ".") -> Any:
@@ -63,12 +82,25 @@ def number(value: Any, decimal: str = ".") -> Any:
     return value if known and -sys.float_info.max <= value <= sys.float_info.max else None
 
 
-def text(value: Any) -> str:
+def text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**63:
+            return str(value)
+        value = to_float(value)
     if isinstance(value, float):
         if 1e-5 <= abs(value) < 1e-4:
             return np.format_float_positional(value)
         return repr(float(value)).replace("e-0", "e-").replace("nan", "NaN")
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else None
+
+
+def to_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def load(file: Path) -> Any:
