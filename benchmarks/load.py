@@ -275,9 +275,7 @@ def on_any_core() -> None:
 @contextmanager
 def serve(store: Path, tree: Path, *more: str, place: Callable[[], None] = on_first_core) -> Iterator[Server]:
     """The service without a learner."""
-    config = store.parent / "serve.toml"
-    config.write_text("rate = 1e9\n")
-    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store), "--no-learn", "--config", str(config), *more]
+    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store), "--no-learn", "--rate", "1e9", *more]
     with start([*words, "--port"], tree, place) as server:
         yield server
 

@@ -26,7 +26,6 @@ def serve(
         Path | None,
         typer.Argument(metavar="[STORE]", help="Directory of the live model; beside --replica URL, of the copy."),
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")] = None,
     **flags: Any,
 ) -> None:
     """Serve a live model over HTTP: score, accept events, watch it learn at /."""
@@ -35,21 +34,21 @@ def serve(
         from tracecvr.online.service.serve import serve_replica
     except ImportError:
         raise UserError("the service is an extra: pip install 'tracecvr[serve]'") from None
-    options = Options.read(config, {"store": store, **flags})
+    options = Options(**flags)
     if options.replica is not None:
-        serve_replica(options, _say)
+        serve_replica(store, options, _say)
         return
-    if (folder := options.path("store")) is None:
+    if store is None:
         raise UserError("which store? give the directory that `tracecvr init` has made")
-    answer(store_at(folder), options, learn if options.learn else None, _say)
+    answer(store_at(store), options, learn if options.learn else None, _say)
 
 
 def _declare_flags(command: Callable[..., None]) -> None:
-    """Give a command a flag for each option of the service, instead of `**flags`. One that is not given is None."""
+    """Give a command a flag for each option of the service, instead of `**flags`."""
     parameters = {name: p for name, p in signature(command, eval_str=True).parameters.items() if name != "flags"}
     kinds = get_type_hints(Options)
     for field in fields(Options):
-        words = field.metadata["help"] + ("" if field.default in (None, (), True) else f"; {field.default} by default")
+        words = field.metadata["help"]
         flag = typer.Option(
             *_FLAGS.get(field.name, (f"--{field.name.replace('_', '-')}",)),
             min=field.metadata["low"],
@@ -57,8 +56,8 @@ def _declare_flags(command: Callable[..., None]) -> None:
             help=f"{words[0].upper()}{words[1:]}.",
         )
         kind: Any = list[str] if field.name == "host_names" else kinds[field.name]
-        given = Parameter(field.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, flag])
-        parameters.setdefault(field.name, given)
+        given = Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[kind, flag])
+        parameters[field.name] = given
     command.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     command.__annotations__ = {name: p.annotation for name, p in parameters.items()}
 

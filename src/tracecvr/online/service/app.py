@@ -17,7 +17,6 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
-from tracecvr.forecast.forecast import LEVEL
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
@@ -25,7 +24,6 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, score_of
 from tracecvr.online.service.front import LOOPBACK, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
-from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.limits import error_response, need
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
@@ -35,7 +33,6 @@ from tracecvr.online.service.scoring import Scoring, Service, run_by_size
 from tracecvr.online.store import traffic
 from tracecvr.online.store.challenge import promote_challenger, promote_own
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.forecast import NewestForecasts
 
 _log = logging.getLogger("tracecvr.service")
 
@@ -61,7 +58,6 @@ def scoring_application(service: Scoring, names: Sequence[str]) -> FastAPI:
     app = Gate(service, names_served)
     _failures(app)
     _scoring_routes(app, service)
-    inference_routes(app, service)
     return app
 
 
@@ -86,16 +82,6 @@ def _routes(app: FastAPI, service: Service) -> None:
         """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_describe_known, service, click_id, kind)
-
-    newest = NewestForecasts(service.store)
-
-    @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
-    async def forecast(by: str | None = None, level: _Level = LEVEL, days: _Days = None) -> dict[str, Any]:
-        """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
-        features = service.store.reader.features
-        if by is not None and by not in features:
-            raise HTTPException(422, f"by: no such feature; there are: {', '.join(features)}")
-        return await run_in_threadpool(newest.rows, by, level, days)
 
     @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
     async def promote(asked: bodies.Promotion) -> bodies.Promoted:
@@ -169,8 +155,6 @@ def _scoring_routes(app: FastAPI, service: Scoring) -> None:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
-_Level = Annotated[float, Query(gt=0, lt=1, description="share of intervals that are to hold the final number")]
-_Days = Annotated[int | None, Query(ge=1, le=1000, description="of the last days; all that are open without")]
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
 
 

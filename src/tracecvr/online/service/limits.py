@@ -16,7 +16,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-ALWAYS = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+ALWAYS = ("/healthz", "/readyz")
 """Routes that are answered however much is going on, and whatever name they are asked by."""
 LINGER_S = 5.0
 """How long the rest of a body that was refused is read."""

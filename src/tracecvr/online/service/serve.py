@@ -50,7 +50,7 @@ def serve(
     tokens = _read_tokens(options)
     pump = None
     if options.source is not None:
-        pump = Pump(store, BrokerSource.of(options.source, options.start, options.path("source_config")))
+        pump = Pump(store, BrokerSource.of(options.source, options.start, options.source_config))
     with ExitStack() as beside:
         listener = beside.enter_context(_bind(options))
         learner: Callable[[], LearnerState] = LearnerState
@@ -82,15 +82,14 @@ def _score(folder: Path, options: Options) -> None:
     _serve_replica(store, None, options, lambda _: None, shared=True)
 
 
-def serve_replica(options: Options, say: Callable[[str], None] = lambda _: None) -> None:
-    """Score from published versions until stopped. It neither learns nor accepts events."""
+def serve_replica(folder: Path | None, options: Options, say: Callable[[str], None] = lambda _: None) -> None:
+    """Score from published versions until stopped; `folder` keeps the copy. It neither learns nor accepts events."""
     for name in ("source", "workers"):
         if getattr(options, name):
             raise UserError(f"--{name} is for the writer: leave it out beside --replica")
     assert options.replica is not None
     with TemporaryDirectory(prefix="tracecvr_replica_") as room:
-        folder = options.path("store") or Path(room)
-        store, mirror = open_published(options.replica, folder, options.path("replica_token"), say)
+        store, mirror = open_published(options.replica, folder or Path(room), options.replica_token, say)
         _serve_replica(store, mirror, options, lambda url: say(f"listening: {url}"))
 
 
@@ -110,8 +109,7 @@ def _list_names(options: Options, tokens: Tokens) -> tuple[str, ...]:
 
 def _read_tokens(options: Options) -> Tokens:
     """The tokens; an error if the service would be open to other machines without any."""
-    path = options.path("tokens")
-    tokens = Tokens() if path is None else Tokens.read(path)
+    tokens = Tokens() if options.tokens is None else Tokens.read(options.tokens)
     if not tokens.required and not _is_loopback(options.host):
         raise UserError(f"--host {options.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
     if (options.certificate is None) != (options.key is None):
