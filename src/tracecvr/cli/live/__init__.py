@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracecvr.cli.live import aside, challenge, models, serving
+from tracecvr.cli.live import aside, challenge, models
 from tracecvr.cli.live.create import init
 from tracecvr.cli.live.operate import compact, erase, events, ingest, learn, status, table, tick, verify
 from tracecvr.cli.live.serving import pull, serve, token
@@ -18,4 +18,3 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(models.app, name="models")
     app.add_typer(challenge.app, name="challengers")
     app.add_typer(aside.app, name="aside")
-    app.add_typer(serving.sources, name="sources")

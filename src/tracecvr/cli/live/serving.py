@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import AsJson, Store, print_facts, store_at
+from tracecvr.cli.live.arguments import Store, store_at
 from tracecvr.cli.live.operate import learn
 from tracecvr.online.service.options import Options
 
@@ -73,13 +73,16 @@ def pull(
     store: Store,
     source: Annotated[str, typer.Option(metavar="URL", help="nats://HOST/STREAM or kafka://HOST/TOPIC.")],
     start: Annotated[
-        str, typer.Option(*_FLAGS["start"], help="Where a source starts that is new: earliest, latest, or a time.")
+        str, typer.Option(*_FLAGS["start"], help="Where a source starts that is new: earliest or latest.")
     ] = "earliest",
     source_config: Annotated[
         Path | None, typer.Option(help="TOML file for the broker's client: credentials, TLS.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Messages that are committed together.")] = 500,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Read it from --from on, however far it was read. Events count once.")
+    ] = False,
 ) -> None:
     """Pull events from a broker into the log of a live model. Stop it in any way: it goes on where the store is."""
     opened_store = store_at(store)
@@ -87,6 +90,8 @@ def pull(
     from tracecvr.online.sources.pump import Pump
 
     pump = Pump(opened_store, BrokerSource.of(source, start, source_config), batch)
+    if again:
+        pump.forget()
     if once:
         typer.echo(f"pulled: {pump.drain():,} messages")
     else:
@@ -105,26 +110,3 @@ def token(
     made, digest = new_token()
     typer.echo(f"token: {made}", err=True)
     typer.echo(f"[[token]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\nscopes = {json.dumps(scopes)}")
-
-
-# Brokers: how far they were read.
-
-
-sources = typer.Typer(help="Brokers that events are pulled from: how far they were read.", no_args_is_help=True)
-
-
-@sources.command("list")
-def list_sources(store: Store, as_json: AsJson = False) -> None:
-    """How far each source was read, and what became of its messages."""
-    print_facts(store_at(store).log().sources(), as_json)
-
-
-@sources.command()
-def forget(store: Store, source: Annotated[str, typer.Argument(help="As listed by `tracecvr sources list`.")]) -> None:
-    """Forget how far a source was read: it will be read from --from on. Events that come again count once."""
-    opened_store = store_at(store)
-    from tracecvr.online.sources.pump import pump_lock
-
-    with pump_lock(opened_store):
-        opened_store.log().forget(source)
-    typer.echo(f"forgotten: {source}")

@@ -104,8 +104,7 @@ class Inbox(EventLog):
                 if known.get(source) not in (None, "", identity):  # empty: forgotten, or never reached
                     raise UserError(
                         f"{source} is not the one that this store has read (that was {known[source]}, this is "
-                        f"{identity}): positions mean nothing in it; `tracecvr sources forget STORE {source}` lets it "
-                        "be read from --from on"
+                        f"{identity}): positions mean nothing in it; `tracecvr pull --again` reads it from --from on"
                     )
                 self._db.execute("INSERT OR REPLACE INTO sources VALUES(?, ?, NULL)", (source, identity))
             self._db.executemany(_KNOWN, [(name, source_of(name), first - 1) for name, first in following.items()])
@@ -201,11 +200,10 @@ class Inbox(EventLog):
             facts[source]["positions"][partition] = position
         return facts
 
-    def forget(self, source: str) -> None:
-        """Forget how far a source was read. What was read from it stays, and what was set aside, too."""
+    def forget(self, sources: Sequence[str]) -> None:
+        """Forget how far sources were read. What was read from them stays, and what was set aside, too."""
+        names = [(source,) for source in sources]
         with self._transaction():
             self._change("sources", "positions")
-            if source not in dict(self._rows("SELECT source, 1 FROM sources")):
-                raise UserError(f"{source!r} was never read; see `tracecvr sources list`")
-            self._db.execute("DELETE FROM positions WHERE source = ?", (source,))
-            self._db.execute("UPDATE sources SET identity = '', problem = NULL WHERE source = ?", (source,))
+            self._db.executemany("DELETE FROM positions WHERE source = ?", names)
+            self._db.executemany("UPDATE sources SET identity = '', problem = NULL WHERE source = ?", names)

@@ -40,7 +40,7 @@ class Options(Limits):
     scoring_port: int | None = option(None, "that port; the next one by default", low=0, high=65535)
     learn: bool = option(True, "run the learner beside it")
     source: str | None = option(None, "broker to pull events from, too")
-    start: str = option("earliest", "where a source starts that is new")
+    start: str = option("earliest", "where a source starts that is new: earliest or latest")
     source_config: Path | None = option(None, "TOML file for the broker's client")
 
     @property

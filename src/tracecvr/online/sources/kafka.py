@@ -7,7 +7,6 @@ decide nothing. A position is an offset.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -59,16 +58,6 @@ class Connection:
 
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         return {name: self._watermarks(partition) for name, partition in self._partitions().items()}
-
-    def first_positions(self, start: float) -> Mapping[str, int]:
-        bounds = self.bounds()
-        if math.isinf(start):
-            return {name: end if start > 0 else first for name, (first, end) in bounds.items()}
-        asked = [_at(name, int(start * 1000)) for name in bounds]
-        with _kafka_errors(self.source):
-            answers = self._asker.offsets_for_times(asked, timeout=_SECONDS)
-        starts = {f"kafka:{a.topic}/{a.partition}": a.offset for a in answers}
-        return {name: starts[name] if starts[name] >= 0 else end for name, (_, end) in bounds.items()}
 
     def seek(self, following: Mapping[str, int]) -> None:
         self._next, self._ends = dict(following), {}

@@ -7,11 +7,9 @@ acknowledged there decides nothing.
 from __future__ import annotations
 
 import asyncio
-import math
 import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
@@ -60,11 +58,6 @@ class Connection:
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         state = self._info().state
         return {self.partition: (max(1, state.first_seq), state.last_seq + 1)}
-
-    def first_positions(self, start: float) -> Mapping[str, int]:
-        if math.isinf(start):
-            return {self.partition: self.bounds()[self.partition][start > 0]}
-        return {self.partition: self._ask(self._find_first(datetime.fromtimestamp(start, UTC)))}
 
     def seek(self, following: Mapping[str, int]) -> None:
         info = self._ask(self._consumer(following[self.partition]))
@@ -123,18 +116,6 @@ class Connection:
                 "it cannot be read again; use one with retention limits"
             )
         return info
-
-    async def _find_first(self, when: datetime) -> int:
-        """The sequence of the first message from a time on: a consumer that starts there knows."""
-        config = ConsumerConfig(
-            deliver_policy=DeliverPolicy.BY_START_TIME,
-            opt_start_time=when,
-            ack_policy=AckPolicy.NONE,
-            inactive_threshold=_SECONDS,
-        )
-        info = await self._js.add_consumer(self.stream, config)
-        await self._js.delete_consumer(self.stream, info.name)
-        return 1 + (info.delivered.stream_seq if info.delivered else 0)
 
     async def _consumer(self, first: int) -> ConsumerInfo:
         with suppress(NotFoundError):

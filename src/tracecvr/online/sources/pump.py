@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from tracecvr.base.errors import UserError
@@ -40,6 +40,11 @@ class Pump:
         self.client = f"tracecvr-{store.folder.resolve().name}-{self.log.reader():08x}"
         self._lag: dict[str, int] = {}
         self._counted = time.monotonic()
+
+    def forget(self) -> None:
+        """Forget how far the source was read. Events that come again count once."""
+        with pump_lock(self.store):
+            self.log.forget(self.source.sources)
 
     def run(self, stop: threading.Event) -> None:
         """Pull until stopped, whatever happens; as long as another does so, wait for it to end."""
@@ -118,21 +123,18 @@ class Pump:
         """Put the broker where the store is, and a source that is new where it is to start."""
         known, bounds = self.log.positions(), broker.bounds()
         read_before = {source_of(partition) for partition in known}
-        starts: Mapping[str, int] = {}
-        if any(source_of(partition) not in read_before for partition in bounds):
-            starts = broker.first_positions(self.source.start)
         following, lost = {}, {}
         for partition, (first, end) in bounds.items():
-            if partition not in known:  # a new partition of a topic that is read: all of it is new
-                following[partition] = first if source_of(partition) in read_before else starts[partition]
+            if partition not in known:  # all of a new partition of a topic that is read is new
+                is_late = self.source.start == "latest" and source_of(partition) not in read_before
+                following[partition] = end if is_late else first
                 continue
             following[partition] = max(known[partition] + 1, first)
             lost[partition] = following[partition] - known[partition] - 1
             if following[partition] > end:
                 raise UserError(
                     f"{partition} ends before {end}, and this store has read up to {known[partition]}: the broker lost "
-                    f"messages, or it is another one; `tracecvr sources forget STORE {source_of(partition)}` lets it "
-                    "be read from --from on"
+                    "messages, or it is another one; `tracecvr pull --again` reads it from --from on"
                 )
         self.log.begin(broker.identities(), following, lost)
         for partition, n in lost.items():
