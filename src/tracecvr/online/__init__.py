@@ -12,8 +12,7 @@ STORE/events.db         the event log (SQLite): an event is accepted once it is 
                         aside, what came of ticks, what was predicted, and the hashes of archived files
 STORE/events.position   the last acknowledged position of the log
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
-STORE/serving.json      which version serves; also in the log, as the next
-STORE/traffic.json      which challenger serves, if one does
+STORE/serving.json      which version serves, or which challenger; also in the log
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 ```

@@ -89,10 +89,10 @@ CREATE TABLE positions(
   unknown_columns INTEGER NOT NULL DEFAULT 0,
   lost INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
-CREATE TABLE choices(name TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID;  -- see `store/choices.py`
+CREATE TABLE choice(row INTEGER PRIMARY KEY, content TEXT NOT NULL);  -- one row: see `store/choices.py`
 """
 
-_FORMAT = 5
+_FORMAT = 6
 _SMALL = ("facts", "closings", "archives", "erased", "sources", "positions")
 """Tables that have a hash in `sums`."""
 _HASH = 32
@@ -200,14 +200,14 @@ class EventDatabase:
 
     # What somebody has chosen.
 
-    def choice(self, name: str) -> dict[str, Any] | None:
-        rows = self._rows("SELECT content FROM choices WHERE name = ?", (name,))
+    def choice(self) -> dict[str, Any] | None:
+        rows = self._rows("SELECT content FROM choice")
         return self._content(rows[0][0]) if rows else None
 
-    def keep_choice(self, name: str, content: dict[str, Any]) -> None:
+    def keep_choice(self, content: dict[str, Any]) -> None:
         text = json.dumps(content)
         with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO choices VALUES(?, ?)", (name, digest(text.encode()) + text))
+            self._db.execute("INSERT OR REPLACE INTO choice VALUES(1, ?)", (digest(text.encode()) + text,))
 
     # What is set aside.
 

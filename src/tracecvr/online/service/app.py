@@ -30,7 +30,7 @@ from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.published import list_published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
-from tracecvr.online.store import traffic
+from tracecvr.online.store import choices
 from tracecvr.online.store.challenge import promote_challenger, promote_own
 from tracecvr.online.store.store import Store
 
@@ -168,7 +168,7 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
     elif "version" in asked.model_fields_set:
         promote_own(store, asked.version)
     else:
-        traffic.promote(store.folder, None)
+        choices.change(store.folder, lambda now: now.promote(None))
 
 
 def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:

@@ -7,12 +7,12 @@ import re
 from tracecvr.base.files import sha256
 from tracecvr.online.service.bodies import PublishedFile
 from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.store.choices import SERVING, TRAFFIC
+from tracecvr.online.store.choices import NAME as SERVING
 
 DESCRIPTION = ("store.json", "files.json", "base/table.json", "base/encoder.json")
 """Files that never change: another content is another store."""
 ALLOWED = re.compile(
-    r"(files|store)\.json|base/(table|encoder)\.json|(serving|traffic)\.json"
+    r"(files|store|serving)\.json|base/(table|encoder)\.json"
     r"|(challengers/[a-z][a-z0-9_-]*/)?(models/[0-9]{9}\.(json|safetensors)|challenger\.json)"
 )
 """What such files may be called: a replica writes no other file, whatever it is offered."""
@@ -33,7 +33,7 @@ def list_published(models: RoutedScorer) -> dict[str, PublishedFile]:
             names += [f"{stem}.safetensors", f"{stem}.json"]
             states[f"{stem}.safetensors"] = model.manifest["sha256"]
     files = {}
-    for name in (*names, TRAFFIC, SERVING):
+    for name in (*names, SERVING):
         path = folder / name
         if path.is_file():
             facts = path.stat()

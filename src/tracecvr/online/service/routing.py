@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tracecvr.base.errors import UserError, explain
 from tracecvr.online.service.scorer import LiveScorer
-from tracecvr.online.store import traffic
+from tracecvr.online.store import choices
 from tracecvr.online.store.challenge import find_challenger
 from tracecvr.online.store.store import Store
 
@@ -19,23 +19,18 @@ class RoutedScorer:
 
     def __init__(self, store: Store, check: Callable[[Store], None] = lambda _: None) -> None:
         self.store, self.own, self._check = store, LiveScorer(store), check
-        self._chosen: str | None = None
         self._promoted: LiveScorer | None = None
         self._problem = ""
 
     def refresh(self) -> None:
         """Swap in whatever serves now. A challenger that cannot be read is passed over: the store's own answers."""
         self.own.refresh()
-        problem = ""
+        name, problem = choices.read(self.store.folder).model, ""
         try:
-            self._chosen = traffic.current(self.store.folder).model
-        except UserError as error:  # what was chosen before stays
-            problem = str(error)
-        try:
-            self._promoted = None if self._chosen is None else self._open(self._chosen)
+            self._promoted = None if name is None else self._open(name)
         except (OSError, UserError) as error:
             self._promoted = None
-            problem = f"challenger {self._chosen} cannot answer, and the store's own model does: {explain(error)}"
+            problem = f"challenger {name} cannot answer, and the store's own model does: {explain(error)}"
         if problem not in ("", self._problem):  # once
             _log.error("%s", problem)
         self._problem = problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ class Versions(Checkpoints):
 
     def __init__(self, folder: Path, keep: int, content: dict[str, Any] | None = None) -> None:
         super().__init__(folder / "models", keep)
-        self._serving = folder / choices.SERVING
+        self._home = folder
         self._lost: set[int] = set()
         self._content = None if content is None else digest(content)
 
@@ -66,7 +67,7 @@ class Versions(Checkpoints):
         if number is not None and number not in self.published():
             known = ", ".join(map(str, self.published())) or "none"
             raise UserError(f"version {number} cannot serve: choose one of those published ({known})")
-        choices.change(self._serving, lambda _: {"version": number})
+        choices.change(self._home, lambda now: replace(now, version=number))
 
     def rollback(self) -> int:
         """Let the version before the one that serves do so."""
@@ -78,4 +79,4 @@ class Versions(Checkpoints):
 
     def chosen(self) -> int | None:
         """The version that was chosen to serve."""
-        return (choices.read(self._serving) or {}).get("version")
+        return choices.read(self._home).version

@@ -8,7 +8,7 @@ from typing import Any
 from tracecvr.base.errors import UserError
 from tracecvr.online.ledger.ledger import BAD_VALUES
 from tracecvr.online.log.event_log import EventLog
-from tracecvr.online.store import traffic
+from tracecvr.online.store import choices
 from tracecvr.online.store.challenge import Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -41,7 +41,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     if sources:
         status["sources"] = sources
     if challengers:
-        status["serving_model"] = traffic.current(store.folder).model
+        status["serving_model"] = choices.read(store.folder).model
         status["challengers"] = challengers
     if newest is not None:
         counts, bad = newest["counts"], BAD_VALUES
@@ -58,7 +58,7 @@ def _describe_mature(store: Store, newest: dict[str, Any], versions: Versions) -
     served in the last intervals, so that after a roll back they are those of the version that was gone back to. If a
     challenger serves, its newest manifest has the latter."""
     by_version = newest["by_version"]
-    if (name := traffic.current(store.folder).model) is not None:
+    if (name := choices.read(store.folder).model) is not None:
         versions = find_challenger(store, name).versions
         by_version = (versions.newest() or newest)["by_version"]
     serving = versions.serving()
@@ -88,7 +88,7 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
 
 def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
     """Of each challenger: progress, and both models on the same mature and the same recent clicks."""
-    serving = traffic.current(store.folder).model
+    serving = choices.read(store.folder).model
     facts = {}
     for name in list_names(store):
         try:

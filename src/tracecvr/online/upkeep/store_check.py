@@ -63,7 +63,8 @@ def _lost_challengers(store: Store) -> Iterator[Finding]:
     """Of the choice of models, and of challengers that are not there though somebody counts on them."""
     try:
         with closing(store.log()) as log:
-            for path in choices.list_different(log, store.folder):
+            if choices.differs(log, store.folder):
+                path = store.folder / choices.NAME
                 text = f"{path} is not what the log knows: the next command on the store mends it"
                 yield Finding("choice of models", False, text)
         for name in list_lost(store):
