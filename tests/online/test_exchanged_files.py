@@ -234,7 +234,7 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     assert "challenger other cannot answer, and the store's own model does" in caplog.text
     shutil.rmtree(home, ignore_errors=True)
     assert call("models", "rollback", store.folder) == 0
-    assert call("challengers", "drop", store.folder, "other") == 0
+    assert call("models", "drop", store.folder, "other") == 0
     assert call("verify", store.folder) == 0
 
 

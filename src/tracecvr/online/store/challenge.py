@@ -97,7 +97,7 @@ def find_challenger(store: Store, name: str) -> Challenger:
     home = store.folder / FOLDER / name
     if not _NAME.fullmatch(name) or not home.is_dir():
         raise UserError(f"there is no challenger {name!r}; there are: {', '.join(list_names(store)) or 'none'}")
-    advice = f"copy it from where the store is whole, or remove {home} and run `tracecvr challengers drop`"
+    advice = f"copy it from where the store is whole, or remove {home} and run `tracecvr models drop`"
     recorded = read_hashed(home / "challenger.json", advice)
     refuse_other_format(recorded, _FORMAT, home / "challenger.json")
     if recorded["name"] != name:
@@ -112,7 +112,7 @@ def create(store: Store, name: str, chosen: Parts, seed: int | None = None) -> C
         raise UserError(f"name {name!r}: give lower-case letters, digits, - and _, at most 40, a letter first")
     home = store.folder / FOLDER / name
     if home.exists():
-        raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr challengers drop`")
+        raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr models drop`")
     seed = store.settings.seed if seed is None else seed
     method, plugins, stream = chosen
     Engine(method, store.schema, seed, plugins, stream=stream)  # refuses what does not fit together

@@ -80,6 +80,7 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
             "version": manifest["intervals"],
             "end": store.grid.bounds(manifest["intervals"])[0],
             "as_served": served.get(str(manifest["intervals"]), {"clicks": 0}),
+            **{name: manifest["tick"][name] for name in ("clicks", "events")},
             **{name: manifest[name] for name in ("published", "undone", "window")},
         }
         for manifest in listed

@@ -68,7 +68,7 @@ def _lost_challengers(store: Store) -> Iterator[Finding]:
                 text = f"{path} is not what the log knows: the next command on the store mends it"
                 yield Finding("choice of models", False, text)
         for name in list_lost(store):
-            advice = f"copy it from where the store is whole, or `tracecvr challengers drop {store.folder} {name}`"
+            advice = f"copy it from where the store is whole, or `tracecvr models drop {store.folder} {name}`"
             yield Finding(f"challenger {name}", False, f"{store.folder / FOLDER / name} is missing: {advice}")
     except UserError as error:
         yield Finding("choice of models", False, str(error))
