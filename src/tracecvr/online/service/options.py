@@ -36,8 +36,6 @@ class Options(Limits):
     key: Path | None = option(None, "TLS key, PEM")
     replica: str | None = option(None, "directory of a store, or address of the service that writes it: only score")
     replica_token: Path | None = option(None, "file that holds the token for that service, of the scope replicate")
-    workers: int = option(0, "scoring processes beside it, which share a port of their own", low=0)
-    scoring_port: int | None = option(None, "that port; the next one by default", low=0, high=65535)
     learn: bool = option(True, "run the learner beside it")
     source: str | None = option(None, "broker to pull events from, too")
     start: str = option("earliest", "where a source starts that is new: earliest or latest")

@@ -1,5 +1,5 @@
-"""Processes beside the service: the learner, and those that only score. Each calls one function. One that ends is
-started again; all end with the service."""
+"""A process beside the service, such as the learner: it calls one function, is started again if it ends, and ends with
+the service."""
 
 from __future__ import annotations
 

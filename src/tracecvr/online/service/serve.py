@@ -12,8 +12,8 @@ import ipaddress
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.connections import Config, Watch
 from tracecvr.online.service.options import Options
 from tracecvr.online.service.processes import LearnerState, SupervisedProcess
-from tracecvr.online.service.replica import Mirror, open_published, replica
+from tracecvr.online.service.replica import open_published, replica
 from tracecvr.online.sources import BrokerSource
 from tracecvr.online.sources.pump import Pump
 from tracecvr.online.store.store import Store
@@ -45,8 +45,8 @@ def serve(
     learn: Callable[[Path], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Answer until stopped: the writer of a store. Beside it are `learn`, in a process of its own, and what options ask
-    for: processes that score, and the pump of a broker."""
+    """Answer until stopped: the writer of a store. Beside it are `learn`, in a process of its own, and the pump of a
+    broker, if options ask for one."""
     tokens = _read_tokens(options)
     pump = None
     if options.source is not None:
@@ -54,8 +54,6 @@ def serve(
     with ExitStack() as beside:
         listener = beside.enter_context(_bind(options))
         learner: Callable[[], LearnerState] = LearnerState
-        if options.workers:
-            beside.enter_context(_start_workers(store, options, say))
         if learn is not None:
             learner = beside.enter_context(SupervisedProcess("the learner", learn, store.folder, nice=_NICE)).state
         if pump is not None:
@@ -64,42 +62,17 @@ def serve(
         _answer(app, options, listener, lambda url: say(f"listening: {url}\ndashboard: {url}/"))
 
 
-@contextmanager
-def _start_workers(store: Store, options: Options, say: Callable[[str], None]) -> Iterator[None]:
-    """Replicas of a store, each a process, that share one port: the kernel gives each of them connections."""
-    port = options.scoring_port if options.scoring_port is not None else options.port and options.port + 1
-    with ExitStack() as workers:  # the port is held, not listened at: one that is taken is an error here, not there
-        held = workers.enter_context(_bind(replace(options, port=port), shared=True))
-        scoring = replace(options, port=held.getsockname()[1])
-        for number in range(options.workers):
-            workers.enter_context(SupervisedProcess(f"worker {number}", _score, store.folder, scoring))
-        say(f"scoring: {scoring.url}, {options.workers} processes")
-        yield
-
-
-def _score(folder: Path, options: Options) -> None:
-    store, _ = open_published(str(folder), folder, None, lambda _: None)
-    _serve_replica(store, None, options, lambda _: None, shared=True)
-
-
 def serve_replica(folder: Path | None, options: Options, say: Callable[[str], None] = lambda _: None) -> None:
     """Score from published versions until stopped; `folder` keeps the copy. It neither learns nor accepts events."""
-    for name in ("source", "workers"):
-        if getattr(options, name):
-            raise UserError(f"--{name} is for the writer: leave it out beside --replica")
+    if options.source is not None:
+        raise UserError("--source is for the writer: leave it out beside --replica")
     assert options.replica is not None
+    tokens = _read_tokens(options)
     with TemporaryDirectory(prefix="tracecvr_replica_") as room:
         store, mirror = open_published(options.replica, folder or Path(room), options.replica_token, say)
-        _serve_replica(store, mirror, options, lambda url: say(f"listening: {url}"))
-
-
-def _serve_replica(
-    store: Store, mirror: Mirror | None, options: Options, listens: Callable[[str], None], shared: bool = False
-) -> None:
-    tokens = _read_tokens(options)
-    with _bind(options, shared) as listener:
-        app = replica(store, tokens, options, mirror, _list_names(options, tokens))
-        _answer(app, options, listener, listens)
+        with _bind(options) as listener:
+            app = replica(store, tokens, options, mirror, _list_names(options, tokens))
+            _answer(app, options, listener, lambda url: say(f"listening: {url}"))
 
 
 def _list_names(options: Options, tokens: Tokens) -> tuple[str, ...]:
@@ -157,16 +130,16 @@ def _settle() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _bind(options: Options, shared: bool = False) -> socket.socket:
-    """Bind the address before anything else is started, so that an error leaves no learner behind. A shared one may be
-    bound by several processes of this user."""
+def _bind(options: Options) -> socket.socket:
+    """Bind the address before anything else is started, so that an error leaves no learner behind. Replicas of one user
+    may share theirs."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     # The protocol is named, or asyncio leaves Nagle's delay on.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Not to wait for connections of one killed before.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(options.replica is not None))
         listener.bind((options.host, options.port))
     except OSError as error:
         listener.close()
