@@ -20,7 +20,6 @@ from tracecvr.online.log import event_log
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.front import LOOPBACK, Names
 from tracecvr.online.service.options import Limits
-from tracecvr.online.service.published import list_published
 from tracecvr.online.service.replica import Mirror, Replica
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.store import choices
@@ -123,10 +122,8 @@ class Writer:
         self.answers: dict[str, bytes] = {}
         scorer = RoutedScorer(store)
         scorer.refresh()
-        files = list_published(scorer)
-        self.listed = {
-            name: {"size": file.size, "sha256": file.sha256, "written": file.written} for name, file in files.items()
-        }
+        files = scorer.list_published()
+        self.listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
         self.contents = {f"/v1/published/{name}": (store.folder / name).read_bytes() for name in files}
         self.offer(self.listed)
         monkeypatch.setattr(mirror, "_ask", lambda path: io.BytesIO(self.answers[path]))
@@ -195,7 +192,7 @@ def test_what_is_no_store_is_not_kept(mirrored: tuple[Mirror, Writer]) -> None:
     import hashlib
 
     text = b'{"format": 1}'
-    facts = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest(), "written": 1.0}
+    facts = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
     writer.contents["/v1/published/store.json"] = text
     writer.offer(writer.listed | {"store.json": facts})
     assert not mirror.pull()

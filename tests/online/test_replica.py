@@ -176,7 +176,7 @@ def test_a_writer_that_offers_other_files_is_not_believed(
                 def __exit__(self, *_: object) -> None: ...
 
                 def read(self, _: int) -> bytes:
-                    return json.dumps({"files": {"../evil.json": {"size": 1, "sha256": "", "written": 0}}}).encode()
+                    return json.dumps({"files": {"../evil.json": {"size": 1, "sha256": ""}}}).encode()
 
             return Answer() if path == "/v1/published" else plain(self, path)
 

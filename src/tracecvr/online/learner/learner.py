@@ -203,6 +203,7 @@ class Learner:
             "alarms": self.watch.summary(),
             "forecast": self.forecast.state(),
             "by_version": newest["by_version"],
+            "written": time.time(),
         }
         if number:  # first: of a version that is there, it is known what came of its tick
             self._record(number - 1, summary | {"store": digest(self.store.content)})

@@ -27,7 +27,6 @@ from tracecvr.online.service.gate import FAILED, Gate
 from tracecvr.online.service.limits import error_response, need
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
-from tracecvr.online.service.published import list_published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
 from tracecvr.online.store import choices
@@ -102,14 +101,14 @@ def _routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offer() -> bodies.Published:
         """The files that a replica needs, in the order in which it has to write them."""
-        return bodies.Published(files=await run_in_threadpool(list_published, service.models))
+        return bodies.Published(files=await run_in_threadpool(service.models.list_published))
 
     @app.get(
         "/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")], response_class=FileResponse
     )
     async def fetch(name: str) -> FileResponse:
         """One of them, as it is."""
-        if name not in await run_in_threadpool(list_published, service.models):
+        if name not in await run_in_threadpool(service.models.list_published):
             raise HTTPException(404, "no such file is published")
         return FileResponse(service.store.folder / name, media_type="application/octet-stream")
 

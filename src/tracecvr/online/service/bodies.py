@@ -199,7 +199,6 @@ class PublishedFile(BaseModel):
 
     size: int
     sha256: str
-    written: float = Field(description="Unix time")
 
 
 class Published(BaseModel):
