@@ -285,10 +285,8 @@ def serve_replicas(store: Path, count: int) -> Iterator[Server]:
     """So many replicas that share a port, once all of them answer."""
     port = free_port()
     words = [sys.executable, "-m", "tracecvr.cli", "serve", "--replica", str(store), "--rate", "1e9", "--port"]
-    command = [*words, str(port)]
-    running = [
-        subprocess.Popen(command, env=environment(HERE), stderr=-3, preexec_fn=on_any_core) for _ in range(count)
-    ]
+    options: dict[str, Any] = {"env": environment(HERE), "stderr": -3, "preexec_fn": on_any_core}
+    running = [subprocess.Popen([*words, str(port)], **options) for _ in range(count)]
     try:
         await_answer(port)
         while len(listening(port)) < count:
