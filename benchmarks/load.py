@@ -250,8 +250,9 @@ def make_store(room: Path, tree: Path, raw: Path) -> None:
     ends = ",".join(f"{end}s" for end in paper.HORIZONS)
     data = [f"horizons={ends}", f"d_max={paper.HORIZONS[-1]}s", "split=1h", "duplicates=keep"]
     given = [word for setting in data for word in ("--data-set", setting)]
-    words = ["--data", "criteo", "--source", str(raw), "--method", "telescoped", "--lateness", "60s", "--time", "log"]
-    run(tree, "init", str(room / "store"), *words, *given)
+    run(tree, "prepare", "criteo", "--source", str(raw), *given, "--out", str(room / "table"))
+    words = ["--source", str(room / "table"), "--method", "telescoped", "--lateness", "60s", "--time", "log"]
+    run(tree, "init", str(room / "store"), *words)
     run(tree, "tick", str(room / "store"))
 
 

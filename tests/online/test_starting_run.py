@@ -139,7 +139,7 @@ def test_init_takes_a_run(
         (("init", store, "--model", origin), "exists already"),
         (("init", tmp_path / "new", "--model", origin, "--seed", 0), "--seed is the run's"),
         (("init", tmp_path / "new", "--model", origin, "--set", "hidden=8"), "--set is the run's"),
-        (("init", tmp_path / "new"), "--data is missing"),
+        (("init", tmp_path / "new"), "as --source, or a finished run as --model"),
         (("serve",), "which store"),
         (("serve", tmp_path / "new"), "not a store"),
     ]

@@ -1,4 +1,4 @@
-"""Stores are made: of a log, or of a finished run."""
+"""Stores are made: of a prepared log, or of a finished run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, name_dataset, with_schema
+from tracecvr.cli.live.arguments import Store
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 def init(
     context: typer.Context,
     store: Store,
-    data: Data = None,
-    source: Source = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--source", help="The log: a directory written by `prepare`; of a run, if it was moved."),
+    ] = None,
     model: Annotated[
         Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
     ] = None,
@@ -31,8 +33,6 @@ def init(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
     ] = None,
-    schema: SchemaFile = None,
-    data_set: DataSettings = None,
     lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
     warm_labels: Annotated[
         str, typer.Option(help="Labels of the warm-up part: censored, as known at the split; or mature, final ones.")
@@ -91,10 +91,11 @@ def init(
         _refuse_beside_model(context)
         make_of_run(store, model, source, chosen, times)
         return
-    data = name_dataset(data, source, schema)
+    if source is None:
+        raise UserError("give a log that `tracecvr prepare` has written as --source, or a finished run as --model")
     refuse_files(method, plugin or [])
-    parts = read_parts(method, plugin or (), config.pairs(settings or [], "--set"))
-    _say_made(Store.from_log(store, data, source, with_schema(data_set, schema), parts, chosen, times))
+    made, plugins, stream = read_parts(method, plugin or (), config.pairs(settings or [], "--set"))
+    _say_made(Store.create(store, source, made, plugins, chosen, stream=stream, times=times))
 
 
 def refuse_files(method: str, plugins: list[str]) -> None:
@@ -107,8 +108,8 @@ def refuse_files(method: str, plugins: list[str]) -> None:
 
 
 def _refuse_beside_model(context: typer.Context) -> None:
-    """Refuse options that the run has decided already: method, log and seed."""
-    for name in ("data", "schema", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
+    """Refuse options that the run has decided already."""
+    for name in ("method", "plugin", "settings", "warm_labels", "seed", "threads"):
         if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
             flag = {"settings": "set"}.get(name, name.replace("_", "-"))
             raise UserError(f"--{flag} is the run's: leave it out beside --model")

@@ -39,7 +39,7 @@ from tracecvr.online.store import file_hashes as files
 from tracecvr.online.store.starting_run import RunEnd, StartingRun
 from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
-from tracecvr.runs.spec import dataset_of, owners_of
+from tracecvr.runs.spec import owners_of
 from tracecvr.stream import WARM_LABELS
 
 Parts = tuple[Method, tuple[Plugin, ...], StreamLearning]
@@ -120,25 +120,6 @@ class Store:
             write_json(made / "store.json", content)
             files.write(made)
         return cls(folder, content)
-
-    @classmethod
-    def from_log(
-        cls,
-        folder: Path,
-        data: str,
-        source: Path | None,
-        data_settings: Sequence[str],
-        parts: Parts,
-        settings: Settings,
-        times: AskedTimes | None = None,
-    ) -> Store:
-        """A new store from a log that is prepared first if it is not yet."""
-        method, plugins, stream = parts
-        dataset = dataset_of(data, data_settings)
-        if source is not None and ClickTable.exists(source):
-            prepared.options_of(source, dataset, bool(data_settings))
-        with _prepare(folder, dataset, source) as base:
-            return cls.create(folder, base, method, plugins, settings, stream=stream, times=times)
 
     @classmethod
     def from_run(
