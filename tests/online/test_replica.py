@@ -219,7 +219,6 @@ def test_commands(made: Made, tmp_path: Path, call: Call, capsys: pytest.Capture
         (("--replica", "http://me:secret@127.0.0.1:1"), "give http://HOST:PORT"),
         (("--replica", f"http://127.0.0.1:{free_port()}"), "cannot be reached"),
         (("--replica", tmp_path / "nothing"), "not a store"),
-        (("--replica", store.folder, "--source", "nats://x/y"), "--source is for the writer"),
         (("--replica", store.folder, "--host", "0.0.0.0"), "can be reached by others"),
     ):
         assert call("serve", *words) == 2

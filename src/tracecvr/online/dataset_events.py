@@ -19,6 +19,8 @@ from tracecvr.online.store.starting_run import StartingRun
 
 def log_of_table(table: Path) -> tuple[Dataset, Path | None, int]:
     """The dataset and the raw log that a table was prepared from, and its split."""
+    if not table.exists():
+        raise UserError(f"--source {table}: no such file or directory")
     if prepared.dataset_name(table) is None:
         raise UserError(f"{table}: not a prepared log; make one with `tracecvr prepare`")
     dataset, raw = raw_log.reopen(table)

@@ -17,7 +17,7 @@ from tracecvr.cli.live.arguments import Store, store_at
 from tracecvr.cli.live.operate import learn
 from tracecvr.online.service.options import Options
 
-_FLAGS = {"start": ("--from", "--start"), "host_names": ("--host-name",), "learn": ("--learn/--no-learn",)}
+_FLAGS = {"host_names": "--host-name", "learn": "--learn/--no-learn"}
 """Options of the service whose flags have other names than they."""
 
 
@@ -50,7 +50,7 @@ def _declare_flags(command: Callable[..., None]) -> None:
     for field in fields(Options):
         words = field.metadata["help"]
         flag = typer.Option(
-            *_FLAGS.get(field.name, (f"--{field.name.replace('_', '-')}",)),
+            _FLAGS.get(field.name, f"--{field.name.replace('_', '-')}"),
             min=field.metadata["low"],
             max=field.metadata["high"],
             help=f"{words[0].upper()}{words[1:]}.",
@@ -73,7 +73,7 @@ def pull(
     store: Store,
     source: Annotated[str, typer.Option(metavar="URL", help="nats://HOST/STREAM or kafka://HOST/TOPIC.")],
     start: Annotated[
-        str, typer.Option(*_FLAGS["start"], help="Where a source starts that is new: earliest or latest.")
+        str, typer.Option("--from", help="Where a source starts that is new: earliest or latest.")
     ] = "earliest",
     source_config: Annotated[
         Path | None, typer.Option(help="TOML file for the broker's client: credentials, TLS.")

@@ -52,15 +52,6 @@ class Parsed:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What became of messages. All of it is on disk."""
-
-    receipt: Receipt
-    repeated: int
-    set_aside: Sequence[Message]
-
-
 def source_of(partition: str) -> str:
     return partition.rpartition("/")[0]
 
@@ -111,11 +102,12 @@ class Inbox(EventLog):
             gaps = [(n, partition) for partition, n in lost.items()]
             self._db.executemany("UPDATE positions SET lost = lost + ? WHERE partition = ?", gaps)
 
-    def take(self, parsed: Sequence[Parsed], lag: Mapping[str, int]) -> Taken:
+    def take(self, parsed: Sequence[Parsed], lag: Mapping[str, int]) -> tuple[Receipt, list[Message]]:
         """Accept the events of messages, set aside those that cannot be read, and move the positions: all or nothing.
 
         `lag` is how many messages are left in each partition. Partitions are not read in step: as long as one has
-        messages left, time goes no further than its newest event, or the others would make it late.
+        messages left, time goes no further than its newest event, or the others would make it late. Returns what became
+        of the events, and the messages that were set aside.
         """
         with self._transaction():
             self._change("positions")
@@ -131,7 +123,7 @@ class Inbox(EventLog):
             until = self._find_time(lag)
             if until is not None:
                 self._close(until - self.grid.lateness)
-        return Taken(receipt, len(parsed) - len(fresh), [p.message for p in aside])
+        return receipt, [p.message for p in aside]
 
     def _is_new(self, parsed: Parsed) -> bool:
         """Whether a message was not dealt with before. Count it, and move the position of its partition."""
@@ -146,7 +138,7 @@ class Inbox(EventLog):
         if more and (waiting := self.count_aside(UNREAD)) + more > event_log.MOST_ASIDE:
             raise UserError(
                 f"{waiting:,} messages that could not be read are set aside, and there are more: reading has stopped; "
-                "see `tracecvr aside list`; when the cause is mended, `aside accept` or `aside drop` makes room"
+                "see `tracecvr aside list --payload`; when they are mended and ingested, `aside drop` makes room"
             )
 
     def _find_time(self, lag: Mapping[str, int]) -> int | None:
@@ -157,17 +149,6 @@ class Inbox(EventLog):
         if not times or len(times) < len(behind):
             return None
         return min(times) if behind else max(times)
-
-    def read_again(self, reader: Reader) -> Receipt:
-        """Accept the events of messages that were set aside, of those that can be read by now."""
-        with self._transaction():
-            waiting = [(a.name.rpartition(":"), a.content) for a in self.aside(UNREAD)]
-            parsed = [parse(reader, Message(part, int(at), payload)) for (part, _, at), payload in waiting]
-            readable = [p for p in parsed if not p.reason]
-            (receipt,) = self._append([[event for p in readable for event in p.events]])
-            gone = [(UNREAD, p.message.name) for p in readable]
-            self._db.executemany("DELETE FROM aside WHERE reason = ? AND name = ?", gone)
-        return receipt
 
     def reader(self) -> int:
         """A number that tells this store from others that read the same source."""

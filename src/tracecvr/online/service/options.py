@@ -37,9 +37,6 @@ class Options(Limits):
     replica: str | None = option(None, "directory of a store, or address of the service that writes it: only score")
     replica_token: Path | None = option(None, "file that holds the token for that service, of the scope replicate")
     learn: bool = option(True, "run the learner beside it")
-    source: str | None = option(None, "broker to pull events from, too")
-    start: str = option("earliest", "where a source starts that is new: earliest or latest")
-    source_config: Path | None = option(None, "TOML file for the broker's client")
 
     @property
     def url(self) -> str:

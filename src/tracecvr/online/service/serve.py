@@ -30,8 +30,6 @@ from tracecvr.online.service.connections import Config, Watch
 from tracecvr.online.service.options import Options
 from tracecvr.online.service.processes import LearnerState, SupervisedProcess
 from tracecvr.online.service.replica import open_published, replica
-from tracecvr.online.sources import BrokerSource
-from tracecvr.online.sources.pump import Pump
 from tracecvr.online.store.store import Store
 
 _NICE = 15
@@ -45,27 +43,19 @@ def serve(
     learn: Callable[[Path], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Answer until stopped: the writer of a store. Beside it are `learn`, in a process of its own, and the pump of a
-    broker, if options ask for one."""
+    """Answer until stopped: the writer of a store, with `learn` beside it in a process of its own."""
     tokens = _read_tokens(options)
-    pump = None
-    if options.source is not None:
-        pump = Pump(store, BrokerSource.of(options.source, options.start, options.source_config))
     with ExitStack() as beside:
         listener = beside.enter_context(_bind(options))
         learner: Callable[[], LearnerState] = LearnerState
         if learn is not None:
             learner = beside.enter_context(SupervisedProcess("the learner", learn, store.folder, nice=_NICE)).state
-        if pump is not None:
-            beside.enter_context(pump.run_beside())
         app = application(store, tokens, options, learner, _list_names(options, tokens))
         _answer(app, options, listener, lambda url: say(f"listening: {url}\ndashboard: {url}/"))
 
 
 def serve_replica(folder: Path | None, options: Options, say: Callable[[str], None] = lambda _: None) -> None:
     """Score from published versions until stopped; `folder` keeps the copy. It neither learns nor accepts events."""
-    if options.source is not None:
-        raise UserError("--source is for the writer: leave it out beside --replica")
     assert options.replica is not None
     tokens = _read_tokens(options)
     with TemporaryDirectory(prefix="tracecvr_replica_") as room:

@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
-from tracecvr.online.log.inbox import Parsed, Taken, parse, source_of
+from tracecvr.online.log.event_log import Receipt
+from tracecvr.online.log.inbox import Message, Parsed, parse, source_of
 from tracecvr.online.sources import Broker, BrokerSource
 from tracecvr.online.store.store import Store
 
@@ -56,19 +57,6 @@ class Pump:
                 _log.info("%s", error)
                 stop.wait(_PAUSES[1])
 
-    @contextmanager
-    def run_beside(self) -> Iterator[None]:
-        """Pull in a thread of its own, as long as the context lasts."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self.run, args=(stop,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-            self.log.close()
-
     def _pull(self, stop: threading.Event) -> None:
         failures = 0
         while not stop.is_set():
@@ -106,9 +94,9 @@ class Pump:
         contents = [parse(self.store.reader, message) for message in messages]
         lag = dict(broker.lag(ask=self._ends_something(contents)))
         if messages or lag != self._lag:
-            taken = self.log.take(contents, lag)
+            receipt, aside = self.log.take(contents, lag)
             self._lag = lag
-            self._tell(taken)
+            self._tell(receipt, aside)
         if messages:
             broker.acknowledge({message.partition: message.position for message in messages})
         return len(messages)
@@ -143,14 +131,13 @@ class Pump:
         broker.seek(following)
         self._lag = {}
 
-    def _tell(self, taken: Taken) -> None:
+    def _tell(self, receipt: Receipt, aside: Sequence[Message]) -> None:
         """That messages or events were set aside; not what was in them."""
-        if taken.set_aside:
-            first, *others = taken.set_aside
+        if aside:
+            first, *others = aside
             more = f" and {len(others)} others" if others else ""
             _log.warning("%s: message %d%s set aside: see `tracecvr aside list`", first.partition, first.position, more)
-
-        if future := taken.receipt.counts["future"]:
+        if future := receipt.counts["future"]:
             _log.warning("%s: %d events dated too far ahead set aside: see `tracecvr aside list`", self.source, future)
 
     def _report_failure(self, error: Exception) -> None:
