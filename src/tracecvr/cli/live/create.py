@@ -13,8 +13,6 @@ from tracecvr.cli.live.arguments import Store
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
-    from tracecvr.online.log.times import AskedTimes
-    from tracecvr.online.store.store import Settings
     from tracecvr.online.store.store import Store as LiveStore
 
 
@@ -74,6 +72,8 @@ def init(
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
     from tracecvr.data.outages import pair
+    from tracecvr.online.learner.learner import open_learner
+    from tracecvr.online.log.times import UNITS, AskedTimes, unix_time
     from tracecvr.online.store.store import Settings, Store, read_parts
 
     chosen = Settings(
@@ -86,10 +86,16 @@ def init(
         outages=pair([config.parse_duration(end, "--gap") for end in gap or ()], "--gap"),
         alarms_by=alarms_by,
     )
-    times = _times(time, origin)
+    times = AskedTimes(
+        None if time is None else config.check_choice(time, tuple(UNITS), "--time"),
+        None if origin is None else unix_time(origin, "--origin"),
+    )
     if model is not None:
         _refuse_beside_model(context)
-        make_of_run(store, model, source, chosen, times)
+        live_store = Store.from_run(store, model, source, chosen, times)
+        with open_learner(live_store):  # a version to serve at once
+            _say_made(live_store)
+        typer.echo(f"the log may go on after the run: tracecvr events --model {model} prints what happened since")
         return
     if source is None:
         raise UserError("give a log that `tracecvr prepare` has written as --source, or a finished run as --model")
@@ -113,32 +119,6 @@ def _refuse_beside_model(context: typer.Context) -> None:
         if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
             flag = {"settings": "set"}.get(name, name.replace("_", "-"))
             raise UserError(f"--{flag} is the run's: leave it out beside --model")
-
-
-def _times(unit: str | None, origin: str | None) -> AskedTimes:
-    from tracecvr.base import config
-    from tracecvr.online.log.times import UNITS, AskedTimes, unix_time
-
-    return AskedTimes(
-        None if unit is None else config.check_choice(unit, tuple(UNITS), "--time"),
-        None if origin is None else unix_time(origin, "--origin"),
-    )
-
-
-def make_of_run(
-    store: Path, run: Path, source: Path | None, settings: Settings, times: AskedTimes | None = None
-) -> LiveStore:
-    """A store that goes on where a run ended, with a version to serve at once."""
-    from tracecvr.online.learner.learner import open_learner
-    from tracecvr.online.store.store import Store
-
-    made = Store.from_run(store, run, source, settings, times)
-    with open_learner(made):
-        _say_made(made)
-    typer.echo(
-        f"the log may go on after the run: tracecvr events --model {run} prints what happened since, to be ingested"
-    )
-    return made
 
 
 def _say_made(store: LiveStore) -> None:

@@ -22,8 +22,7 @@ from tracecvr.data.table import Ints
 from tracecvr.online.challengers.confidence import HOUR, PairedDifferences
 from tracecvr.online.learner.guard import LogOdds
 from tracecvr.online.learner.learner import Learner, Tick, open_learner
-from tracecvr.online.learner.live_metrics import ScoreSums
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import Predictions, ScoreSums
 from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
 

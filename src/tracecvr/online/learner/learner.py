@@ -26,8 +26,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
-from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import LiveMetrics, Predictions, by_version, recent_rates
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.ledger.open_clicks import DamagedLedgerError

@@ -18,7 +18,7 @@ from tracecvr.forecast.cells import RECORD, Records, outcomes_of, records_of
 from tracecvr.forecast.estimators import DEFAULT, estimate
 from tracecvr.forecast.figures import METRICS, ScoredCells, ScoredTally, intervals
 from tracecvr.forecast.forecast import LEVEL, between
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog

@@ -9,7 +9,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.forecast.cells import KEPT_DAYS
 from tracecvr.forecast.of_run import Forecasts
 from tracecvr.online.learner.archive import WholeLog
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import Predictions
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import table_of
