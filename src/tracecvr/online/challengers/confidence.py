@@ -62,8 +62,7 @@ class PairedDifferences(JsonState):
     clipped: int = 0
     total: float = 0.0
     products: Floats = field(default_factory=lambda: np.zeros((_LAGS + 1, 4)))
-    """By lag k, sums over units i: d_i d_j, d_i n_j, n_i d_j and n_i n_j with j = i - k; d is a unit's sum of
-    differences, n its number of clicks."""
+    """By lag k = i - j: sums of d_i d_j, d_i n_j, n_i d_j, n_i n_j; d is a unit's sum, n its number of clicks."""
     newest: list[tuple[float, float]] = field(default_factory=list)
     """(d, n) of the last units, newest first."""
     unit: int = -1

@@ -1,5 +1,4 @@
-"""Learners of challengers: the store's own learner with another model, which is compared with the store's own; and all
-learners of a store in one process, one after the other, the store's own first."""
+"""The learner of a challenger, and all learners of a store in one process, the store's own first."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class Comparison(JsonState):
 
 
 class ChallengerLearner(Learner):
-    """Follows the same log, never ahead of the store's own learner. Killed at any moment, it goes on to the same
-    bytes: what it is compared with is on disk before the version of the store's own that it waits for."""
+    """Follows the same log, never ahead of the store's own learner: what it is compared with is on disk by then."""
 
     store: Challenger
 
@@ -101,8 +99,8 @@ class ChallengerLearner(Learner):
 class Learners:
     """The store's own learner, and those of its challengers as they come and go. Use it as a context.
 
-    The store's own is served first: a challenger learns one interval at a time, when there is nothing left to learn for
-    the store's own. A challenger that fails is noted, and the others go on.
+    A challenger learns one interval at a time, when nothing is left to learn for the store's own. One that fails is
+    noted, and the others go on.
     """
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:

@@ -23,8 +23,7 @@ LogOdds = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Guard:
-    """When a tick is undone: by the newest clicks, with final labels or without, its predictions are not sane, or much
-    worse after it than before. A model that was equally bad before is not undone, so that it can recover."""
+    """When a tick is undone. A model that was equally bad before is not, so that it can recover."""
 
     nll: float = 1.5
     """By how much the NLL of clicks with final labels may grow."""

@@ -96,8 +96,7 @@ class Learner:
     def tick(self) -> Tick | None:
         """Learn the next interval that is closed, and publish what came of it; None if there is none.
 
-        Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end. If
-        the ledger is found to be damaged, it is built anew, and learning goes on from the newest version.
+        Intervals before it in which nothing happens have no versions of their own. A damaged ledger is built anew.
         """
         try:
             return self._tick()
@@ -266,8 +265,7 @@ def learn(engine: Engine, ledger: Ledger, start: int, end: int) -> tuple[int, st
 
 
 def skip(ledger: Ledger, closed: int) -> bool:
-    """Pass over a run of intervals that leave an engine as it is: nothing becomes known in them, and nothing that is
-    known is young enough to be learnt from. Whether there was one."""
+    """Pass over a run of intervals in which nothing is to be learnt. Whether there was one."""
     before = ledger.done
     if ledger.idle:
         ledger.pass_over(closed)
@@ -275,8 +273,7 @@ def skip(ledger: Ledger, closed: int) -> bool:
 
 
 def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
-    """The ledger that an engine of a store needs. It reads the archive, too: of actions that came before their clicks,
-    and after all versions are lost, say."""
+    """The ledger that an engine of a store needs. It reads the archive, too."""
     memory = memory_of(store.grid, engine.memory)
     return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
 

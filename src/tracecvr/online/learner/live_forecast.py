@@ -1,8 +1,7 @@
 """Forecasts of a live model: each tick adds what became known to counts by segment, score, day and age. Whenever a day
 is over, they say what its clicks will bring and how good the model is on them.
 
-The counts of each tick are a block in the log's database. Whoever reads them up to a version has the counts of that
-version: the learner after a restart, and the service, which keeps those of all segments.
+The counts of each tick are a block in the log's database: a learner that starts again reads those up to its version.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ class LiveForecast:
             self.summary = self._describe(cells) if cells.by_score.days else {}
 
     def spread(self, rest: float) -> tuple[float, float]:
-        """How far below and above what is still expected the ends of an interval are, as shares of it: those of the
-        last day; before there is one, twice those of chance."""
+        """The ends of an interval, as shares of what is still expected: of the last day, at first of chance."""
         newest = self.summary.get("series", [])[:1]
         if newest and (last := newest[0]["days"][-1])["first"] > last["then"]:
             expected = last["first"] - last["then"]

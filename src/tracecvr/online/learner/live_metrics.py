@@ -30,8 +30,7 @@ _RELIABILITY = 15
 
 
 class Predictions:
-    """The log-odds that a model's learner gave clicks of the stream before it learnt them, by row. What clicks were
-    served is in the log, too."""
+    """The log-odds that a model's learner gave clicks of the stream before it learnt them, by row."""
 
     def __init__(self, log: EventLog, model: str | None) -> None:
         self.log, self.model = log, model or ""
@@ -96,8 +95,7 @@ class ScoreSums(JsonState):
 
 @dataclass
 class LiveMetrics(JsonState):
-    """Figures of clicks whose labels are final, by both scores: of all of the past, or of the last intervals alone, as
-    sums over all of the past hide drift."""
+    """Figures of clicks whose labels are final, by both scores."""
 
     prequential: ScoreSums = field(default_factory=ScoreSums)
     as_served: ScoreSums = field(default_factory=ScoreSums)
@@ -123,8 +121,8 @@ def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) 
 def recent_rates(
     log_odds: Scores, converted: Labels, to_come: Floats | None, spread: Callable[[float], tuple[float, float]]
 ) -> dict[str, Any]:
-    """Rate and calibration of recent clicks: predicted, so far, and as forecast with an interval. `to_come` is what
-    each is still expected to bring, `spread` tells by which shares of the sum it may be wrong."""
+    """Rate and calibration of recent clicks: predicted, so far, and forecast. `to_come` is what each is still expected
+    to bring, `spread` says by which shares of the sum it may be wrong."""
     if not len(converted):
         return {"clicks": 0}
     served = ~np.isnan(log_odds)

@@ -162,8 +162,7 @@ class Ledger(TableSource):
         return self._reveal(position, np.full(len(position), clock))
 
     def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
-        """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
-        not: clicks of the base, and those that came by `ingest` or from a broker."""
+        """The log-odds that clicks were answered with, and the versions that did; NaN and -1 without an answer."""
         score, version = (self.database.column(name)[position] for name in ("score", "version"))
         return score, version
 
@@ -184,8 +183,7 @@ class Ledger(TableSource):
     # Taking in.
 
     def begin(self, first: int = 0) -> None:
-        """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
-        later one, whatever is needed has become known since, and so has all that is known of it."""
+        """Begin with an interval: before the stream's first, with the clicks of the base as known at the split."""
         end = self._in_base.end
         begin = end if first else self._in_base.first
         self.database.clear()
@@ -224,8 +222,7 @@ class Ledger(TableSource):
         return ClickTable(schema=self._base.schema, **columns)
 
     def _select_fresh(self, clicks: Sequence[Accepted]) -> list[Accepted]:
-        """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base
-        has get none. The log has each click once."""
+        """The clicks of the next interval that get a row: not those after their d_max, nor those of the base."""
         inside = [row for row in clicks if row.seen - row.ts <= self.grid.d_max]
         end = self.grid.bounds(self.done)[1]
         known = self._in_base.rows_of(np.array([row.click for row in inside], np.int64), end)
@@ -294,8 +291,7 @@ class Ledger(TableSource):
         return 0 <= delay <= self.grid.d_max
 
     def _find_turns(self, paid: list[tuple[int, Payment]], known: dict[int, Ints]) -> list[tuple[int, int, int, int]]:
-        """Keep conversions and refunds of clicks. What they take back, or buy again, are turns of the click, each with
-        a kind of its own."""
+        """Keep conversions and refunds of clicks; returns the turns of the clicks that they make."""
         self.database.pay(paid)
         turns = []
         for row, payments in self.database.payments({row for row, _ in paid}).items():
@@ -324,8 +320,7 @@ class Ledger(TableSource):
 
 
 class BaseClicks:
-    """Clicks of the log that a store started from, by their ids: those that were known at the split, and not longer
-    than `memory` seconds before."""
+    """Clicks of the log that a store started from, by id: known at the split, and at most `memory` seconds before."""
 
     def __init__(self, table: ClickTable, split: int, memory: int) -> None:
         self.table, self.memory = table, memory

@@ -78,8 +78,7 @@ class Known(NamedTuple):
 
 
 class OpenClicks:
-    """Those of a log with so many features and kinds of actions. Their file takes room in a folder; without one, where
-    SQLite keeps temporary files, and has no checksums."""
+    """Open clicks of a log. Their file takes room in a folder; without one it is temporary and has no checksums."""
 
     def __init__(self, folder: Path | None, features: int, actions: int) -> None:
         self.actions = actions
@@ -360,8 +359,7 @@ class OpenClicks:
 
 
 class Column:
-    """A column of the clicks, read as an array is: by position, slice or array of positions. Columns that are not in
-    blocks are what is known of clicks."""
+    """A column of the clicks, read as an array is: by position, slice or array of positions."""
 
     def __init__(self, database: OpenClicks, name: str) -> None:
         self._database, self._name = database, name

@@ -247,8 +247,7 @@ class EventDatabase:
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []
 
     def refuse_damage(self) -> None:
-        """Stop before anything is learnt from pages that a disk has exchanged: each has the right checksum. Reads all
-        of the database."""
+        """Stop before anything is learnt from exchanged pages: their checksums are right. Reads all of the database."""
         if damage := self.damage():
             raise UserError(f"{self.path} is damaged ({' '.join(damage[0].split())}); {self._advice}")
 

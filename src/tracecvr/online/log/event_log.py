@@ -78,9 +78,8 @@ class Accepted(NamedTuple):
     model: str | None = None
 
     def answer_for(self, model: str | None) -> tuple[float, int]:
-        """The log-odds that a click was answered with and the version that answered, as they count for a model; NaN and
-        -1 if there is no answer. For the store's own, all answers count; the versions of challengers are not its own.
-        For a challenger, its own answers do."""
+        """The log-odds and the version that answered, as they count for a model; NaN and -1 if there is no answer. For
+        the store's own, all answers count; for a challenger, its own do."""
         if self.score is None or self.version is None or (model is not None and model != self.model):
             return math.nan, -1
         return self.score, self.version if model == self.model else OF_ANOTHER_MODEL
@@ -161,8 +160,7 @@ class EventLog(EventDatabase):
         return receipt, fresh
 
     def _drop_duplicates(self, events: Sequence[Event], before: int, receipt: Receipt) -> list[Event]:
-        """The events that were new. The receipt is told what the others were answered when they were; of these, those
-        are set aside that contradict what is there."""
+        """The events that were new. Of the others, the receipt has the answers, and contradictions are set aside."""
         fresh: dict[str, Event] = {}
         conflicts = []
         for event in events:
@@ -289,8 +287,7 @@ class EventLog(EventDatabase):
     # Reading.
 
     def between(self, start: int, end: int) -> list[Accepted]:
-        """What became known in an interval: clicks first, in their order. Of a click that was erased after its interval
-        was closed, its place is left, without a body."""
+        """What became known in an interval: clicks first. A click that was erased later has no body."""
         rows = self._select(_CLICKS_FIRST, (start, end))
         for seen, ts, place in self._rows(f"SELECT * {_ERASED}", (start, end)):
             rows.insert(place, Accepted(0, "", CLICK, -1, ts, seen, None, None))
@@ -326,8 +323,7 @@ class EventLog(EventDatabase):
         return self._select("WHERE seen < ? ORDER BY pos", (time,))
 
     def portion(self, time: int, count: int) -> int:
-        """The end of as many intervals as have no more than so many events, or of the first that has any; at most a
-        time, with which an interval starts."""
+        """The end of as many intervals as have no more than so many events, at least one; at most a time."""
         beyond = self._one("SELECT seen FROM events WHERE seen < ? ORDER BY seen LIMIT 1 OFFSET ?", (time, count))
         if beyond is None:
             return time

@@ -138,8 +138,7 @@ class Reader:
         return self.read(known), unknown
 
     def encode_and_count(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
-        """(N, F) ids of clicks' features, as `prepare` would make them of the same values, and of each column how many
-        values could not be read: they count as missing."""
+        """(N, F) ids of clicks' features, as `prepare` makes them, and of each column how many values are wrong."""
         try:
             rows = json.loads(f"[{','.join(bodies)}]")  # one text: to start a parser for each costs more than to parse
             columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.features]
@@ -173,8 +172,7 @@ class Reader:
         return [v if type(v := features[name]) is str else self._keep(name, v) for name in self.features]
 
     def _keep(self, name: str, value: object) -> str | float | None:
-        """A value as the log can keep it. Where only numbers are read, one that is none counts as missing: a text that
-        stands for it is kept, so that it is counted."""
+        """A value as the log can keep it. Where only numbers are read, others become texts, which are counted later."""
         if not isinstance(value, _VALUES):
             wrong, text = ("a list", "[]") if isinstance(value, list) else ("an object", "{}")
         elif isinstance(value, int) and is_huge(value):

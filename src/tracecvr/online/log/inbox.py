@@ -86,8 +86,7 @@ class Inbox(EventLog):
     """An event log and the positions up to which sources were read into it."""
 
     def begin(self, identities: Mapping[str, str], following: Mapping[str, int], lost: Mapping[str, int]) -> None:
-        """Fix where partitions start that are new, so that a start at *now* is the same after a crash; and refuse
-        another stream or topic that only has the name of one that was read."""
+        """Fix where new partitions start, for good; and refuse another stream of the name of one that was read."""
         with self._transaction():
             self._change("sources", "positions")
             known = dict(self._rows("SELECT source, identity FROM sources"))

@@ -100,9 +100,8 @@ class AskedTimes:
     origin: int | None = None
 
     def settle(self, origin: int | None, start: int | None) -> Times:
-        """With the origin of a log that has a calendar, its events' times are Unix seconds by default. A log without
-        one keeps its own time; its stream, which starts at second `start`, is taken to start now. If `start` is None,
-        that cannot be: the log has a calendar and does not say which."""
+        """With a calendar, times are Unix seconds by default. A log without one keeps its own time, and second
+        `start` is taken to be now. `start` is None if the log has a calendar and does not say which."""
         unit = self.unit or ("log" if origin is None else "unix")
         first = origin if self.origin is None else self.origin
         if first is None and start is not None:

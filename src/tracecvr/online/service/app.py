@@ -43,8 +43,7 @@ def application(
     learner: Callable[[], LearnerState] = LearnerState,
     names: Sequence[str] = (),
 ) -> FastAPI:
-    """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost;
-    without any it may be asked by every name if tokens are needed, else by localhost only."""
+    """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost."""
     service = Service(store, tokens or Tokens(), limits or Limits(), learner)
     app = scoring_application(service, names)
     _routes(app, service)

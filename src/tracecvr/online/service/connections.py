@@ -22,8 +22,7 @@ from tracecvr.online.service.options import Limits
 _RESERVE = 256
 """File descriptors that are not for connections: the store, the learner, a broker."""
 _STOP_S = 3
-"""Seconds that requests at work are given when the service stops. Of a body that is still being sent, nobody was told
-that it was accepted."""
+"""Seconds that requests at work are given when the service stops."""
 
 
 class Config(uvicorn.Config):
@@ -68,8 +67,8 @@ class Counted(HttpToolsProtocol):
 
 
 class Watch:
-    """Looks now and then what each connection waits for, and closes those whose peer takes too long. A timer for each
-    request would cost more than all else that is done for its connection."""
+    """Looks now and then what each connection waits for, and closes those whose peer takes too long: a timer for each
+    request would cost more."""
 
     def __init__(self, config: Config, connections: Collection[Any]) -> None:
         self._config, self._connections = config, connections

@@ -10,8 +10,7 @@ from tracecvr.base.config import option
 
 @dataclass(frozen=True)
 class Limits:
-    """All of them have defaults that suit a small machine. Whoever is answered meanwhile waits for a body to be parsed,
-    so that what bounds a body bounds his wait, too: some ten milliseconds."""
+    """What one request and one sender may take. What bounds a body bounds how long others wait for it to be parsed."""
 
     rate: float = option(500.0, "requests per second of each token, with bursts of twice that", low=0.1)
     batch: int = option(500, "events or clicks of one request", low=1)

@@ -1,5 +1,4 @@
-"""A process beside the service, such as the learner: it calls one function, is started again if it ends, and ends with
-the service."""
+"""A process beside the service, such as the learner: it is started again if it ends, and ends with the service."""
 
 from __future__ import annotations
 

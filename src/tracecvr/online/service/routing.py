@@ -61,8 +61,7 @@ class RoutedScorer:
         return self.own if promoted is None or promoted.model is None else promoted
 
     def list_published(self) -> dict[str, PublishedFile]:
-        """What a replica needs, in the order in which it has to write it: the store's description, the versions that
-        serve, a state before its manifest, and the choice between them. Nothing of it is an event."""
+        """What a replica needs, in the order in which it has to write it. Nothing of it is an event."""
         folder, states = self.store.folder, dict[str, str]()
         names = [*DESCRIPTION]
         for one in (self.own, self._promoted):

@@ -33,8 +33,7 @@ from tracecvr.online.service.replica import open_published, replica
 from tracecvr.online.store.store import Store
 
 _NICE = 15
-"""How nice the learner is to what answers on the same core. 99 % of scores then take 1.0 and 1.5 times as long as
-without it (1 and 8 connections); with 5 it was 12 and 7.5 times. On a core that is always busy it gets a thirtieth."""
+"""How nice the learner is: 99 % of scores take at most 1.5 times as long as without it; with 5 it was 12 times."""
 
 
 def serve(
@@ -113,16 +112,14 @@ class Server(uvicorn.Server):
 
 
 def _settle() -> None:
-    """What is in memory by now stays. The collector of garbage would look through all of it, torch's modules too, again
-    and again while a large body is parsed: that took several times as long as the parsing."""
+    """Let the collector of garbage leave out what is in memory: parsing a large body took several times as long."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 def _bind(options: Options) -> socket.socket:
-    """Bind the address before anything else is started, so that an error leaves no learner behind. Replicas of one user
-    may share theirs."""
+    """Bind the address before anything else is started. Replicas of one user may share theirs."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     # The protocol is named, or asyncio leaves Nagle's delay on.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

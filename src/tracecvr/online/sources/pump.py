@@ -102,8 +102,7 @@ class Pump:
         return len(messages)
 
     def _ends_something(self, contents: Sequence[Parsed]) -> bool:
-        """Whether an interval may be closed by these: then it has to be known, not guessed, that nothing is left in
-        other partitions that was sent before."""
+        """Whether an interval may be closed by these: then it has to be known what is left in other partitions."""
         newest = max((event.ts for p in contents for event in p.events), default=0)
         return self.store.grid.closed(newest - self.store.grid.lateness) > self.log.closed()
 

@@ -139,8 +139,7 @@ def _next_interval(store: Store) -> int:
 
 
 def drop(store: Store, name: str) -> None:
-    """Remove a challenger and its versions; also one whose folder is lost. What clicks were answered by it stays in the
-    log."""
+    """Remove a challenger and its versions; also one whose folder is lost. The log still has its answers."""
     home, lost = store.folder / FOLDER / name, name in list_lost(store)
     if not lost:
         find_challenger(store, name)

@@ -125,8 +125,7 @@ class Store:
     def from_run(
         cls, folder: Path, run: Path, source: Path | None, settings: Settings, times: AskedTimes | None = None
     ) -> Store:
-        """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved. What the run
-        has decided, it has decided."""
+        """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
         origin = StartingRun.of(run)
         recorded, labels = origin.recorded, origin.plan.warm_labels
         settings = replace(settings, warm_labels=labels, seed=recorded["seed"], threads=recorded["threads"])

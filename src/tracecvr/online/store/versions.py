@@ -17,8 +17,7 @@ _log = logging.getLogger("tracecvr.store")
 
 
 class Versions(Checkpoints):
-    """The versions of a store: N is the state after N intervals. Those of another model, which `content` is not the
-    configuration of, are passed over."""
+    """The versions of a store: N is the state after N intervals. Those of another `content` are passed over."""
 
     def __init__(self, folder: Path, keep: int, content: dict[str, Any] | None = None) -> None:
         super().__init__(folder / "models", keep)
@@ -34,8 +33,7 @@ class Versions(Checkpoints):
         super().save(engine, number, facts, {*pinned, *self._find_needed()})
 
     def _find_needed(self) -> set[int]:
-        """Versions that are kept however old they are, and however many ticks were undone since: the one that was
-        chosen to serve, the newest that was published, and of each the one before it, to go back to."""
+        """Versions that are kept however old they are: those chosen and newest published, and those before them."""
         published, pinned = self.published(), self.chosen()
         chosen = [number for number in published if pinned is not None and number <= pinned]
         return {*published[-2:], *chosen[-2:]}
@@ -46,9 +44,7 @@ class Versions(Checkpoints):
 
     def serving(self) -> int | None:
         """The version that serves: the one chosen, or the newest published that is whole; None before there is any.
-
-        If none that was published is left, one whose tick was undone does: its weights are those of the last good one.
-        """
+        If none is left, one whose tick was undone does: its weights are those of the last good one."""
         listed, chosen = [int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdecimal()], self.chosen()
         known = {manifest["intervals"]: manifest for manifest in self.manifests()}
         published = [number for number, manifest in known.items() if manifest["published"]]

@@ -16,8 +16,7 @@ from tracecvr.online.upkeep.verify_log import table_of
 
 
 def forecasts_of(store: Store) -> Forecasts:
-    """As of the last midnight (UTC) up to which the newest version has learnt. Clicks are read from the log, in memory
-    for as long as this takes."""
+    """As of the last midnight (UTC) that the newest version has learnt. Clicks are read from the log, into memory."""
     newest = store.versions.latest()
     if newest is None:
         raise UserError(f"{store.folder}: nothing is learnt yet; run `tracecvr tick` or `tracecvr learn`")

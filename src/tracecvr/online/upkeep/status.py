@@ -22,8 +22,7 @@ def newest_time(store: Store, facts: dict[str, int]) -> int:
 
 
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
-    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Give the same
-    `versions` each time: they remember what they have read."""
+    """Events, progress, versions and live metrics. Give the same `versions` each time: they remember what they read."""
     with closing(store.log()) as log:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
         challengers = challengers_of(store, log)
@@ -54,9 +53,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
 
 
 def _describe_mature(store: Store, newest: dict[str, Any], versions: Versions) -> dict[str, Any]:
-    """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
-    served in the last intervals, so that after a roll back they are those of the version that was gone back to. If a
-    challenger serves, its newest manifest has the latter."""
+    """Figures of mature clicks: of all of them, and as served by the version that serves now, in the last intervals."""
     by_version = newest["by_version"]
     if (name := choices.read(store.folder).model) is not None:
         versions = find_challenger(store, name).versions
@@ -71,8 +68,7 @@ def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
 
 
 def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
-    """Each version with the second of the log up to which it has learnt, and with figures: of the newest mature clicks
-    when it was made (`window`), and as served by it, as far as is known by now."""
+    """Each version: up to when it has learnt, figures when it was made (`window`), and as served by it until now."""
     listed = versions.manifests()
     served = listed[-1]["by_version"] if listed else {}
     return [

@@ -28,8 +28,7 @@ class Finding:
 
 
 def verify(store: Store) -> list[Finding]:
-    """Check everything that can be checked without learning it again. Reads all of the store once. If its files are
-    not what they were, nothing else can be made sense of."""
+    """Check everything that can be checked without learning it again. Reads all of the store once."""
     files = _check("files", _check_files, store)
     if not files.fine:
         return [files]
