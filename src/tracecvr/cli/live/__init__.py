@@ -11,7 +11,6 @@ from tracecvr.cli.live.serving import pull, serve, token
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give the command line the commands of this room."""
     commands = (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify)
     for command in (*commands, models.challenge, events):
         app.command()(command)

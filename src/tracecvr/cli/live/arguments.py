@@ -54,7 +54,6 @@ def name_dataset(data: str | None, source: Path | None, schema: Path | None = No
 
 
 def store_at(folder: Path, check: bool = True) -> LiveStore:
-    """Open a store."""
     from tracecvr.online.store.store import Store
 
     return Store.open(folder, check)

@@ -21,7 +21,6 @@ from tracecvr.base.metrics import Floats
 CLIP = 5.0
 """Nats: beyond this the difference of a click is cut off."""
 FEWEST_UNITS = 48
-"""Units before which nothing is said."""
 LEVEL = 0.05
 """How often the interval may miss, at any of all looks."""
 HOUR = 3600
@@ -29,7 +28,6 @@ HOUR = 3600
 _NARROWEST = 168
 """Units at which the interval is narrowest compared with others: a week of hours."""
 _LAGS = 24
-"""Units back to which a dependence is counted."""
 _MIXTURE = _NARROWEST / (-2 * math.log(LEVEL) + math.log(1 - 2 * math.log(LEVEL)))
 
 
@@ -90,7 +88,6 @@ class PairedDifferences(JsonState):
         self.open_total, self.open_clicks = 0.0, 0
 
     def difference(self) -> Difference:
-        """The interval as of now."""
         if not self.clicks:
             return Difference(0, 0, None, None, None)
         mean = self.total / self.clicks

@@ -27,7 +27,6 @@ from tracecvr.online.store.store import Store
 
 _log = logging.getLogger("tracecvr.learner")
 _AGAIN_S = 30.0
-"""Seconds before a challenger that could not learn is tried again."""
 
 
 @dataclass
@@ -122,7 +121,6 @@ class Learners:
         self._own.close()
 
     def follow(self, poll: float = 1.0) -> Iterator[Tick]:
-        """Tick until the process ends."""
         while True:
             yield from self.all()
             time.sleep(poll)

@@ -56,11 +56,9 @@ class WholeLog(EventLog):
     # Files.
 
     def files(self) -> list[ArchiveFile]:
-        """The files of the archive, oldest first."""
         return [ArchiveFile(*row) for row in self._rows("SELECT * FROM archives ORDER BY first")]
 
     def read(self, file: ArchiveFile, start: int = 0, end: int = NEVER) -> pl.DataFrame:
-        """Archived events that became known in a range of time."""
         path = self.folder / file.name
         try:
             # A learner's start asks for one interval after the other: each file is read and checked once.

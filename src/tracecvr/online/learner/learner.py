@@ -37,7 +37,6 @@ from tracecvr.stream.source import TableSource
 
 _log = logging.getLogger("tracecvr.learner")
 _RECENT = 24
-"""Intervals whose clicks are reported as recent."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
@@ -47,14 +46,11 @@ _JUDGED = 4096
 
 @dataclass(frozen=True)
 class Tick:
-    """One interval, learnt."""
-
     number: int
     clicks: int
     events: int
     seconds: float
     undone: str
-    """Why it was undone; empty if it was not."""
     intervals: int = 1
     """How many intervals were learnt: those before the last had nothing to learn from."""
     model: str | None = None
@@ -123,7 +119,6 @@ class Learner:
         return tick
 
     def closed(self) -> int:
-        """How many intervals may be learnt."""
         return self.log.closed()
 
     def _learn_one(self) -> tuple[int, int, str]:
@@ -167,7 +162,6 @@ class Learner:
         }
 
     def _newest_mature(self) -> dict[str, Any]:
-        """Figures of the clicks whose labels became final in the last intervals: of all, and by version."""
         end = self.store.grid.bounds(self.ledger.done)[0]
         mature = end - self.store.grid.d_max
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
@@ -208,7 +202,6 @@ class Learner:
         self.versions.save(self.engine, number, summary | facts | self._more_facts())
 
     def _more_facts(self) -> dict[str, Any]:
-        """What else versions keep."""
         return {}
 
     def _record(self, number: int, content: dict[str, Any]) -> None:

@@ -26,13 +26,11 @@ from tracecvr.online.store.store import Store
 _COUNTS = ":counts"
 """The name of the series; a challenger cannot have it."""
 _SHOWN = 14
-"""Days of which forecasts are shown."""
 _NOW, _THEN = ("start", "clicks", "conversions", "expected"), ("then", "first", "first_low", "first_high")
 """Of each day: what is known and expected by now; conversions known and expected at its end, and the interval."""
 
 
 def read_counts(log: EventLog, first: int, end: int) -> Records:
-    """What ticks have counted, from one number to another."""
     return np.concatenate([np.zeros(0, RECORD), *(part for _, part in log.read_series(_COUNTS, first, end, RECORD))])
 
 
@@ -59,7 +57,6 @@ class LiveForecast:
             self._count(records_of(outcomes_of(base, self._segment(base.x[:rows]), not_scored), 0, end, self.shift))
 
     def observe(self, ledger: Ledger, start: int, end: int, predictions: Predictions) -> None:
-        """Count what became known in an interval."""
         if self.watch.active:
             rows = ledger.changed_between(start, end)
             scores = predictions.of(rows + ledger.first_row)
@@ -67,7 +64,6 @@ class LiveForecast:
             self._count(records_of(outcomes, start, end, self.shift))
 
     def update(self, end: int) -> None:
-        """Forecast again if a day has ended since the last time."""
         at = (end + self.shift) // DAY * DAY - self.shift
         if self.watch.active and at != self.summary.get("at"):
             cells = ScoredCells(self.tally.cells(at))

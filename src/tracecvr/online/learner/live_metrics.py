@@ -101,7 +101,6 @@ class LiveMetrics(JsonState):
     as_served: ScoreSums = field(default_factory=ScoreSums)
 
     def add(self, prequential: Scores, as_served: Scores, label: Labels) -> LiveMetrics:
-        """Add clicks; those that were not scored have NaN as their score."""
         self.prequential.add(prequential, label)
         self.as_served.add(as_served, label)
         return self

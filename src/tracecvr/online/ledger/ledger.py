@@ -78,7 +78,6 @@ class Ledger(TableSource):
         self.first_row = rows - len(self.table)
 
     def advance_to(self, done: int) -> None:
-        """Take in intervals up to a number."""
         while self.done < done:
             if not self.advance():
                 self.pass_over(done)
@@ -116,7 +115,6 @@ class Ledger(TableSource):
 
     @property
     def rows(self) -> int:
-        """How many clicks there have been, the base's included."""
         return self.first_row + len(self.table)
 
     def apply_erasures(self) -> bool:

@@ -34,7 +34,6 @@ Array = npt.NDArray[Any]
 ROWS = 1 << 16
 """Clicks of a block at most. A block has clicks of one interval, or of the log that a store started from."""
 _CACHED = 16 << 20
-"""Bytes of arrays that are kept in memory after they were read."""
 _DENSE = 8
 """If so many rows of a range are asked for, one in so many at least, actions of the whole range are read."""
 _MOST_COLUMNS = 16
@@ -70,8 +69,6 @@ class Block(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of some clicks."""
-
     action_ts: Ints
     known_ts: Ints
     refund_ts: Ints
@@ -138,7 +135,6 @@ class OpenClicks:
             self._connection.executemany(query, rows)
 
     def _rows(self, query: str, values: tuple[Any, ...], columns: int) -> Ints:
-        """What a query finds, an array for each column."""
         with self._errors():
             rows = self._run(query, values).fetchall()
         return np.array(rows, np.int64).reshape(len(rows), columns).T
@@ -176,7 +172,6 @@ class OpenClicks:
         return Column(self, name)
 
     def append(self, columns: Mapping[str, Array]) -> Ints:
-        """Clicks after all others; their numbers."""
         end, size, blocks = self.end, len(columns["arrival_ts"]), list(self.blocks)
         with self._errors():
             for at in range(0, size, ROWS):
@@ -214,7 +209,6 @@ class OpenClicks:
         return values.reshape(block.size, width) if width else values
 
     def gather(self, name: str, number: Ints) -> Array:
-        """Values of clicks, in any order."""
         kind, width = self.layout[name]
         values = np.empty((len(number), width) if width else len(number), kind)
         for block, which in self._parts(number):
@@ -222,7 +216,6 @@ class OpenClicks:
         return values
 
     def part(self, name: str, first: int, end: int) -> Array:
-        """Values of the clicks from one number to another."""
         start = max(0, bisect_right(self._firsts, first) - 1)
         parts = []
         for block in self.blocks[start : bisect_left(self._firsts, end)]:
@@ -318,7 +311,6 @@ class OpenClicks:
         self._insert("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
 
     def payments(self, rows: Iterable[int]) -> dict[int, list[Payment]]:
-        """Conversions and refunds of clicks, by click."""
         query = "SELECT * FROM payments WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
         with self._errors():
             known = self._run(query, (json.dumps(list(rows)),)).fetchall()
@@ -336,11 +328,9 @@ class OpenClicks:
     # Actions that wait for their click.
 
     def wait(self, actions: Iterable[KnownAction]) -> None:
-        """Keep actions until their click comes."""
         self._insert("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", actions)
 
     def take_waiting(self, clicks: Ints) -> list[KnownAction]:
-        """Actions that have waited for clicks which have come."""
         if not self.has_waiting():
             return []
         query = """DELETE FROM waiting WHERE click IN (SELECT value FROM json_each(?))

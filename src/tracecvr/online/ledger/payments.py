@@ -16,7 +16,6 @@ UNKNOWN = -1.0
 """The amount of a conversion of the base, which any refund takes back; a refund of it takes back everything."""
 _LITTLE, _ROUNDING = 1e-3, 1e-9
 _MOST = 100
-"""Payments of one click that are looked at."""
 
 
 class KnownAction(NamedTuple):
@@ -30,8 +29,6 @@ class KnownAction(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """A conversion or a refund."""
-
     seen: int
     ts: int
     refund: bool

@@ -58,7 +58,6 @@ class BrokerSource:
     hosts: str
     """HOST:PORT, several with commas."""
     names: tuple[str, ...]
-    """The stream, or the topics."""
     start: str = STARTS[0]
     """Where one starts that was not read before."""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -20,15 +20,12 @@ _log = logging.getLogger("tracecvr.sources.kafka")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False  # the library says on its own account what we are told by its errors
 _SECONDS = 10.0
-"""How long the broker may take to answer."""
 _OURS = ("bootstrap.servers", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset")
 """Settings that are not the user's: what is promised depends on them."""
 _LOST = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL)
 
 
 class Connection:
-    """Topics, by their partitions."""
-
     def __init__(self, source: BrokerSource, client: str) -> None:
         self.source = source
         if taken := sorted(set(source.settings) & set(_OURS)):
@@ -139,7 +136,6 @@ def _at(name: str, offset: int = OFFSET_INVALID) -> TopicPartition:
 
 @contextmanager
 def _kafka_errors(source: BrokerSource) -> Iterator[None]:
-    """Turn errors of the library into a UserError."""
     try:
         yield
     except KafkaException as error:

@@ -24,7 +24,6 @@ from tracecvr.online.log.inbox import Message
 from tracecvr.online.sources import BrokerSource
 
 _SECONDS = 10.0
-"""How long the broker may take to answer."""
 _FORGOTTEN = 7 * 86_400.0
 """Seconds after which the server drops an unused consumer, which only looks."""
 _TLS = ("tls_ca", "tls_certificate", "tls_key")
@@ -149,7 +148,6 @@ class Connection:
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the client beside the address."""
     if unknown := sorted(set(settings) - set(_SETTINGS)):
         raise UserError(f"--source-config: unknown {unknown[0]!r}; known for nats: {', '.join(_SETTINGS)}")
     options = {name: value for name, value in settings.items() if name not in _TLS}

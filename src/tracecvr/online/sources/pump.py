@@ -32,8 +32,6 @@ def pump_lock(store: Store) -> AbstractContextManager[None]:
 
 
 class Pump:
-    """Pulls a source into a store."""
-
     def __init__(self, store: Store, source: BrokerSource, batch: int = 500, wait: float = 1.0) -> None:
         source.check()
         self.store, self.source, self.batch, self.wait = store, source, batch, wait

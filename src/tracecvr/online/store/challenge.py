@@ -56,7 +56,6 @@ class Challenger(Store):
 
     @property
     def champion(self) -> Versions:
-        """The versions of the store's own model."""
         return Versions(self.folder, self.settings.keep)
 
     @property
@@ -93,7 +92,6 @@ def challengers(store: Store) -> list[Challenger]:
 
 
 def find_challenger(store: Store, name: str) -> Challenger:
-    """One of them."""
     home = store.folder / FOLDER / name
     if not _NAME.fullmatch(name) or not home.is_dir():
         raise UserError(f"there is no challenger {name!r}; there are: {', '.join(list_names(store)) or 'none'}")

@@ -40,12 +40,10 @@ class Choice:
     number: int = 0
 
     def promote(self, model: str | None) -> Choice:
-        """Let a model answer all clicks."""
         return self if self.model == model else replace(self, model=model, before=self.model)
 
 
 def read(folder: Path) -> Choice:
-    """What was chosen, as a store's directory says."""
     path = folder / NAME
     return Choice(**read_hashed(path, _ADVICE)) if path.exists() else Choice()
 
@@ -59,7 +57,6 @@ def change(folder: Path, alter: Callable[[Choice], Choice]) -> None:
 
 
 def mend(log: EventDatabase, folder: Path) -> None:
-    """Let file and log have the same choice."""
     if differs(log, folder):
         with _hold(folder):  # after another process has chosen, they are the same
             _settle(log, folder)

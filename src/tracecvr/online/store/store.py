@@ -57,7 +57,6 @@ class Settings:
     warm_labels: str = WARM_LABELS[0]
     """Labels of the warm-up part: as known at the split, or final (of a log that is older than d_max)."""
     keep: int = 48
-    """How many versions are kept."""
     seed: int = 0
     threads: int = 1
     hold_on_outage: bool = True
@@ -209,7 +208,6 @@ class Store:
 
     @cached_property
     def base(self) -> ClickTable:
-        """The log that it started from."""
         table = prepared.load(self.folder / "base").table
         if table.fingerprint != self.content["fingerprint"]:
             raise UserError(f"{self.folder / 'base'}: not the log that this store was created with")
@@ -242,11 +240,9 @@ class Store:
 
     @cached_property
     def versions(self) -> Versions:
-        """What it has learnt so far. They remember what was read of them."""
         return Versions(self.home, self.settings.keep, self.content)
 
     def restore_start(self, engine: Engine, start: RunEnd) -> None:
-        """Put an engine in the state in which the run ended."""
         state = self.folder / START
         if not state.is_file() or sha256(state) != start.sha256:
             raise UserError(
@@ -275,7 +271,6 @@ def _log_advice(path: Path) -> str:
 
 
 def read_parts(method: str, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
-    """What a model learns with, from names and options."""
     owners = owners_of(method, plugins)
     del owners["plan"]  # intervals and split are the log's
     return give_options(owners, options)

@@ -66,7 +66,6 @@ class Versions(Checkpoints):
         choices.change(self._home, lambda now: replace(now, version=number))
 
     def rollback(self) -> int:
-        """Let the version before the one that serves do so."""
         earlier = [number for number in self.published() if number < (self.serving() or 0)]
         if not earlier:
             raise UserError("there is no earlier version to go back to")
@@ -74,5 +73,4 @@ class Versions(Checkpoints):
         return earlier[-1]
 
     def chosen(self) -> int | None:
-        """The version that was chosen to serve."""
         return choices.read(self._home).version

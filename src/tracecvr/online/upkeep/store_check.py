@@ -15,13 +15,10 @@ from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import verify_log
 
 _SHOWN = 3
-"""Problems of a kind that are named; the others are counted."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about a part of a store."""
-
     part: str
     fine: bool
     text: str

@@ -22,14 +22,11 @@ _ALWAYS = 1 << 60
 
 @dataclass
 class LogVerification:
-    """The result of a replay of the log."""
-
     intervals: int = 0
     undone: list[int] = field(default_factory=list)
     identical: list[int] = field(default_factory=list)
     different: list[int] = field(default_factory=list)
     weights: str = ""
-    """A hash of the final state."""
     erased_clicks: int = 0
     erased_actions: int = 0
 
