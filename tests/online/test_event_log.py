@@ -80,7 +80,7 @@ def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
     db = page_checksums.connect(tmp_path / "events.db")
     for number in (0, 99):
         db.execute(f"PRAGMA user_version = {number}")
-        with pytest.raises(UserError, match=f"format {number}, expected 5: another version of tracecvr wrote it"):
+        with pytest.raises(UserError, match=f"format {number}, expected 6: another version of tracecvr wrote it"):
             EventLog(tmp_path / "events.db", GRID)
     db.close()
 

@@ -16,8 +16,8 @@ from tracecvr.forecast.cells import RECORD, count, outcomes_of
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.learner.live_forecast import read_counts
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.forecast import forecasts_of
 from tracecvr.online.upkeep.status import status_of
+from tracecvr.online.upkeep.verify_log import forecasts_of
 
 
 def test_it_is_that_of_the_log_and_of_what_the_learner_predicted(made: Made) -> None:

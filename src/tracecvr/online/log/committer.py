@@ -31,7 +31,6 @@ class Committer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        """Commit what was sent, then end."""
         self._sent.put(None)
         self._thread.join()
 

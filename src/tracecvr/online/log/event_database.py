@@ -108,7 +108,6 @@ class EventDatabase:
         self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
         self._noted = page_checksums.read_position(path)
         self._changed = set[str]()
-        """Small tables that this transaction changes."""
         with self._errors("be opened"):
             self._db = page_checksums.connect(path)
             for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
@@ -167,11 +166,9 @@ class EventDatabase:
         return content
 
     def models(self) -> list[str]:
-        """The challengers that have learnt anything."""
         return [model for (model,) in self._rows("SELECT DISTINCT model FROM ticks WHERE model != ''")]
 
     def tick(self, number: int, model: str | None = None) -> dict[str, Any] | None:
-        """What came of learning an interval."""
         rows = self._rows("SELECT content FROM ticks WHERE model = ? AND number = ?", (model or "", number))
         return self._content(rows[0][0]) if rows else None
 
@@ -194,7 +191,6 @@ class EventDatabase:
             yield max(first, start), np.frombuffer(data, kind)[max(0, first - start) : max(0, end - start)]
 
     def cut_series(self, name: str, first: int) -> None:
-        """Forget the blocks from a number on."""
         with self._transaction():
             self._db.execute("DELETE FROM series WHERE name = ? AND first >= ?", (name, first))
 

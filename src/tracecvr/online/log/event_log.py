@@ -49,12 +49,9 @@ class Receipt:
     answers: dict[str, tuple[float, int, str | None]] = field(default_factory=dict)
     """Of clicks that were there before, by event: the score that they were answered with, its version and model."""
     limit: int = UNBOUNDED
-    """The latest time that was believed."""
 
 
 class Aside(NamedTuple):
-    """An event or a message that is set aside."""
-
     reason: str
     name: str
     ts: int | None
@@ -63,8 +60,6 @@ class Aside(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """A row of the log as it is kept."""
-
     pos: int
     event: str
     kind: int
@@ -145,7 +140,6 @@ class EventLog(EventDatabase):
         return entered
 
     def _accept(self, events: Sequence[Event], closed_until: int) -> tuple[Receipt, Sequence[Event]]:
-        """A batch put in, and which of its events are new."""
         before, changes = self.position(), self._db.total_changes()
         self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
         accepted = self._db.total_changes() - changes
@@ -239,7 +233,6 @@ class EventLog(EventDatabase):
         return sum(n for reason, n in counts.items() if not reasons or reason in reasons)
 
     def aside(self, *reasons: str) -> list[Aside]:
-        """What is set aside, in the order in which it came."""
         rows = self._read_aside()
         return [Aside(row[1], row[2], row[4], row[6], row[7]) for row in rows if not reasons or row[1] in reasons]
 
@@ -253,7 +246,6 @@ class EventLog(EventDatabase):
         return receipt
 
     def drop_aside(self) -> int:
-        """Delete what is set aside; how much it was."""
         with self._transaction():
             count = self.count_aside()
             self._db.execute("DELETE FROM aside")

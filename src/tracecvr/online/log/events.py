@@ -37,8 +37,6 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 class Event(NamedTuple):
-    """One row of the log."""
-
     event: str  # what makes it the same event if it comes again
     kind: int
     click: int
@@ -52,8 +50,6 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """What events of one store look like."""
-
     schema: Schema
     encoder: Encoder
     times: Times = Times()
@@ -65,7 +61,6 @@ class Reader:
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """The raw columns, each once."""
         return tuple(dict.fromkeys(column.raw for column in self.encoder.columns))
 
     @cached_property
@@ -191,7 +186,6 @@ def amount_of(body: str | None) -> float:
 
 
 def body_of(values: Sequence[Any]) -> str:
-    """Raw features as the log keeps them."""
     return _encoder.encode(values)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNBOUNDED = 1 << 62
-"""A time that nothing is later than."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Grid:
         return start, start + self.interval
 
     def closed(self, watermark: int) -> int:
-        """How many intervals have ended by then."""
         return max(0, self.number(watermark))
 
     def number(self, time: int) -> int:

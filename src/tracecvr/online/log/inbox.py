@@ -170,7 +170,6 @@ class Inbox(EventLog):
         return dict(self._rows("SELECT partition, position FROM positions"))
 
     def sources(self) -> dict[str, dict[str, Any]]:
-        """The status of each source."""
         counts = ", ".join(f"coalesce(sum({name}), 0)" for name in _COUNTED)
         tables = "sources LEFT JOIN positions USING(source) GROUP BY source"
         rows = self._rows(f"SELECT source, problem, {counts}, ({_WAITING}) FROM {tables}", (UNREAD,))

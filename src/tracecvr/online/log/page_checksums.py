@@ -23,7 +23,6 @@ _RESERVED = 8
 
 @cache
 def _load_vfs() -> str:
-    """Load SQLite's checksums, once in a process."""
     db = apsw.Connection(":memory:")
     try:
         from apsw import sqlite_extra

@@ -33,7 +33,6 @@ class Times:
     """How the times of a store's events are written, and when its log begins."""
 
     unit: str = "log"
-    """One of `UNITS`."""
     origin: int | None = None
     """The Unix time of the log's second 0; None of a log without a calendar."""
 
@@ -125,7 +124,6 @@ def unix_time(text: str, name: str) -> int:
 
 
 def iso_text(unix: int) -> str:
-    """Unix seconds as ISO 8601 text, in UTC."""
     return (_EPOCH + unix * _SECOND).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

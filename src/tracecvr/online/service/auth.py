@@ -25,8 +25,6 @@ _HEX = 64
 
 @dataclass(frozen=True)
 class Token:
-    """The name of a client and its scopes."""
-
     name: str
     sha256: str
     scopes: frozenset[str]

@@ -24,7 +24,6 @@ from tracecvr.online.log.event_log import Receipt as Committed
 from tracecvr.online.log.times import Times
 
 _SHOWN = 40
-"""Characters of a key that an error repeats."""
 
 
 class _Strict(BaseModel):
@@ -40,7 +39,6 @@ class _Strict(BaseModel):
         return content
 
     def given(self) -> dict[str, Any]:
-        """Its content, without what was left out."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

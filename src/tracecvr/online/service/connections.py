@@ -26,8 +26,6 @@ _STOP_S = 3
 
 
 class Config(uvicorn.Config):
-    """Limits of connections."""
-
     def __init__(self, app: Any, limits: Limits, **others: Any) -> None:
         super().__init__(
             app,
@@ -56,8 +54,6 @@ def descriptors(wanted: int) -> int:
 
 
 class Counted(HttpToolsProtocol):
-    """A connection, closed at once if there are too many."""
-
     config: Config
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -73,7 +69,6 @@ class Watch:
     def __init__(self, config: Config, connections: Collection[Any]) -> None:
         self._config, self._connections = config, connections
         self._waiting: dict[Any, tuple[tuple[str, object] | None, float]] = {}
-        """What each connection waits for, and since when."""
 
     async def look_for_ever(self) -> None:
         seconds = min(self._config.head_seconds, self._config.body_seconds)

@@ -28,7 +28,6 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", _NOTHING.encode()),
 ]
-"""Of every answer."""
 
 
 class Names:

@@ -19,7 +19,6 @@ Send = Callable[[Message], Awaitable[None]]
 ALWAYS = ("/healthz", "/readyz")
 """Routes that are answered however much is going on, and whatever name they are asked by."""
 LINGER_S = 5.0
-"""How long the rest of a body that was refused is read."""
 
 
 class RateLimiter:

@@ -25,8 +25,6 @@ class Limits:
 
 @dataclass(frozen=True)
 class Options(Limits):
-    """Limits, and where and what to serve."""
-
     host: str = option("127.0.0.1", "address to listen at")
     host_names: tuple[str, ...] = option((), "names by which it is asked, beside localhost and the address")
     port: int = option(8000, "port to listen at, 0 for any that is free", low=0, high=65535)

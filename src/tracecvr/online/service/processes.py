@@ -32,14 +32,11 @@ _CHARACTERS = 300
 
 @dataclass(frozen=True)
 class LearnerState:
-    """How the learner is."""
-
     running: bool | None = None
     """None if this service starts none."""
     elsewhere: bool = False
     """Whether it waits, because the learner of another process has the store."""
     since: float | None = None
-    """When it was started, in Unix seconds."""
     restarts: int = 0
     """How often one has ended by itself, or could not be started."""
     problem: str | None = None

@@ -58,10 +58,8 @@ class Mirror:
         self.reached: float | None = None
         """When the writer was last heard, by the monotonic clock."""
         self.problem: str | None = None
-        """Why it was not, the last time."""
         self._opener = build_opener(_NoRedirects)
         self._hashes: dict[Path, str] = {}
-        """Of the files of the copy that were looked at."""
 
     def pull(self) -> bool:
         """Fetch what has changed; whether the writer could be asked. What is there stays until it is replaced."""
@@ -136,7 +134,6 @@ class Mirror:
 
 
 def _refuse_strange(files: dict[str, PublishedFile]) -> None:
-    """Refuse what no store offers."""
     if strange := [name for name in files if not ALLOWED.fullmatch(name)]:
         raise UserError(f"the writer offers {strange[0]!r}, which is no file of a store")
     if missing := [name for name in DESCRIPTION if name not in files]:
@@ -156,8 +153,6 @@ def _reason(error: Exception) -> str:
 
 
 class Replica(Scoring):
-    """A scorer that follows what is published."""
-
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, mirror: Mirror | None = None) -> None:
         super().__init__(store, tokens, limits)
         self.mirror = mirror
@@ -199,7 +194,6 @@ def replica(
     mirror: Mirror | None = None,
     names: Sequence[str] = (),
 ) -> FastAPI:
-    """The replica of a store, as an ASGI application."""
     service = Replica(store, tokens or Tokens(), limits or Limits(), mirror)
     app = scoring_application(service, names)
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):

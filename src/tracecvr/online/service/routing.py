@@ -25,8 +25,6 @@ ALLOWED = re.compile(
 
 
 class RoutedScorer:
-    """The scorer of the store's own model, and that of the challenger that was promoted."""
-
     def __init__(self, store: Store, check: Callable[[Store], None] = lambda _: None) -> None:
         self.store, self.own, self._check = store, LiveScorer(store), check
         self._promoted: LiveScorer | None = None

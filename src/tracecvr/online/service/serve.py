@@ -94,8 +94,6 @@ def _answer(app: FastAPI, options: Options, listener: socket.socket, listens: Ca
 
 
 class Server(uvicorn.Server):
-    """Tells when it has begun to listen."""
-
     config: Config
 
     def __init__(self, config: Config, listens: Callable[[], None] = lambda: None) -> None:

@@ -1,17 +1,23 @@
-"""Learns the log again from its start and compares the result with the versions; or writes the log as a table."""
+"""The log, read again: to learn it and compare the result with the versions, as a table, and for forecasts."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from tracecvr.base.config import DAY
+from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
+from tracecvr.forecast.cells import KEPT_DAYS
+from tracecvr.forecast.of_run import Forecasts
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, learn, ledger_of, skip
+from tracecvr.online.learner.live_metrics import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
@@ -112,3 +118,18 @@ def write_table(store: Store, out: Path) -> ClickTable:
         origin = {"origin": described["origin"]} if "origin" in described else {}
         table.describe(folder, {"options": store.content["options"]} | origin)
     return table
+
+
+def forecasts_of(store: Store) -> Forecasts:
+    """As of the last midnight (UTC) that the newest version has learnt. Clicks are read from the log, into memory."""
+    newest = store.versions.latest()
+    if newest is None:
+        raise UserError(f"{store.folder}: nothing is learnt yet; run `tracecvr tick` or `tracecvr learn`")
+    with closing(WholeLog(store)) as log:
+        ledger = Ledger(store.base, store.grid, store.reader, log, store.schema.d_max + KEPT_DAYS * DAY)
+        ledger.rebuild(newest["intervals"], newest["rows"], newest["counts"])
+        end, origin = store.grid.bounds(ledger.done)[0], store.times.origin or 0
+        rows = ledger.known_between(0, end)
+        log_odds = Predictions(log, store.model).of(rows + ledger.first_row)
+    midnight = (end + origin) // DAY * DAY - origin
+    return Forecasts(table_of(ledger, rows), store.reader.encoder, log_odds, midnight, store.times.origin)
