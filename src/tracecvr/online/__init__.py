@@ -25,9 +25,4 @@ the one rule from which everything about lateness follows, and it is written bes
 log needs no clock.
 
 An event that is dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
-
-Rooms, each above those it uses: `log` (the event log), `store` (the directory, its versions and challengers), `ledger`
-(open clicks and what is known of them, built from the log), `learner` (ticks, live metrics, archive), `challengers`
-(their learners), `upkeep` (status, checks, replay of the log), `sources` (brokers), `service` (HTTP). `dataset_events`
-makes events of a dataset.
 """

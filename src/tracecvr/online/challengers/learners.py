@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,7 +114,7 @@ class Learners:
         self.own = self._own.enter_context(open_learner(self.store, self._progress))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in list(self._running):
             self._stop(name)
         self._own.close()

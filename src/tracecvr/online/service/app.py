@@ -22,9 +22,8 @@ from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, score_of
-from tracecvr.online.service.front import LOOPBACK, page_policy, page_text
+from tracecvr.online.service.front import LOOPBACK, error_response, need, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
-from tracecvr.online.service.limits import error_response, need
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.scorer import NotReadyError
@@ -81,8 +80,8 @@ def _routes(app: FastAPI, service: Service) -> None:
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_describe_known, service, click_id, kind)
 
-    @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
-    async def promote(asked: bodies.Promotion) -> bodies.Promoted:
+    @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")])
+    async def promote(asked: bodies.Promotion) -> dict[str, Any]:
         """Choose the version or the challenger that serves. Training goes on as before."""
         try:
             await run_in_threadpool(_promote, service.store, asked)
@@ -95,7 +94,8 @@ def _routes(app: FastAPI, service: Service) -> None:
             raise HTTPException(422, str(error)) from None
         await run_in_threadpool(service.models.refresh)
         serving = service.scorer.model
-        return bodies.Promoted(serving=serving.version if serving else None, model=serving.name if serving else None)
+        named = {"model": serving.name} if serving and serving.name else {}
+        return {"serving": serving.version if serving else None} | named
 
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offer() -> bodies.Published:

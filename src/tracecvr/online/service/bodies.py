@@ -110,11 +110,6 @@ class Promotion(_Strict):
         return self
 
 
-class Promoted(BaseModel):
-    serving: int | None
-    model: str | None = Field(default=None, description="the challenger that serves; left out: the store's own model")
-
-
 def score_of(log_odds: float) -> dict[str, float]:
     """The probability of a conversion, and its log-odds."""
     small = math.exp(-abs(log_odds))

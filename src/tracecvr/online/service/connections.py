@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tracecvr.online.service.limits import LINGER_S
+from tracecvr.online.service.front import LINGER_S
 from tracecvr.online.service.options import Limits
 
 _RESERVE = 256

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from fastapi import FastAPI, HTTPException
+from starlette.types import Message, Receive, Scope, Send
 
 from tracecvr.online.service.few_clicks import short_ways
-from tracecvr.online.service.front import HEADERS, Names
-from tracecvr.online.service.limits import ALWAYS, LINGER_S, Message, Receive, Scope, Send, error_response, refuse
+from tracecvr.online.service.front import ALWAYS, HEADERS, LINGER_S, Names, error_response, refuse
 from tracecvr.online.service.scoring import Scoring
 
 _log = logging.getLogger("tracecvr.service")

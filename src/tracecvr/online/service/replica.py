@@ -24,7 +24,7 @@ from tracecvr.online.service import bodies
 from tracecvr.online.service.app import scoring_application
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, Published, PublishedFile
-from tracecvr.online.service.limits import need
+from tracecvr.online.service.front import need
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.routing import ALLOWED, DESCRIPTION
 from tracecvr.online.service.scoring import Scoring
@@ -196,16 +196,15 @@ def replica(
 ) -> FastAPI:
     service = Replica(store, tokens or Tokens(), limits or Limits(), mirror)
     app = scoring_application(service, names)
+    refused = ERRORS | {405: {"model": bodies.Failure}}
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
-        _refuse(app, path, scope)
+        app.post(path, responses=refused, dependencies=[need(scope)])(_refuse)
     return app
 
 
-def _refuse(app: FastAPI, path: str, scope: str) -> None:
-    @app.post(path, responses=ERRORS | {405: {"model": bodies.Failure}}, dependencies=[need(scope)])
-    async def refuse() -> None:
-        """There is one writer, and this is not it."""
-        raise HTTPException(405, "this is a replica, which scores only: ask the writer", {"Allow": ""})
+async def _refuse() -> None:
+    """There is one writer, and this is not it."""
+    raise HTTPException(405, "this is a replica, which scores only: ask the writer", {"Allow": ""})
 
 
 def open_published(
