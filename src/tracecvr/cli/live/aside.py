@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tracecvr.cli.live.arguments import AsJson, Store, store_at, time_of
-
-if TYPE_CHECKING:
-    from tracecvr.online.log.times import Times
 
 app = typer.Typer(
     help="What is set aside: events dated too far ahead or contradicting others, messages that could not be read.",
@@ -60,12 +57,3 @@ def accept(
 def drop(store: Store) -> None:
     """Delete what is set aside."""
     typer.echo(f"dropped: {store_at(store).log().drop_aside():,}")
-
-
-def say_future(times: Times, events: int, not_kept: int, limit: int) -> str:
-    """What to tell a sender whose events are dated too far ahead."""
-    when = times.iso(limit) or f"second {limit}"
-    text = f"set aside: {events:,} events are dated later than {when}, which is not believed"
-    if not_kept:
-        text += f"; {not_kept:,} of them were not kept, because too many are"
-    return f"{text}; see `tracecvr aside list`, and `tracecvr status` for how times are read"

@@ -15,7 +15,6 @@ import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import AsJson, Store, print_facts, store_at, time_of
-from tracecvr.cli.live.aside import say_future
 
 if TYPE_CHECKING:
     from tracecvr.online.learner.learner import Tick
@@ -50,7 +49,11 @@ def ingest(
         totals.update({"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts})
     typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
     if totals["future"]:
-        typer.echo(say_future(opened_store.times, totals["future"], totals["not_kept"], receipt.limit), err=True)
+        when = opened_store.times.iso(receipt.limit) or f"second {receipt.limit}"
+        text = f"set aside: {totals['future']:,} events are dated later than {when}, which is not believed"
+        if totals["not_kept"]:
+            text += f"; {totals['not_kept']:,} of them were not kept, because too many are"
+        typer.echo(f"{text}; see `tracecvr aside list`, and `tracecvr status` for how times are read", err=True)
     _say_orphans(opened_store, acted)
 
 

@@ -1,9 +1,7 @@
 """Events from brokers: `nats://HOST/STREAM` and `kafka://HOST/TOPIC`. Extras: `tracecvr[nats]`, `tracecvr[kafka]`.
 
 A pump pulls a batch, commits its events and the position in one transaction, then acknowledges: at least once in,
-exactly once in effect. After a crash, reading resumes at the position in the store.
-
-`pump` has the loop, `nats` and `kafka` what differs between brokers; `log.inbox` keeps the positions.
+exactly once in effect. After a crash, reading resumes at the position in the store, which `log.inbox` keeps.
 """
 
 from __future__ import annotations
