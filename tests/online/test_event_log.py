@@ -31,7 +31,7 @@ from tracecvr.online.log import page_checksums
 from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import EventLog, Receipt
 from tracecvr.online.log.events import Event, Reader
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger
 
 D_MAX = 30

@@ -28,8 +28,7 @@ from tracecvr.online.learner.learner import begin, ledger_of
 from tracecvr.online.log import event_log
 from tracecvr.online.log.event_log import AHEAD, CONTRADICTION, SOON, EventLog
 from tracecvr.online.log.events import Event
-from tracecvr.online.log.grid import Grid
-from tracecvr.online.log.times import AskedTimes, Times, unix_time
+from tracecvr.online.log.times import AskedTimes, Grid, Times, unix_time
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import verify_log, write_table

@@ -18,7 +18,7 @@ from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.learner.archive import erase
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.log.event_log import EventLog
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState

@@ -23,6 +23,7 @@ from tracecvr.online.learner.learner import Learner, Tick, open_learner
 from tracecvr.online.learner.live_metrics import Predictions, ScoreSums
 from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 _log = logging.getLogger("tracecvr.learner")
 _AGAIN_S = 30.0
@@ -66,7 +67,7 @@ class ChallengerLearner(Learner):
     def __init__(self, store: Challenger, progress: Progress = no_progress) -> None:
         self.comparison = Comparison()
         super().__init__(store, progress)
-        self._champion = store.champion
+        self._champion = Versions(store.folder, store.settings.keep)
         self._champion_predictions = Predictions(self.log, None)
 
     def closed(self) -> int:

@@ -26,7 +26,7 @@ from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
 from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK, Reader, amount_of
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import TableSource
 

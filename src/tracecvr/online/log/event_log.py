@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.event_database import EventDatabase
 from tracecvr.online.log.events import CLICK, Event
-from tracecvr.online.log.grid import UNBOUNDED, Grid
+from tracecvr.online.log.times import UNBOUNDED, Grid
 
 _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, model, seen)
   VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?10))"""

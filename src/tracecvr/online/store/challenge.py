@@ -23,7 +23,6 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.store import choices
 from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 from tracecvr.online.store.store import Parts, Store, give_options, read_parts
-from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
 
 FOLDER = "challengers"
@@ -53,10 +52,6 @@ class Challenger(Store):
     def since(self) -> int:
         """The first interval whose clicks are compared: no click of it had come when the challenger was made."""
         return int(self.content["since"])
-
-    @property
-    def champion(self) -> Versions:
-        return Versions(self.folder, self.settings.keep)
 
     @property
     def problem(self) -> str | None:

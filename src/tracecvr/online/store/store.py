@@ -30,10 +30,9 @@ from tracecvr.learn.checkpoint import digest
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.online.log.events import Reader
-from tracecvr.online.log.grid import Grid
 from tracecvr.online.log.inbox import Inbox
 from tracecvr.online.log.page_checksums import read_position
-from tracecvr.online.log.times import AskedTimes, Times
+from tracecvr.online.log.times import AskedTimes, Grid, Times
 from tracecvr.online.store import choices
 from tracecvr.online.store import file_hashes as files
 from tracecvr.online.store.starting_run import RunEnd, StartingRun
