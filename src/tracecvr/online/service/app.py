@@ -24,6 +24,7 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, score_of
 from tracecvr.online.service.front import LOOPBACK, error_response, need, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
+from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.scorer import NotReadyError
@@ -55,6 +56,7 @@ def scoring_application(service: Scoring, names: Sequence[str]) -> FastAPI:
     app = Gate(service, names_served)
     _failures(app)
     _scoring_routes(app, service)
+    inference_routes(app, service)
     return app
 
 
