@@ -60,6 +60,7 @@ ROUTES = [
     ("GET", "/v2/models/tracecvr/ready", "score"),
     ("POST", "/v2/models/tracecvr/infer", "score"),
     ("GET", "/v1/status", "admin"),
+    ("GET", "/v1/forecast", "admin"),
     ("POST", "/v1/promote", "admin"),
     ("GET", "/metrics", "admin"),
     ("GET", "/v1/published", "replicate"),
