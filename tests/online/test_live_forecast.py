@@ -1,23 +1,27 @@
-"""Forecasts of a live model: the counts of its log, what its learner predicted, and the command."""
+"""Forecasts of a live model: the counts of its log, what its learner predicted, over the command line and HTTP."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from livestore import Made, finish, learnt, send, the_events
+from tracecvr.base.config import DAY
 from tracecvr.base.metrics import probability
 from tracecvr.cli.commands import app
 from tracecvr.forecast.cells import RECORD, count, outcomes_of
+from tracecvr.online.learner.archive import erase
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.learner.live_forecast import read_counts
 from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep import verify_log
 from tracecvr.online.upkeep.status import status_of
-from tracecvr.online.upkeep.verify_log import forecasts_of
+from tracecvr.online.upkeep.verify_log import NewestForecasts, forecasts_of
 
 
 def test_it_is_that_of_the_log_and_of_what_the_learner_predicted(made: Made) -> None:
@@ -52,6 +56,43 @@ def test_the_command_and_the_status_say_the_same(made: Made) -> None:
         assert [day[name] for day in shown] == [row[name] for row in printed]
     expected = [row["expected"] for row in printed]  # sums of an interval are added in another order
     assert [day["expected"] for day in shown] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_command_and_the_service_say_the_same(made: Made) -> None:
+    store = made("vanilla")
+    send(store, the_events()[:900])
+    learnt(store)
+    newest = NewestForecasts(store)
+    before = newest.rows("segment", 0.9, 2)
+    assert {row["start"] for row in before["rows"]} == {before["at"] - DAY}
+    send(store, the_events()[900:1800])
+    learnt(store)
+    later = newest.rows("segment", 0.9, 2)
+    assert later["at"] > before["at"]
+    assert later == NewestForecasts(store).rows("segment", 0.9, 2)
+    ran = CliRunner().invoke(app, ["forecast", str(store.folder), "--by", "segment", "--days", "2", "--json"])
+    assert ran.exit_code == 0, ran.output
+    printed = {row["segment"]: row["expected"] for row in json.loads(ran.output)}
+    assert {row["segment"]: row["expected"] for row in later["rows"]} == pytest.approx(printed)
+    clicks = [sum(row["clicks"] for row in newest.rows(by, 0.9, 2)["rows"]) for by in ("segment", "item", None)]
+    assert clicks[0] == clicks[1] == clicks[2] > 0
+
+
+def test_the_log_is_read_once_for_each_midnight_and_after_an_erasure(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made("vanilla")
+    send(store, [event | {"user": "u"} for event in the_events()[:900]])
+    learnt(store)
+    read = Mock(side_effect=forecasts_of)
+    monkeypatch.setattr(verify_log, "forecasts_of", read)
+    newest = NewestForecasts(store)
+    for by in ("segment", "item", "segment", None):
+        newest.rows(by, 0.9, None)
+    assert read.call_count == 1
+    erase(store, "u")
+    newest.rows("segment", 0.9, None)
+    assert read.call_count == 2
 
 
 def test_a_restart_goes_on_with_the_same_counts_and_forecasts(made: Made) -> None:

@@ -220,6 +220,7 @@ def test_commands(made: Made, tmp_path: Path, call: Call, capsys: pytest.Capture
         (("--replica", f"http://127.0.0.1:{free_port()}"), "cannot be reached"),
         (("--replica", tmp_path / "nothing"), "not a store"),
         (("--replica", store.folder, "--host", "0.0.0.0"), "can be reached by others"),
+        (("--replica", store.folder, "--workers", 1), "--workers is for the writer"),
     ):
         assert call("serve", *words) == 2
         said = capsys.readouterr().err

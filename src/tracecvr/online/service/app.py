@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -11,12 +12,14 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
+from msgspec import json
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import NotWrittenError
 from tracecvr.data.click_keys import click_key
 from tracecvr.data.table import NEVER
+from tracecvr.forecast.forecast import LEVEL
 from tracecvr.online.log.event_log import Accepted
 from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
@@ -24,6 +27,7 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, score_of
 from tracecvr.online.service.front import LOOPBACK, error_response, need, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
+from tracecvr.online.service.inference_protocol import inference_routes
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.scorer import NotReadyError
@@ -31,6 +35,7 @@ from tracecvr.online.service.scoring import Scoring, Service, run_by_size
 from tracecvr.online.store import choices
 from tracecvr.online.store.challenge import promote_challenger, promote_own
 from tracecvr.online.store.store import Store
+from tracecvr.online.upkeep.verify_log import NewestForecasts
 
 _log = logging.getLogger("tracecvr.service")
 
@@ -55,6 +60,7 @@ def scoring_application(service: Scoring, names: Sequence[str]) -> FastAPI:
     app = Gate(service, names_served)
     _failures(app)
     _scoring_routes(app, service)
+    inference_routes(app, service)
     return app
 
 
@@ -79,6 +85,18 @@ def _routes(app: FastAPI, service: Service) -> None:
         """A click as it is known now: what it was answered, what has happened, what is believed by now. Digits are the
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_describe_known, service, click_id, kind)
+
+    newest, turn = NewestForecasts(service.store), asyncio.Lock()
+
+    @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")], response_model=dict[str, Any])
+    async def forecast(by: str | None = None, level: _Level = LEVEL, days: _Days = None) -> Response:
+        """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
+        features = service.store.reader.features
+        if by is not None and by not in features:
+            raise HTTPException(422, f"by: no such feature; there are: {', '.join(features)}")
+        service.scorer.ready()
+        async with turn:  # the others wait without a thread
+            return _json(json.encode(await run_in_threadpool(newest.rows, by, level, days)))
 
     @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")])
     async def promote(asked: bodies.Promotion) -> dict[str, Any]:
@@ -153,6 +171,8 @@ def _scoring_routes(app: FastAPI, service: Scoring) -> None:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
+_Level = Annotated[float, Query(gt=0, lt=1, description="share of intervals that are to hold the final number")]
+_Days = Annotated[int | None, Query(ge=1, le=1000, description="of the last days; all that are open without")]
 _Kind = Annotated[Literal["number", "text"] | None, Query(alias="type", description="what kind of id it is")]
 
 

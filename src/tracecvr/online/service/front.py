@@ -23,7 +23,7 @@ from starlette.types import Send
 
 from tracecvr.base.glossary import read_terms
 
-ALWAYS = ("/healthz", "/readyz")
+ALWAYS = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Routes that are answered however much is going on, and whatever name they are asked by."""
 LINGER_S = 5.0
 """How long the rest of a body that was refused is read."""

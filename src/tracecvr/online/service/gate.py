@@ -18,8 +18,8 @@ from tracecvr.online.service.front import ALWAYS, HEADERS, LINGER_S, Names, erro
 from tracecvr.online.service.scoring import Scoring
 
 _log = logging.getLogger("tracecvr.service")
-_GUARDED = ("/v1/", "/metrics")
-"""Where a token is needed, if there are any."""
+_GUARDED = ("/v1/", "/v2/models/", "/metrics")
+"""Where a token is needed, if there are any, and bodies are read."""
 _LINGER_BODIES = 32
 """How many times the largest body is read and dropped after a body was refused, for `LINGER_S` at most. Who writes all
 of it before reading an answer would see a reset connection otherwise, and no answer."""
@@ -69,7 +69,7 @@ class Gate(FastAPI):
             except HTTPException as error:
                 await error_response(error)(scope, receive, answer)
                 return
-        if scope["method"] == "POST" and path.startswith("/v1/"):
+        if scope["method"] == "POST" and path.startswith(_GUARDED):
             body = await self._read_body(headers, receive, answer)
             if body is None:
                 return

@@ -33,6 +33,8 @@ class Options(Limits):
     key: Path | None = option(None, "TLS key, PEM")
     replica: str | None = option(None, "directory of a store, or address of the service that writes it: only score")
     replica_token: Path | None = option(None, "file that holds the token for that service, of the scope replicate")
+    workers: int = option(0, "processes beside it that only score and share a port", low=0)
+    scoring_port: int | None = option(None, "that port; the next one by default", low=0, high=65535)
     learn: bool = option(True, "run the learner beside it")
 
     @property

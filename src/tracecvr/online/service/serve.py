@@ -42,10 +42,19 @@ def serve(
     learn: Callable[[Path], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Answer until stopped: the writer of a store, with `learn` beside it in a process of its own."""
+    """Answer until stopped: the writer of a store, with `learn` and processes that score beside it."""
     tokens = _read_tokens(options)
     with ExitStack() as beside:
         listener = beside.enter_context(_bind(options))
+        if options.workers:
+            next_port = options.port and (options.port + 1) % (1 << 16)  # 0 is any that is free
+            port = next_port if options.scoring_port is None else options.scoring_port
+            scoring = replace(options, port=port, replica=str(store.folder), workers=0)
+            held = beside.enter_context(_bind(scoring))  # not listened at: a port that is taken is an error here
+            scoring = replace(scoring, port=held.getsockname()[1])
+            for number in range(options.workers):
+                beside.enter_context(SupervisedProcess(f"worker {number}", serve_replica, store.folder, scoring))
+            say(f"scoring: {scoring.url}, {options.workers} processes")
         learner: Callable[[], LearnerState] = LearnerState
         if learn is not None:
             learner = beside.enter_context(SupervisedProcess("the learner", learn, store.folder, nice=_NICE)).state
@@ -55,13 +64,16 @@ def serve(
 
 def serve_replica(folder: Path | None, options: Options, say: Callable[[str], None] = lambda _: None) -> None:
     """Score from published versions until stopped; `folder` keeps the copy. It neither learns nor accepts events."""
+    if options.workers:
+        raise UserError("--workers is for the writer: leave it out beside --replica")
     assert options.replica is not None
     tokens = _read_tokens(options)
-    with TemporaryDirectory(prefix="tracecvr_replica_") as room:
-        store, mirror = open_published(options.replica, folder or Path(room), options.replica_token, say)
-        with _bind(options) as listener:
-            app = replica(store, tokens, options, mirror, _list_names(options, tokens))
-            _answer(app, options, listener, lambda url: say(f"listening: {url}"))
+    with ExitStack() as room:
+        folder = folder or Path(room.enter_context(TemporaryDirectory(prefix="tracecvr_replica_")))
+        store, mirror = open_published(options.replica, folder, options.replica_token, say)
+        listener = room.enter_context(_bind(options))
+        app = replica(store, tokens, options, mirror, _list_names(options, tokens))
+        _answer(app, options, listener, lambda url: say(f"listening: {url}"))
 
 
 def _list_names(options: Options, tokens: Tokens) -> tuple[str, ...]:

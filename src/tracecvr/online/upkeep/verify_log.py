@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +16,7 @@ from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
 from tracecvr.forecast.cells import KEPT_DAYS
+from tracecvr.forecast.forecast import forecast
 from tracecvr.forecast.of_run import Forecasts
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, learn, ledger_of, skip
@@ -133,3 +136,23 @@ def forecasts_of(store: Store) -> Forecasts:
         log_odds = Predictions(log, store.model).of(rows + ledger.first_row)
     midnight = (end + origin) // DAY * DAY - origin
     return Forecasts(table_of(ledger, rows), store.reader.encoder, log_odds, midnight, store.times.origin)
+
+
+class NewestForecasts:
+    """Forecasts as of the last midnight (UTC) that is learnt, asked for one at a time. The log is read once for each
+    midnight, and after erasures. What was counted by the last two features is kept."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._key: tuple[Any, int] | None = None
+
+    def rows(self, by: str | None, level: float, days: int | None) -> dict[str, Any]:
+        """As JSON has them; times are in seconds of the log."""
+        newest = self.store.versions.latest()
+        with closing(self.store.log()) as log:
+            key = newest and newest["forecast"]["summary"].get("at"), log.facts().get("erasures", 0)
+            if key != self._key:
+                self._cells, self._key = lru_cache(2)(forecasts_of(self.store).cells), key
+            cells, segments = self._cells(by)
+        rows = forecast(cells, segments.names, level, days=days).rename({"day": "start"}).to_dicts()
+        return {"at": cells.at, "by": by, "level": level, "rows": rows}
