@@ -136,7 +136,7 @@ def served(size: Size, store: Store, room: Path, features: dict[str, Any]) -> It
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = (store, Options(port=port, tokens=str(room / "tokens.toml"), rate=size.pace))
+    given = (store, Options(port=port, tokens=room / "tokens.toml", rate=size.pace))
     server = _FORKED.Process(target=serve, args=given, daemon=True)
     server.start()
     site = Site(f"http://127.0.0.1:{port}", good_token, other_token, features, size.pause, size.crowd)

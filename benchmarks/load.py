@@ -7,7 +7,7 @@
 
 Servers run on one core, the sender on another, both on the loopback interface. Other work on the machine takes its
 share of both. So requests are counted per second of processor time of the server, and what is compared is measured in
-short turns: a ratio is the median over rounds. The sender takes most of a core, so on two cores what several workers
+short turns: a ratio is the median over rounds. The sender takes most of a core, so on two cores what several replicas
 can do is told by their processor time, too. See docs/live_performance.md.
 """
 
@@ -133,10 +133,10 @@ def measure(size: Size, room: Path, before: Path | None) -> list[Figure]:
             if learner.poll() is not None:
                 raise SystemExit("the learner had too little to learn")
     for count in (1, 2):
-        with serve_workers(room / "now" / "store", count) as server:
+        with serve_replicas(room / "now" / "store", count) as server:
             fire(server, scores_of(clicks), 32, size.seconds)
             for _ in range(size.rounds):
-                take_turn(turns, (f"{count} workers", "score", 32), server, clicks, size.seconds)
+                take_turn(turns, (f"{count} replicas", "score", 32), server, clicks, size.seconds)
     return figures(turns, size)
 
 
@@ -171,7 +171,7 @@ def figures(turns: Turns, size: Size) -> list[Figure]:
         learns, paused = ("learns", "score", n), ("paused", "score", n)
         compare(f"99 % of score while it learns / not, {n} connections", learns, paused, "p99_ms", 2.0)
     # Each of two has a core: together they answer twice as much per second as per processor second.
-    compare("one worker / two, per core", ("1 workers", "score", 32), ("2 workers", "score", 32), "per_cpu", 2 / 1.7)
+    compare("one replica / two, per core", ("1 replicas", "score", 32), ("2 replicas", "score", 32), "per_cpu", 2 / 1.7)
     return all_figures
 
 
@@ -250,8 +250,9 @@ def make_store(room: Path, tree: Path, raw: Path) -> None:
     ends = ",".join(f"{end}s" for end in paper.HORIZONS)
     data = [f"horizons={ends}", f"d_max={paper.HORIZONS[-1]}s", "split=1h", "duplicates=keep"]
     given = [word for setting in data for word in ("--data-set", setting)]
-    words = ["--data", "criteo", "--source", str(raw), "--method", "telescoped", "--lateness", "60s", "--time", "log"]
-    run(tree, "init", str(room / "store"), *words, *given)
+    run(tree, "prepare", "criteo", "--source", str(raw), *given, "--out", str(room / "table"))
+    words = ["--source", str(room / "table"), "--method", "telescoped", "--lateness", "60s", "--time", "log"]
+    run(tree, "init", str(room / "store"), *words)
     run(tree, "tick", str(room / "store"))
 
 
@@ -275,26 +276,27 @@ def on_any_core() -> None:
 @contextmanager
 def serve(store: Path, tree: Path, *more: str, place: Callable[[], None] = on_first_core) -> Iterator[Server]:
     """The service without a learner."""
-    config = store.parent / "serve.toml"
-    config.write_text("rate = 1e9\n")
-    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store), "--no-learn", "--config", str(config), *more]
+    words = [sys.executable, "-m", "tracecvr.cli", "serve", str(store), "--no-learn", "--rate", "1e9", *more]
     with start([*words, "--port"], tree, place) as server:
         yield server
 
 
 @contextmanager
-def serve_workers(store: Path, count: int) -> Iterator[Server]:
-    """So many scoring workers that share a port, once all of them answer."""
+def serve_replicas(store: Path, count: int) -> Iterator[Server]:
+    """So many replicas that share a port, once all of them answer."""
     port = free_port()
-    more = ["--workers", str(count), "--scoring-port", str(port)]
-    with serve(store, HERE, *more, place=on_any_core) as writer:
+    words = [sys.executable, "-m", "tracecvr.cli", "serve", "--replica", str(store), "--rate", "1e9", "--port"]
+    options: dict[str, Any] = {"env": environment(HERE), "stderr": -3, "preexec_fn": on_any_core}
+    running = [subprocess.Popen([*words, str(port)], **options) for _ in range(count)]
+    try:
         await_answer(port)
         while len(listening(port)) < count:
             time.sleep(0.1)
-        files = Path(f"/proc/{writer.pids[0]}/task").glob("*/children")
-        children = {int(pid) for path in files for pid in path.read_text().split()}
-        workers = [pid for pid in sorted(children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        yield Server(port, tuple(workers))
+        yield Server(port, tuple(process.pid for process in running))
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def listening(port: int) -> list[str]:

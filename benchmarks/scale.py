@@ -34,7 +34,7 @@ from tracecvr.data.dataset import Dataset
 from tracecvr.datasets.criteo import Criteo
 from tracecvr.methods.trace import Trace
 from tracecvr.online.ledger.ledger import MATURE, Ledger
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.online.store.store import Settings, Store
 
 SCALES = (1, 10, 100, 1000)

@@ -21,7 +21,7 @@ from tracecvr.data.table import ClickTable, Ints, Schema
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Reader
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import Clicks, History, TableSource
 

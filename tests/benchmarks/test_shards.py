@@ -15,7 +15,7 @@ from tracecvr.base.config import DAY, HOUR
 from tracecvr.data import prepared
 from tracecvr.learn.engine import Engine
 from tracecvr.online.ledger.ledger import memory_of
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.stream.source import TableSource
 
 

@@ -65,7 +65,7 @@ def test_it_says_its_version(call: Call, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == f"tracecvr {version('tracecvr')}\n"
 
 
-@pytest.mark.parametrize("group", [(), ("models",), ("sources",)])
+@pytest.mark.parametrize("group", [(), ("models",), ("aside",)])
 def test_without_a_command_there_is_help_and_no_error(
     group: tuple[str, ...], call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,9 +277,9 @@ for words in json.loads(sys.argv[1]):
 def test_commands_name_the_extra_that_they_need(tmp_path: Path) -> None:
     """As if it were installed without extras; every command of the live learner, in one process."""
     commands = ["ingest s e", "tick s", "learn s", "status s", "compact s", "erase s u", "verify s"]
-    commands += ["init s --data synthetic", "init s --model r", "table s t", "challenge s a --method vanilla"]
-    commands += ["models list s", "models promote s 1", "models rollback s", "challengers list s", "aside list s"]
-    commands += ["sources list s", "pull s --source nats://localhost/a", "serve s"]
+    commands += ["init s --source t", "init s --model r", "table s t", "challenge s a --method vanilla"]
+    commands += ["models list s", "models promote s 1", "models rollback s", "aside list s"]
+    commands += ["pull s --source nats://localhost/a", "serve s"]
     words = json.dumps([command.split() for command in commands])
     made = subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRAS, words], capture_output=True, text=True, cwd=tmp_path, check=True

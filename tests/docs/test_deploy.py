@@ -44,6 +44,11 @@ def test_every_kind_of_object_is_there() -> None:
     assert all(one["apiVersion"] == groups.get(one["kind"], "v1") for one in OBJECTS)
 
 
+def test_the_unit_calls_a_command_that_there_is() -> None:
+    (line,) = re.findall(r"^ExecStart=\S+/(tracecvr .*)$", (ROOT / "deploy/tracecvr.service").read_text(), re.MULTILINE)
+    check_command(line.split())
+
+
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
 def test_a_workload_fits_its_parts(workload: dict[str, Any]) -> None:
     spec = workload["spec"]

@@ -505,10 +505,12 @@ def test_the_version_that_serves_is_exported(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, events = tmp_path / "store", tmp_path / "events"
-    assert call("init", store, *_DATA, "--method", "vanilla", *SMALL_NETS) == 0
+    assert call("prepare", "synthetic", *_DATA[2:], "--out", tmp_path / "table") == 0
+    assert call("init", store, "--source", tmp_path / "table", "--method", "vanilla", *SMALL_NETS) == 0
     assert call("export", store, "--out", tmp_path / "none") == 2
     assert "no version yet" in capsys.readouterr().err
-    assert call("events", *_DATA, "--end", "4d") == 0
+    capsys.readouterr()
+    assert call("events", "--source", tmp_path / "table", "--end", "4d") == 0
     events.write_text(capsys.readouterr().out)
     assert call("ingest", store, events) == 0
     assert call("tick", store) == 0

@@ -401,12 +401,12 @@ def test_commands(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) ->
     assert [c.name for c in challengers(store)] == ["other"]
     send(store, EVENTS)
     said("tick", store.folder)
-    assert "other: fnw" in said("challengers", "list", store.folder)
-    assert not json.loads(said("challengers", "list", store.folder, "--json"))["other"]["serves"]
+    assert "other: fnw" in said("models", "list", store.folder)
+    assert not json.loads(said("models", "list", store.folder, "--json"))["challengers"]["other"]["serves"]
     assert "challenger other, replay: " in said("verify", store.folder, "--replay")
     assert "serving: other" in said("models", "promote", store.folder, "other")
     assert "give a number of `tracecvr models list`, newest, or" in said("models", "promote", store.folder, "x", code=2)
-    assert "serves: promote another first" in said("challengers", "drop", store.folder, "other", code=2)
+    assert "serves: promote another first" in said("models", "drop", store.folder, "other", code=2)
     said("models", "rollback", store.folder)
-    assert "dropped: other" in said("challengers", "drop", store.folder, "other")
-    assert said("challengers", "list", store.folder) == ""
+    assert "dropped: other" in said("models", "drop", store.folder, "other")
+    assert "other" not in said("models", "list", store.folder)

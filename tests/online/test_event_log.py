@@ -31,7 +31,7 @@ from tracecvr.online.log import page_checksums
 from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import EventLog, Receipt
 from tracecvr.online.log.events import Event, Reader
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.stream.reveal import After, On, Reveals, Schedule, Trigger
 
 D_MAX = 30
@@ -80,7 +80,7 @@ def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
     db = page_checksums.connect(tmp_path / "events.db")
     for number in (0, 99):
         db.execute(f"PRAGMA user_version = {number}")
-        with pytest.raises(UserError, match=f"format {number}, expected 5: another version of tracecvr wrote it"):
+        with pytest.raises(UserError, match=f"format {number}, expected 6: another version of tracecvr wrote it"):
             EventLog(tmp_path / "events.db", GRID)
     db.close()
 

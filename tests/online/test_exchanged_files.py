@@ -27,7 +27,7 @@ from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scoring import Service
-from tracecvr.online.store import challenge, traffic
+from tracecvr.online.store import challenge, choices
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.status import status_of
 
@@ -136,7 +136,7 @@ def test_an_older_version_does_not_serve_in_silence(store: Store, caplog: pytest
 
 def damage_value(path: Path, _: bytes) -> None:
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | ({"version": 0} if "version" in content else {"before": "third"})))
+    path.write_text(json.dumps(content | {"version": 0}))
 
 
 def put_back(path: Path, older: bytes) -> None:
@@ -148,21 +148,18 @@ def remove(path: Path, _: bytes) -> None:
 
 
 def exchange(path: Path, _: bytes) -> None:
-    (other,) = {"serving.json", traffic.NAME} - {path.name}
-    shutil.copy(path.with_name(other), path)
+    shutil.copy(path.parent / "challengers" / "other" / "challenger.json", path)
 
 
 @pytest.mark.parametrize("how", [damage_value, put_back, remove, exchange])
-@pytest.mark.parametrize("name", ["serving.json", traffic.NAME])
 def test_another_choice_is_noticed_and_mended(
-    name: str, how: Callable[[Path, bytes], None], store: Store, call: Call, capsys: Captured
+    how: Callable[[Path, bytes], None], store: Store, call: Call, capsys: Captured
 ) -> None:
-    path, numbers = store.folder / name, store.versions.published()
+    path, numbers = store.folder / choices.NAME, store.versions.published()
     store.versions.promote(numbers[0])
-    traffic.promote(store.folder, "other")
+    challenge.promote_challenger(store, "other")
     older = path.read_bytes()
-    store.versions.promote(numbers[-1])
-    traffic.promote(store.folder, None)
+    challenge.promote_own(store, numbers[-1])
     chosen = path.read_bytes()
     service = Service(store, Tokens(), Limits(), LearnerState)
     for act in (lambda: Store.open(store.folder), lambda: learn_all(store), service.look):
@@ -176,22 +173,22 @@ def test_another_choice_is_noticed_and_mended(
 
 def test_the_newer_choice_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that was killed between the file and the log; a log that has lost its end."""
-    traffic.promote(store.folder, "other")
+    challenge.promote_challenger(store, "other")
     with monkeypatch.context() as patch:
         patch.setattr(EventDatabase, "keep_choice", lambda *_: None)
-        traffic.promote(store.folder, None)
-    assert traffic.current(store.folder).before == "other"
+        challenge.promote_own(store, None)
+    assert choices.read(store.folder).before == "other"
     Store.open(store.folder)
-    (store.folder / traffic.NAME).unlink()
+    (store.folder / choices.NAME).unlink()
     Store.open(store.folder)
-    assert traffic.current(store.folder).before == "other"
+    assert choices.read(store.folder).before == "other"
 
 
 def test_a_choice_that_nobody_made_is_refused(store: Store) -> None:
-    (store.folder / traffic.NAME).write_text("{}")
+    (store.folder / choices.NAME).write_text("{}")
     Store.open(store.folder)
     with pytest.raises(UserError, match="is damaged: remove it"):
-        traffic.current(store.folder)
+        choices.read(store.folder)
 
 
 def test_a_chosen_version_that_is_lost_is_noticed(store: Store, call: Call, capsys: Captured) -> None:
@@ -226,7 +223,7 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     lose: Callable[[Path], None], store: Store, call: Call, capsys: Captured, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = challenge.find_challenger(store, "other").home
-    traffic.promote(store.folder, "other")
+    challenge.promote_challenger(store, "other")
     lose(home)
     assert f"challenger other: WRONG: {home}" in wrong(store, call, capsys)
     with caplog.at_level(logging.ERROR):
@@ -237,7 +234,7 @@ def test_a_lost_challenger_is_noticed_and_can_be_dropped(
     assert "challenger other cannot answer, and the store's own model does" in caplog.text
     shutil.rmtree(home, ignore_errors=True)
     assert call("models", "rollback", store.folder) == 0
-    assert call("challengers", "drop", store.folder, "other") == 0
+    assert call("models", "drop", store.folder, "other") == 0
     assert call("verify", store.folder) == 0
 
 

@@ -6,7 +6,6 @@ import asyncio
 import configparser
 import io
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from tracecvr.online.log import event_log
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.front import LOOPBACK, Names
 from tracecvr.online.service.options import Limits
-from tracecvr.online.service.published import list_published
 from tracecvr.online.service.replica import Mirror, Replica
 from tracecvr.online.service.routing import RoutedScorer
-from tracecvr.online.store import traffic
+from tracecvr.online.store import choices
 from tracecvr.online.store.store import Store
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -38,42 +36,26 @@ def store(made: Made) -> Store:
 # Choices.
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{}",
-        "[]",
-        "null",
-        "{",
-        json.dumps({"model": 3, "before": None}),
-        json.dumps({"model": "other", "before": None}),
-    ],
-)
-def test_the_stores_own_model_answers_if_a_choice_is_damaged(
-    text: str, store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    (store.folder / traffic.NAME).write_text(text)
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "{", '{"version": "x"}', '{"model": "other", "before": null}'])
+def test_a_damaged_choice_is_refused_in_one_line(text: str, store: Store) -> None:
+    (store.folder / choices.NAME).write_text(text)
+    with pytest.raises(UserError, match=r"is damaged: remove it|not readable as JSON"):
+        RoutedScorer(store).refresh()
+
+
+def test_a_choice_that_is_damaged_later_changes_nothing(store: Store) -> None:
     scorer = RoutedScorer(store)
-    with caplog.at_level(logging.ERROR):
-        for _ in range(3):
-            scorer.refresh()
+    scorer.refresh()
+    (store.folder / choices.NAME).write_text("{}")
+    with pytest.raises(UserError, match="is damaged: remove it"):
+        scorer.refresh()
     click = store.reader.values(the_events()[0]["features"])
     assert asyncio.run(scorer.main.answer([click])).model is None
-    assert len(caplog.records) == 1, "told once"
-    assert str(store.folder / traffic.NAME) in caplog.text
 
 
-def test_a_folder_in_place_of_the_choice_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    (store.folder / traffic.NAME).mkdir()
-    with caplog.at_level(logging.ERROR):
-        RoutedScorer(store).refresh()
-    assert f"{store.folder / traffic.NAME}: a folder is in place of a file" in caplog.text
-
-
-@pytest.mark.parametrize("text", ["{}", "[]", '{"version": "x"}'])
-def test_a_damaged_pin_is_refused_in_one_line(text: str, store: Store) -> None:
-    (store.folder / "serving.json").write_text(text)
-    with pytest.raises(UserError, match="is damaged: remove it"):
+def test_a_folder_in_place_of_the_choice_is_refused(store: Store) -> None:
+    (store.folder / choices.NAME).mkdir()
+    with pytest.raises(UserError, match="a folder is in place of a file"):
         RoutedScorer(store).refresh()
 
 
@@ -127,10 +109,8 @@ class Writer:
         self.answers: dict[str, bytes] = {}
         scorer = RoutedScorer(store)
         scorer.refresh()
-        files = list_published(scorer)
-        self.listed = {
-            name: {"size": file.size, "sha256": file.sha256, "written": file.written} for name, file in files.items()
-        }
+        files = scorer.list_published()
+        self.listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
         self.contents = {f"/v1/published/{name}": (store.folder / name).read_bytes() for name in files}
         self.offer(self.listed)
         monkeypatch.setattr(mirror, "_ask", lambda path: io.BytesIO(self.answers[path]))
@@ -177,7 +157,7 @@ def test_a_writer_that_answers_garbage_takes_nothing_away(answer: bytes, mirrore
 def test_files_that_are_too_large_are_not_fetched(mirrored: tuple[Mirror, Writer]) -> None:
     mirror, writer = mirrored
     for size in (1 << 33, -1):
-        writer.offer(writer.listed | {"traffic.json": writer.listed["store.json"] | {"size": size}})
+        writer.offer(writer.listed | {"serving.json": writer.listed["store.json"] | {"size": size}})
         assert not mirror.pull()
         assert mirror.problem is not None
         assert "more than a model has" in mirror.problem
@@ -199,7 +179,7 @@ def test_what_is_no_store_is_not_kept(mirrored: tuple[Mirror, Writer]) -> None:
     import hashlib
 
     text = b'{"format": 1}'
-    facts = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest(), "written": 1.0}
+    facts = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
     writer.contents["/v1/published/store.json"] = text
     writer.offer(writer.listed | {"store.json": facts})
     assert not mirror.pull()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -14,11 +15,13 @@ from tracecvr.base.config import DAY
 from tracecvr.base.metrics import probability
 from tracecvr.cli.commands import app
 from tracecvr.forecast.cells import RECORD, count, outcomes_of
+from tracecvr.online.learner.archive import erase
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.learner.live_forecast import read_counts
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.forecast import NewestForecasts, forecasts_of
+from tracecvr.online.upkeep import verify_log
 from tracecvr.online.upkeep.status import status_of
+from tracecvr.online.upkeep.verify_log import NewestForecasts, forecasts_of
 
 
 def test_it_is_that_of_the_log_and_of_what_the_learner_predicted(made: Made) -> None:
@@ -41,31 +44,56 @@ def test_it_is_that_of_the_log_and_of_what_the_learner_predicted(made: Made) -> 
     assert live.scored.sum() == len(served) > 100
 
 
+def test_the_command_and_the_status_say_the_same(made: Made) -> None:
+    store = made("vanilla")
+    send(store, the_events()[:900])
+    learnt(store)
+    ran = CliRunner().invoke(app, ["forecast", str(store.folder), "--out", str(store.folder / "all.csv")])
+    assert ran.exit_code == 0, ran.output
+    printed = pl.read_csv(store.folder / "all.csv").sort("age_days", descending=True).to_dicts()
+    shown = status_of(store)["forecast"]["series"][0]["days"][-len(printed) :]
+    for name in ("clicks", "conversions"):
+        assert [day[name] for day in shown] == [row[name] for row in printed]
+    expected = [row["expected"] for row in printed]  # sums of an interval are added in another order
+    assert [day["expected"] for day in shown] == pytest.approx(expected, rel=1e-4)
+
+
 def test_the_command_and_the_service_say_the_same(made: Made) -> None:
     store = made("vanilla")
     send(store, the_events()[:900])
     learnt(store)
-    words = ["forecast", str(store.folder), "--by", "segment", "--days", "2", "--out", str(store.folder / "all.csv")]
-    ran = CliRunner().invoke(app, words)
-    assert ran.exit_code == 0, ran.output
-    printed = pl.read_csv(store.folder / "all.csv").to_dicts()
     newest = NewestForecasts(store)
-    answer = newest.rows("segment", 0.9, 2)
-    printed_rows = [row["expected"] for row in printed]  # sums of an interval are added in another order
-    assert [row["expected"] for row in answer["rows"]] == pytest.approx(printed_rows, rel=1e-5)
-    assert {row["start"] for row in answer["rows"]} == {answer["at"] - DAY}
+    before = newest.rows("segment", 0.9, 2)
+    assert {row["start"] for row in before["rows"]} == {before["at"] - DAY}
     send(store, the_events()[900:1800])
     learnt(store)
     later = newest.rows("segment", 0.9, 2)
-    assert later["at"] > answer["at"]
-    at_once = NewestForecasts(store).rows("segment", 0.9, 2)
-    rows = [row["expected"] for row in later["rows"]]
-    assert [row["expected"] for row in at_once["rows"]] == pytest.approx(rows, rel=1e-5)
-    clicks = [sum(row["clicks"] for row in newest.rows(by, 0.9, 2)["rows"]) for by in ("segment", None)]
-    assert clicks[0] == clicks[1] > 0
-    CliRunner().invoke(app, words)
-    expected = {str(row["segment"]): row["expected"] for row in pl.read_csv(store.folder / "all.csv").to_dicts()}
-    assert {row["segment"]: row["expected"] for row in later["rows"]} == pytest.approx(expected, rel=1e-4)
+    assert later["at"] > before["at"]
+    assert later == NewestForecasts(store).rows("segment", 0.9, 2)
+    out = store.folder / "all.csv"
+    ran = CliRunner().invoke(app, ["forecast", str(store.folder), "--by", "segment", "--days", "2", "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    printed = {str(row["segment"]): row["expected"] for row in pl.read_csv(out).to_dicts()}
+    assert {row["segment"]: row["expected"] for row in later["rows"]} == pytest.approx(printed)
+    clicks = [sum(row["clicks"] for row in newest.rows(by, 0.9, 2)["rows"]) for by in ("segment", "item", None)]
+    assert clicks[0] == clicks[1] == clicks[2] > 0
+
+
+def test_the_log_is_read_once_for_each_midnight_and_after_an_erasure(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made("vanilla")
+    send(store, [event | {"user": "u"} for event in the_events()[:900]])
+    learnt(store)
+    read = Mock(side_effect=forecasts_of)
+    monkeypatch.setattr(verify_log, "forecasts_of", read)
+    newest = NewestForecasts(store)
+    for by in ("segment", "item", "segment", None):
+        newest.rows(by, 0.9, None)
+    assert read.call_count == 1
+    erase(store, "u")
+    newest.rows("segment", 0.9, None)
+    assert read.call_count == 2
 
 
 def test_a_restart_goes_on_with_the_same_counts_and_forecasts(made: Made) -> None:

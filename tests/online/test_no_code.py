@@ -152,7 +152,7 @@ def test_a_bench_executes_a_file_only_if_the_command_names_it(
 def test_a_store_cannot_be_made_of_a_file(
     kind: str, trap: Path, marker: Path, tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call("init", tmp_path / "store", "--data", "synthetic", *LOG, f"--{kind}", trap) == 2
+    assert call("init", tmp_path / "store", "--source", tmp_path / "table", f"--{kind}", trap) == 2
     (told,) = capsys.readouterr().err.splitlines()
     assert f"entry point of the group 'tracecvr.{kind}s'" in told
     assert not marker.exists()

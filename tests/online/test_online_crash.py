@@ -24,7 +24,7 @@ from tracecvr.online.learner.archive import compact
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Event
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import verify_log

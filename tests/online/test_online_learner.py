@@ -426,27 +426,14 @@ def test_what_is_told_of_a_stream_is_what_happened_in_it(made: Made) -> None:
 def test_from_a_log_to_a_model_that_learns_by_the_command_line(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ["--data", "synthetic", *(w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}"))]
+    data, table = [w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}")], ("--source", tmp_path / "table")
     store, events = tmp_path / "store", tmp_path / "events.jsonl"
-    assert (
-        call(
-            "init",
-            store,
-            *data,
-            "--set",
-            "hidden=16,8",
-            "--set",
-            "warm_epochs=1",
-            "--set",
-            "warm_batch_size=256",
-            "--lateness",
-            "30min",
-        )
-        == 0
-    )
-    assert call("init", store, *data) == 2
+    assert call("prepare", "synthetic", *data, "--out", tmp_path / "table") == 0
+    nets = [w for setting in ("hidden=16,8", "warm_epochs=1", "warm_batch_size=256") for w in ("--set", setting)]
+    assert call("init", store, *table, *nets, "--lateness", "30min") == 0
+    assert call("init", store, *table) == 2
     capsys.readouterr()
-    assert call("events", *data) == 0
+    assert call("events", *table) == 0
     events.write_text(capsys.readouterr().out)
     assert call("ingest", store, events) == 0
     assert call("ingest", store, events) == 0
@@ -481,8 +468,8 @@ def test_bad_lines_and_directories_are_named(
     assert len(store.log().before(NEVER)) == 2
     assert call("ingest", tmp_path, file) == 2
     assert "not a store; create one with `tracecvr init`" in capsys.readouterr().err
-    assert call("init", tmp_path / "new", "--data", "synthetic", "--set", "split=1d") == 2
-    assert call("init", tmp_path / "new", "--data", "synthetic", "--method", "oracle") == 2
+    assert call("init", tmp_path / "new", "--source", store.folder / "base", "--set", "split=1d") == 2
+    assert call("init", tmp_path / "new", "--source", store.folder / "base", "--method", "oracle") == 2
     assert "'oracle' learns from labels before they are known" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
     with open_learner(store):

@@ -28,8 +28,7 @@ from tracecvr.online.learner.learner import begin, ledger_of
 from tracecvr.online.log import event_log
 from tracecvr.online.log.event_log import AHEAD, CONTRADICTION, SOON, EventLog
 from tracecvr.online.log.events import Event
-from tracecvr.online.log.grid import Grid
-from tracecvr.online.log.times import AskedTimes, Times, unix_time
+from tracecvr.online.log.times import AskedTimes, Grid, Times, unix_time
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.store.versions import Versions
 from tracecvr.online.upkeep.verify_log import verify_log, write_table
@@ -333,7 +332,9 @@ def test_passing_over_empty_intervals_gives_the_bytes_of_learning_each(method: s
 def test_set_aside_and_accepted_by_the_command_line(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ["--data", "synthetic", *(w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}"))]
+    data = [w for k, v in OPTIONS.items() for w in ("--data-set", f"{k}={v}")]
+    assert call("prepare", "synthetic", *data, "--out", tmp_path / "table") == 0
+    capsys.readouterr()
     store, events = tmp_path / "store", tmp_path / "events.jsonl"
     words = (
         "--method",
@@ -349,7 +350,7 @@ def test_set_aside_and_accepted_by_the_command_line(
         "--origin",
         "2024-01-01T00:00:00Z",
     )
-    assert call("init", store, *data, *words) == 0
+    assert call("init", store, "--source", tmp_path / "table", *words) == 0
     assert "its stream starts at 259200 s, 2024-01-04T00:00:00Z" in (said := capsys.readouterr().out)
     assert "ts is Unix milliseconds, or ISO 8601 text with a zone; for example 1704326400000" in said
     origin = unix_time("2024-01-01T00:00:00Z", "")
@@ -386,8 +387,6 @@ def test_a_log_with_a_calendar_is_fed_live_with_real_times(
     assert call("inspect", "clicks.csv", "--zone", "Europe/Berlin", "--out", "schema.toml") == 0
     assert call("prepare", "logs", "--schema", "schema.toml", "--out", "table") == 0
     words = (
-        "--data",
-        "logs",
         "--source",
         "table",
         "--method",
@@ -405,7 +404,7 @@ def test_a_log_with_a_calendar_is_fed_live_with_real_times(
     origin = json.loads(Path("table/table.json").read_text())["origin"]
     assert store.times == Times("unix", origin)
     assert "ts is Unix seconds, or ISO 8601 text with a zone" in capsys.readouterr().out
-    assert call("events", "--data", "logs", "--data-set", "schema=schema.toml") == 0
+    assert call("events", "--source", "table") == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all(event["ts"].endswith("Z") for event in events)
     assert store.reader.read(events[0]).ts >= store.grid.split

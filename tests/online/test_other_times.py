@@ -18,13 +18,13 @@ from tracecvr.online.challengers.learners import Learners
 from tracecvr.online.learner.archive import erase
 from tracecvr.online.learner.learner import open_learner
 from tracecvr.online.log.event_log import EventLog
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.routing import RoutedScorer
 from tracecvr.online.service.scoring import Service
-from tracecvr.online.store import challenge, traffic
+from tracecvr.online.store import challenge
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.online.upkeep.store_check import verify
 
@@ -86,7 +86,7 @@ def test_a_challengers_version_of_a_copy_is_not_served(
 ) -> None:
     homes = [challenge.find_challenger(store, "other").home / "models" for store in twins]
     shutil.copytree(homes[1], homes[0], dirs_exist_ok=True)
-    traffic.promote(twins[0].folder, "other")
+    challenge.promote_challenger(twins[0], "other")
     service = Service(twins[0], Tokens(), Limits(), LearnerState)
     service.look()
     assert service.scorer.ready().name is None

@@ -17,8 +17,11 @@ from log_kinds import KINDS
 from more_logs import MORE_LOGS
 from other_logs import OTHER_LOGS, Kept
 from test_service import asked, served
+from tracecvr.base.config import DAY
 from tracecvr.data import prepared
 from tracecvr.data.table import NEVER
+from tracecvr.datasets.synthetic import Synthetic
+from tracecvr.online.dataset_events import events_of
 from tracecvr.online.store.store import Store
 from tracecvr.online.upkeep.verify_log import write_table
 
@@ -150,14 +153,14 @@ def test_events_of_a_prepared_log_are_those_of_its_raw_log(
     options = ("--data-set", "clicks=600", "--data-set", "split=12d")
     assert call("prepare", "synthetic", *options, "--out", tmp_path / "table") == 0
     capsys.readouterr()
-    assert call("events", "--data", "synthetic", *options) == 0
-    expected = capsys.readouterr().out
     monkeypatch.chdir(tmp_path)
-    for words in (("--source", "table"), ("--source", "table", "--data", "synthetic")):
-        assert call("events", *words) == 0
-        assert capsys.readouterr().out == expected
-    assert call("events", "--source", "table", *options) == 2
-    assert "knows its options: leave out" in capsys.readouterr().err
+    assert call("events", "--source", "table") == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    dataset = Synthetic(clicks=600, split=12 * DAY)
+    assert printed == list(events_of(dataset, None, dataset.split, 36500 * DAY))
+    for words in ((), ("--source", "table", "--model", "run")):
+        assert call("events", *words) == 2
+        assert "give either a log that `tracecvr prepare` has written" in capsys.readouterr().err
     (tmp_path / "table" / "raw_log.json").unlink()
     assert call("events", "--source", "table") == 2
     assert "does not say which raw log it was made of" in capsys.readouterr().err

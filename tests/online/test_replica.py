@@ -176,7 +176,7 @@ def test_a_writer_that_offers_other_files_is_not_believed(
                 def __exit__(self, *_: object) -> None: ...
 
                 def read(self, _: int) -> bytes:
-                    return json.dumps({"files": {"../evil.json": {"size": 1, "sha256": "", "written": 0}}}).encode()
+                    return json.dumps({"files": {"../evil.json": {"size": 1, "sha256": ""}}}).encode()
 
             return Answer() if path == "/v1/published" else plain(self, path)
 
@@ -219,8 +219,8 @@ def test_commands(made: Made, tmp_path: Path, call: Call, capsys: pytest.Capture
         (("--replica", "http://me:secret@127.0.0.1:1"), "give http://HOST:PORT"),
         (("--replica", f"http://127.0.0.1:{free_port()}"), "cannot be reached"),
         (("--replica", tmp_path / "nothing"), "not a store"),
-        (("--replica", store.folder, "--source", "nats://x/y"), "--source is for the writer"),
         (("--replica", store.folder, "--host", "0.0.0.0"), "can be reached by others"),
+        (("--replica", store.folder, "--workers", 1), "--workers is for the writer"),
     ):
         assert call("serve", *words) == 2
         said = capsys.readouterr().err

@@ -161,7 +161,7 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
         "test_pump": (
             "test_a_wrong_address_is_told_what_is_wrong_and_no_password",
             "test_credentials_come_from_a_file_and_are_never_shown",
-            "test_poison_is_set_aside_counted_and_read_again_when_the_cause_is_mended",
+            "test_poison_is_set_aside_counted_and_printed_to_be_mended",
         ),
         "test_sources": ("test_nats_credentials_come_from_the_file",),
     },
@@ -206,8 +206,8 @@ PROOFS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "test_table": ("test_a_flipped_bit_in_the_header_of_a_column_is_refused_or_changes_nothing",),
         "test_faults": (
-            "test_the_stores_own_model_answers_if_a_choice_is_damaged",
-            "test_a_damaged_pin_is_refused_in_one_line",
+            "test_a_damaged_choice_is_refused_in_one_line",
+            "test_a_choice_that_is_damaged_later_changes_nothing",
         ),
         "test_exchanged_files": (
             "test_a_version_of_another_model_is_passed_over",

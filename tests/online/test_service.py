@@ -38,10 +38,9 @@ from tracecvr.cli.live.operate import learn
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.service import bodies
 from tracecvr.online.service.app import application
-from tracecvr.online.service.auth import SCOPES, Token, Tokens, new_token
+from tracecvr.online.service.auth import SCOPES, RateLimiter, Token, Tokens, new_token
 from tracecvr.online.service.connections import Config
 from tracecvr.online.service.gauges import BUCKETS, Gauges
-from tracecvr.online.service.limits import RateLimiter
 from tracecvr.online.service.options import Limits, Options
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.serve import Server, _bind, serve
@@ -396,9 +395,9 @@ def test_nobody_outside_is_served_without_tokens(ready: Store) -> None:
     with pytest.raises(UserError, match="give --tokens FILE"):
         serve(ready, Options(host="0.0.0.0"))
     with pytest.raises(UserError, match="check the path given as --tokens"):
-        serve(ready, Options(tokens="nowhere.toml"))
+        serve(ready, Options(tokens=Path("nowhere.toml")))
     with pytest.raises(UserError, match="both --certificate and --key"):
-        serve(ready, Options(certificate="x"))
+        serve(ready, Options(certificate=Path("x")))
 
 
 def test_an_address_that_is_taken_is_named_and_no_learner_is_started(ready: Store, tmp_path: Path) -> None:
@@ -409,7 +408,7 @@ def test_an_address_that_is_taken_is_named_and_no_learner_is_started(ready: Stor
         with pytest.raises(UserError, match=f"--port {port} cannot be listened at .*in use"):
             serve(ready, Options(port=port), learn)
     with pytest.raises(UserError, match="--host localhorst --port 0 cannot be listened at"):
-        serve(ready, Options(host="localhorst", port=0, tokens=str(entries)), learn)
+        serve(ready, Options(host="localhorst", port=0, tokens=entries), learn)
 
 
 # How much.

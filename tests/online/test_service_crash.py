@@ -113,7 +113,7 @@ def test_it_says_where_it_listens_once_it_does(tmp_path: Path) -> None:
     [
         (Options(), "http://127.0.0.1:81"),
         (Options(host="::1"), "http://[::1]:81"),
-        (Options(host="a.example", certificate="c", key="k"), "https://a.example:81"),
+        (Options(host="a.example", certificate=Path("c"), key=Path("k")), "https://a.example:81"),
     ],
 )
 def test_its_address_is_one_to_be_called(address: Options, url: str) -> None:

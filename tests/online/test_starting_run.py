@@ -139,7 +139,7 @@ def test_init_takes_a_run(
         (("init", store, "--model", origin), "exists already"),
         (("init", tmp_path / "new", "--model", origin, "--seed", 0), "--seed is the run's"),
         (("init", tmp_path / "new", "--model", origin, "--set", "hidden=8"), "--set is the run's"),
-        (("init", tmp_path / "new"), "--data is missing"),
+        (("init", tmp_path / "new"), "as --source, or a finished run as --model"),
         (("serve",), "which store"),
         (("serve", tmp_path / "new"), "not a store"),
     ]
@@ -149,44 +149,26 @@ def test_init_takes_a_run(
     assert not (tmp_path / "new").exists()
 
 
-def test_serve_is_told_by_a_file_and_flags_win(
+def test_flags_of_serve_are_its_options(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[tuple[Any, ...]] = []
     monkeypatch.setattr("tracecvr.online.service.serve.serve", lambda *given: served.append(given))
     store = Store.from_run(tmp_path / "store", carry_out(tmp_path / "run", END), None, Settings())
-    file = tmp_path / "serve.toml"
-    file.write_text(
-        'store = "store"\nhost = "::1"\nport = 8001\ntokens = "t.toml"\nlearn = false\nrate = 7\nbody_bytes = 5000\n'
-        f'key = "{tmp_path / "k.pem"}"\n'
-    )
-    assert call("serve", "--config", file) == 0
-    assert call("serve", store.folder, "--config", file, "--port", 0, "--learn", "--tokens", "u.toml") == 0
-    (opened_store, from_file, learn, *_), (_, with_flags, learn_given, *_) = served
-    assert (opened_store.folder, from_file.path("tokens"), learn) == (store.folder, tmp_path / "t.toml", None)
-    assert (from_file.host, from_file.port, from_file.path("key")) == ("::1", 8001, tmp_path / "k.pem")
-    assert (from_file.rate, from_file.body_bytes, from_file.batch) == (7, 5000, Options().batch)
-    assert (with_flags.host, with_flags.port, with_flags.tokens) == ("::1", 0, "u.toml")
-    assert learn_given is not None
-    for text, message in (
-        ("prot = 1", "unknown key 'prot' (did you mean 'port'?)"),
-        ("port = true", "option 'port' is True: expected whole number"),
-        ("port = 99999", "option 'port' is 99999: must be at most 65535"),
-        ("learn = 3", "option 'learn' is 3: expected true or false"),
-        ("rate = 'often'", "expected number, found 'often'"),
-        ("port = ", "not readable as TOML"),
+    assert call("serve", store.folder) == 0
+    flags = ("--host", "::1", "--port", 8001, "--rate", 7, "--tokens", "t.toml", "--host-name", "a", "--host-name", "b")
+    assert call("serve", store.folder, *flags, "--no-learn") == 0
+    (_, by_default, learner, *_), (opened_store, options, no_learner, *_) = served
+    assert opened_store.folder == store.folder
+    assert replace(by_default, host_names=()) == Options()
+    expected = Options(host="::1", port=8001, rate=7, tokens=Path("t.toml"), host_names=("a", "b"), learn=False)
+    assert replace(options, host_names=tuple(options.host_names)) == expected
+    assert (learner is None, no_learner) == (False, None)
+    for words, message in (
+        (("--prot", 1), "No such option: --prot"),
+        (("--port", 99999), "'--port': Input should be less than or equal to 65535"),
+        (("--rate", "often"), "'--rate': "),
+        (("--body-seconds", 0), "'--body-seconds': Input should be greater than or equal to 0.01"),
     ):
-        file.write_text(text)
-        assert call("serve", store.folder, "--config", file) == 2
-        stderr = " ".join(capsys.readouterr().err.split())
-        assert message in stderr
-        assert str(file) in stderr
-    assert call("serve", store.folder, "--config", tmp_path / "nowhere.toml") == 2
-    assert "check the path given as --config" in capsys.readouterr().err
-
-
-def test_the_file_that_is_deployed_says_what_holds_without_it() -> None:
-    file = Path(__file__).parents[2] / "deploy" / "serve.toml"
-    options = Options.read(file, {})
-    assert options.path("tokens") == file.parent / "tokens.toml"
-    assert replace(options, store=None, tokens=None) == Options()
+        assert call("serve", store.folder, *words) == 2
+        assert message in " ".join(capsys.readouterr().err.split())

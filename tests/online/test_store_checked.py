@@ -21,7 +21,7 @@ from tracecvr.online.learner.archive import compact
 from tracecvr.online.log import page_checksums
 from tracecvr.online.log.event_log import EventLog
 from tracecvr.online.log.events import Event
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.online.store.store import Settings, Store
 
 Captured = pytest.CaptureFixture[str]

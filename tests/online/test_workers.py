@@ -87,12 +87,20 @@ def test_workers_follow_versions_are_replaced_and_end_with_the_service(made: Mad
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
 
 
-def test_a_scoring_port_that_is_taken_is_told(made: Made, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("shared", "words"),
+    [(1, ("--port",)), (0, ("--port", 0, "--workers", 1, "--scoring-port"))],
+    ids=["of the writer", "of workers"],
+)
+def test_a_port_that_is_taken_is_named(
+    made: Made, call: Call, capsys: pytest.CaptureFixture[str], shared: int, words: tuple[str | int, ...]
+) -> None:
     store = made("vanilla")
     learn_all(store)
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert call("serve", store.folder, "--no-learn", "--port", 0, "--workers", 1, "--scoring-port", port) == 2
+        assert call("serve", store.folder, "--no-learn", *words, port) == 2
     assert f"--port {port} cannot be listened at" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.online.dataset_events import events_of
 from tracecvr.online.learner.learner import open_learner
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import Predictions
 from tracecvr.online.store.store import Settings, Store
 from tracecvr.runs.spec import dataset_of
 from tracecvr.stream.source import TableSource

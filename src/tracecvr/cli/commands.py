@@ -316,7 +316,7 @@ def _open_forecasts(path: Path) -> Forecasts:
     if not (path / "store.json").is_file():
         raise UserError(f"{path}: neither a live model nor a finished run; give the directory of one")
     from tracecvr.cli.live.arguments import store_at
-    from tracecvr.online.upkeep.forecast import forecasts_of
+    from tracecvr.online.upkeep.verify_log import forecasts_of
 
     return forecasts_of(store_at(path))
 

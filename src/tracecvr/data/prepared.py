@@ -126,13 +126,12 @@ def copy_record(table: Path, folder: Path) -> None:
 def reopen(folder: Path) -> tuple[Dataset, Path | None]:
     """The dataset of a directory, and the raw log that it reads, if it reads one."""
     if not (folder / RAW_LOG).is_file():
-        raise UserError(
-            f"{folder} does not say which raw log it was made of: give the raw log (--data, --source or --schema, and "
-            "--data-set as for `prepare`)"
-        )
+        raise UserError(f"{folder} does not say which raw log it was made of: make it again from the raw log")
     facts = read_json(folder / RAW_LOG)
     kind: Any = registry.get("dataset", facts["dataset"])
     source = None if facts["source"] is None else Path(facts["source"])
     if source is not None and not source.exists():
-        raise UserError(f"{source}, the raw log of {folder}, is gone: give it as --source with --data")
+        raise UserError(
+            f"{source}, the raw log of {folder}, is gone: put it back, or prepare it again from where it is"
+        )
     return kind.reopen(facts["options"], folder), source

@@ -12,8 +12,7 @@ STORE/events.db         the event log (SQLite): an event is accepted once it is 
                         aside, what came of ticks, what was predicted, and the hashes of archived files
 STORE/events.position   the last acknowledged position of the log
 STORE/models/N.*        versions: state, and a manifest with log position, metrics and hashes, after N intervals
-STORE/serving.json      which version serves; also in the log, as the next
-STORE/traffic.json      which challenger serves, if one does
+STORE/serving.json      which version serves, or which challenger; also in the log
 STORE/challengers/NAME/ other models that learn from the same log, each with versions of its own
 STORE/archive/*.parquet events that no horizon needs any more, for `prepare` and for replays
 ```
@@ -26,9 +25,4 @@ the one rule from which everything about lateness follows, and it is written bes
 log needs no clock.
 
 An event that is dated further ahead than is believed (`Grid.limit`) is set aside: it joins nothing and closes nothing.
-
-Rooms, each above those it uses: `log` (the event log), `store` (the directory, its versions and challengers), `ledger`
-(open clicks and what is known of them, built from the log), `learner` (ticks, live metrics, archive), `challengers`
-(their learners), `upkeep` (status, checks, replay of the log), `sources` (brokers), `service` (HTTP). `dataset_events`
-makes events of a dataset.
 """

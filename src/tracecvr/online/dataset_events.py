@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,19 @@ from tracecvr.data.encoder import Encoder
 from tracecvr.data.external_sort import Scratch
 from tracecvr.data.table import TURNS
 from tracecvr.online.store.starting_run import StartingRun
-from tracecvr.runs.spec import dataset_of
 
 
-def find_log(data: str, source: Path | None, settings: Sequence[str]) -> tuple[Dataset, Path | None]:
-    """A log as a command names it, by its dataset and raw file or by a prepared table: the dataset and the raw log."""
-    known = prepared.dataset_name(source)
-    if source is None or known is None:
-        return dataset_of(data, settings), source
-    if settings or data != known:
-        raise UserError(
-            f"{source} was prepared from {known!r} and knows its options: leave out --data, --schema and --data-set"
-        )
-    return prepared.reopen(source)
+def log_of_table(table: Path) -> tuple[Dataset, Path | None, int]:
+    """The dataset and the raw log that a table was prepared from, and its split."""
+    if not table.exists():
+        raise UserError(f"--source {table}: no such file or directory")
+    if prepared.dataset_name(table) is None:
+        raise UserError(f"{table}: not a prepared log; make one with `tracecvr prepare`")
+    dataset, raw = prepared.reopen(table)
+    return dataset, raw, dataset.split
 
 
-def find_log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
+def log_of_run(run: Path) -> tuple[Dataset, Path | None, int]:
     """The dataset and the raw log that a run was made over, and where it has ended."""
     origin = StartingRun.of(run)
     log = origin.log()

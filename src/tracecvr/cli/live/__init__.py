@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from tracecvr.cli.live import aside, challenge, models, serving
+from tracecvr.cli.live import aside, models
 from tracecvr.cli.live.create import init
 from tracecvr.cli.live.operate import compact, erase, events, ingest, learn, status, table, tick, verify
 from tracecvr.cli.live.serving import pull, serve, token
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give the command line the commands of this room."""
     commands = (init, ingest, tick, learn, serve, pull, token, status, table, compact, erase, verify)
-    for command in (*commands, challenge.challenge, events):
+    for command in (*commands, models.challenge, events):
         app.command()(command)
     app.add_typer(models.app, name="models")
-    app.add_typer(challenge.app, name="challengers")
     app.add_typer(aside.app, name="aside")
-    app.add_typer(serving.sources, name="sources")

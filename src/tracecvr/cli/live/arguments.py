@@ -41,28 +41,19 @@ def name_dataset(data: str | None, source: Path | None, schema: Path | None = No
     from tracecvr.data.prepared import dataset_name
 
     name = Given(data) if data else "logs" if schema is not None else dataset_name(source)
-    if name is None:
-        raise UserError(unnamed_log(source))
-    return name
-
-
-def unnamed_log(source: Path | None) -> str:
-    """Why it is not known which dataset is meant."""
+    if name is not None:
+        return name
     if source is None:
-        return (
-            "--data is missing: name the dataset, or give a prepared log as --source (for a live model, a run as "
-            "--model)"
-        )
+        raise UserError("--data is missing: name the dataset, or give a prepared log as --source")
     if not source.exists():
-        return f"--source {source}: no such file or directory"
-    return (
+        raise UserError(f"--source {source}: no such file or directory")
+    raise UserError(
         f"--source {source} was not written by `tracecvr prepare`: name its dataset with --data; for a log of your "
         "own, give --schema (`tracecvr inspect` proposes one)"
     )
 
 
 def store_at(folder: Path, check: bool = True) -> LiveStore:
-    """Open a store."""
     from tracecvr.online.store.store import Store
 
     return Store.open(folder, check)

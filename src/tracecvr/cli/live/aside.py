@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tracecvr.cli.live.arguments import AsJson, Store, store_at, time_of
-
-if TYPE_CHECKING:
-    from tracecvr.online.log.times import Times
 
 app = typer.Typer(
     help="What is set aside: events dated too far ahead or contradicting others, messages that could not be read.",
@@ -49,28 +46,14 @@ def accept(
         typer.Option("--to", help="Accept events dated up to this time; by default those that the clock allows now."),
     ] = None,
 ) -> None:
-    """Accept events that were set aside because of their date, and messages that can be read by now. What is over by
-    their time is closed."""
+    """Accept events that were set aside because of their date. What is over by their time is closed."""
     live_store = store_at(store)
     log = live_store.log()
-    receipts = [
-        log.accept_ahead(None if to is None else time_of(live_store, to, "--to")),
-        log.read_again(live_store.reader),
-    ]
-    accepted, duplicates = sum(r.accepted for r in receipts), sum(r.duplicates for r in receipts)
-    typer.echo(f"accepted: {accepted:,}, duplicates: {duplicates:,}, left: {log.count_aside():,}")
+    receipt = log.accept_ahead(None if to is None else time_of(live_store, to, "--to"))
+    typer.echo(f"accepted: {receipt.accepted:,}, duplicates: {receipt.duplicates:,}, left: {log.count_aside():,}")
 
 
 @app.command()
 def drop(store: Store) -> None:
     """Delete what is set aside."""
     typer.echo(f"dropped: {store_at(store).log().drop_aside():,}")
-
-
-def say_future(times: Times, events: int, not_kept: int, limit: int) -> str:
-    """What to tell a sender whose events are dated too far ahead."""
-    when = times.iso(limit) or f"second {limit}"
-    text = f"set aside: {events:,} events are dated later than {when}, which is not believed"
-    if not_kept:
-        text += f"; {not_kept:,} of them were not kept, because too many are"
-    return f"{text}; see `tracecvr aside list`, and `tracecvr status` for how times are read"

@@ -1,4 +1,4 @@
-"""Stores are made: of a log, or of a finished run."""
+"""Stores are made: of a prepared log, or of a finished run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import Data, DataSettings, SchemaFile, Source, Store, name_dataset, with_schema
+from tracecvr.cli.live.arguments import Store
 from tracecvr.stream import WARM_LABELS
 
 if TYPE_CHECKING:
-    from tracecvr.online.log.times import AskedTimes
-    from tracecvr.online.store.store import Settings
     from tracecvr.online.store.store import Store as LiveStore
 
 
 def init(
     context: typer.Context,
     store: Store,
-    data: Data = None,
-    source: Source = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--source", help="The log: a directory written by `prepare`; of a run, if it was moved."),
+    ] = None,
     model: Annotated[
         Path | None, typer.Option("--model", metavar="RUN", help="Go on where a finished run over the log ended.")
     ] = None,
@@ -31,8 +31,6 @@ def init(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
     ] = None,
-    schema: SchemaFile = None,
-    data_set: DataSettings = None,
     lateness: Annotated[str, typer.Option(help="How long an interval waits for late events.")] = "1h",
     warm_labels: Annotated[
         str, typer.Option(help="Labels of the warm-up part: censored, as known at the split; or mature, final ones.")
@@ -74,6 +72,8 @@ def init(
     """Create a live model. It starts where a log is split, its clicks before that the warm-up; or where a run ended."""
     from tracecvr.base import config
     from tracecvr.data.outages import pair
+    from tracecvr.online.learner.learner import open_learner
+    from tracecvr.online.log.times import UNITS, AskedTimes, unix_time
     from tracecvr.online.store.store import Settings, Store, read_parts
 
     chosen = Settings(
@@ -86,15 +86,22 @@ def init(
         outages=pair([config.parse_duration(end, "--gap") for end in gap or ()], "--gap"),
         alarms_by=alarms_by,
     )
-    times = _times(time, origin)
+    times = AskedTimes(
+        None if time is None else config.check_choice(time, tuple(UNITS), "--time"),
+        None if origin is None else unix_time(origin, "--origin"),
+    )
     if model is not None:
         _refuse_beside_model(context)
-        make_of_run(store, model, source, chosen, times)
+        live_store = Store.from_run(store, model, source, chosen, times)
+        with open_learner(live_store):  # a version to serve at once
+            _say_made(live_store)
+        typer.echo(f"the log may go on after the run: tracecvr events --model {model} prints what happened since")
         return
-    data = name_dataset(data, source, schema)
+    if source is None:
+        raise UserError("give a log that `tracecvr prepare` has written as --source, or a finished run as --model")
     refuse_files(method, plugin or [])
-    parts = read_parts(method, plugin or (), config.pairs(settings or [], "--set"))
-    _say_made(Store.from_log(store, data, source, with_schema(data_set, schema), parts, chosen, times))
+    made, plugins, stream = read_parts(method, plugin or (), config.pairs(settings or [], "--set"))
+    _say_made(Store.create(store, source, made, plugins, chosen, stream=stream, times=times))
 
 
 def refuse_files(method: str, plugins: list[str]) -> None:
@@ -107,37 +114,11 @@ def refuse_files(method: str, plugins: list[str]) -> None:
 
 
 def _refuse_beside_model(context: typer.Context) -> None:
-    """Refuse options that the run has decided already: method, log and seed."""
-    for name in ("data", "schema", "data_set", "method", "plugin", "settings", "warm_labels", "seed", "threads"):
+    """Refuse options that the run has decided already."""
+    for name in ("method", "plugin", "settings", "warm_labels", "seed", "threads"):
         if (how := context.get_parameter_source(name)) is not None and how.name == "COMMANDLINE":
             flag = {"settings": "set"}.get(name, name.replace("_", "-"))
             raise UserError(f"--{flag} is the run's: leave it out beside --model")
-
-
-def _times(unit: str | None, origin: str | None) -> AskedTimes:
-    from tracecvr.base import config
-    from tracecvr.online.log.times import UNITS, AskedTimes, unix_time
-
-    return AskedTimes(
-        None if unit is None else config.check_choice(unit, tuple(UNITS), "--time"),
-        None if origin is None else unix_time(origin, "--origin"),
-    )
-
-
-def make_of_run(
-    store: Path, run: Path, source: Path | None, settings: Settings, times: AskedTimes | None = None
-) -> LiveStore:
-    """A store that goes on where a run ended, with a version to serve at once."""
-    from tracecvr.online.learner.learner import open_learner
-    from tracecvr.online.store.store import Store
-
-    made = Store.from_run(store, run, source, settings, times)
-    with open_learner(made):
-        _say_made(made)
-    typer.echo(
-        f"the log may go on after the run: tracecvr events --model {run} prints what happened since, to be ingested"
-    )
-    return made
 
 
 def _say_made(store: LiveStore) -> None:

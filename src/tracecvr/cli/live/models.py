@@ -1,41 +1,57 @@
-"""Versions of a live model."""
+"""Which model serves: versions of a live model, and its challengers."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from contextlib import closing
+from typing import Annotated, Any
 
 import typer
 
 from tracecvr.base.errors import UserError
 from tracecvr.cli.live.arguments import AsJson, Store, store_at
+from tracecvr.cli.live.create import refuse_files
 
-app = typer.Typer(help="Versions of a live model: list them, choose which serves.", no_args_is_help=True)
+app = typer.Typer(
+    help="Versions of a live model and its challengers: list them, choose which serves.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the challenger.")]
 
 
 @app.command("list")
 def list_models(store: Store, as_json: AsJson = False) -> None:
-    """The versions, and which of them serves."""
-    versions = store_at(store).versions
-    serving = versions.serving()
-    rows = [
-        {
-            "version": m["intervals"],
-            "serves": m["intervals"] == serving,
-            "published": m["published"],
-            "undone": m["undone"],
-            "clicks": m["tick"]["clicks"],
-            "events": m["tick"]["events"],
-            "weights": m["weights"],
-        }
-        for m in versions.manifests()
-    ]
+    """The versions, which of them serves, and how challengers compare with the store's own model."""
+    from tracecvr.online.upkeep.status import challengers_of, versions_of
+
+    opened_store = store_at(store)
+    versions, serving = versions_of(opened_store, opened_store.versions), opened_store.versions.serving()
+    with closing(opened_store.log()) as log:
+        challengers = challengers_of(opened_store, log)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json.dumps({"serving": serving, "versions": versions, "challengers": challengers}, indent=2))
         return
-    for row in rows:
-        mark = "serves" if row["serves"] else "" if row["published"] else f"undone: {row['undone']}"
-        typer.echo(f"{row['version']:>6}  {row['clicks']:>8,} clicks  {row['events']:>9,} events  {mark}".rstrip())
+    for one in versions:
+        mark = "serves" if one["version"] == serving else "" if one["published"] else f"undone: {one['undone']}"
+        typer.echo(f"{one['version']:>6}  {one['clicks']:>8,} clicks  {one['events']:>9,} events  {mark}".rstrip())
+    for name, facts in challengers.items():
+        typer.echo(f"{name}: {_describe(facts)}")
+
+
+def _describe(facts: dict[str, Any]) -> str:
+    if facts.get("problem"):
+        return f"PROBLEM: {facts['problem']}"
+    words = [facts["method"], f"{facts['learnt']:,} intervals learnt"]
+    if facts["serves"]:
+        words.append("serves instead")
+    if "comparison" in facts:
+        compared = facts["comparison"]
+        d = compared["nll_difference"]
+        words.append(compared["verdict"])
+        if d["mean"] is not None:
+            interval = "" if d["low"] is None else f" (95 % at any time: {d['low']:+.5f} to {d['high']:+.5f})"
+            words.append(f"NLL {d['mean']:+.5f} per click{interval} on {d['clicks']:,} clicks")
+    return ", ".join(words)
 
 
 @app.command()
@@ -67,3 +83,41 @@ def rollback(store: Store) -> None:
     from tracecvr.online.store.challenge import rollback
 
     typer.echo(f"serving: {rollback(store_at(store))}")
+
+
+@app.command()
+def drop(store: Store, name: Name) -> None:
+    """Remove a challenger and its versions. The log still says which clicks it answered."""
+    from tracecvr.online.store.challenge import drop
+
+    drop(store_at(store), name)
+    typer.echo(f"dropped: {name}")
+
+
+def challenge(
+    store: Store,
+    name: Name,
+    method: Annotated[str | None, typer.Option("--method", help="By default the store's, with its options.")] = None,
+    plugin: Annotated[list[str] | None, typer.Option("--plugin", help="A plugin, as often as needed.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the method or of a plugin.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="By default the store's.")] = None,
+) -> None:
+    """Let another model learn from the same log, and compare it with the store's own. What serves stays as it is."""
+    from rich.console import Console
+
+    from tracecvr.base import config
+    from tracecvr.base.progress_display import Display
+    from tracecvr.online.challengers.learners import ChallengerLearner
+    from tracecvr.online.learner.learner import open_learner
+    from tracecvr.online.store.challenge import choose_parts, create
+
+    opened_store = store_at(store)
+    refuse_files(method or "", plugin or [])
+    chosen = choose_parts(opened_store, method, plugin or (), config.pairs(settings or [], "--set"))
+    made = create(opened_store, name, chosen, seed)
+    with Display(Console(stderr=True)) as progress, open_learner(made, progress, ChallengerLearner):
+        pass  # the warm-up, here and not in the learner: that has other things to do meanwhile
+    typer.echo(f"challenger: {name}; compared on clicks from interval {made.since} on")
+    typer.echo(f"next: tracecvr learn {opened_store.folder}, and tracecvr models list {opened_store.folder}")

@@ -14,20 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import (
-    AsJson,
-    Data,
-    DataSettings,
-    SchemaFile,
-    Source,
-    Store,
-    name_dataset,
-    print_facts,
-    store_at,
-    time_of,
-    with_schema,
-)
-from tracecvr.cli.live.aside import say_future
+from tracecvr.cli.live.arguments import AsJson, Store, print_facts, store_at, time_of
 
 if TYPE_CHECKING:
     from tracecvr.online.learner.learner import Tick
@@ -62,7 +49,11 @@ def ingest(
         totals.update({"accepted": receipt.accepted, "duplicates": receipt.duplicates, **receipt.counts})
     typer.echo(", ".join(f"{name}: {n:,}" for name, n in totals.items()))
     if totals["future"]:
-        typer.echo(say_future(opened_store.times, totals["future"], totals["not_kept"], receipt.limit), err=True)
+        when = opened_store.times.iso(receipt.limit) or f"second {receipt.limit}"
+        text = f"set aside: {totals['future']:,} events are dated later than {when}, which is not believed"
+        if totals["not_kept"]:
+            text += f"; {totals['not_kept']:,} of them were not kept, because too many are"
+        typer.echo(f"{text}; see `tracecvr aside list`, and `tracecvr status` for how times are read", err=True)
     _say_orphans(opened_store, acted)
 
 
@@ -184,13 +175,10 @@ def erase(store: Store, user: Annotated[str, typer.Argument(help="As the events 
 
 
 def events(
-    data: Data = None,
-    source: Source = None,
+    source: Annotated[Path | None, typer.Option("--source", help="A directory written by `prepare`.")] = None,
     model: Annotated[
         Path | None, typer.Option("--model", metavar="RUN", help="The log of a finished run, from where it ended.")
     ] = None,
-    schema: SchemaFile = None,
-    data_set: DataSettings = None,
     start: Annotated[
         str | None, typer.Option("--start", help="From this time on; by default the split, or the end of the run.")
     ] = None,
@@ -199,20 +187,18 @@ def events(
     """Print a log as the events that a live system would have been sent, one JSON object per line. Times are ISO 8601
     text if the log has a calendar, else seconds since its origin."""
     from tracecvr.base import config
-    from tracecvr.online.dataset_events import events_of, find_log, find_log_of_run
+    from tracecvr.online.dataset_events import events_of, log_of_run, log_of_table
     from tracecvr.online.log.times import Times
 
-    settings = with_schema(data_set, schema)
-    if model is None:
-        dataset, source = find_log(name_dataset(data, source, schema), source, settings)
-        first = dataset.split
-    elif data or source or settings:
-        raise UserError("--model names a run, which knows its log: leave out --data, --source and the like")
+    if model is not None and source is None:
+        dataset, raw, first = log_of_run(model)
+    elif source is not None and model is None:
+        dataset, raw, first = log_of_table(source)
     else:
-        dataset, source, first = find_log_of_run(model)
+        raise UserError("give either a log that `tracecvr prepare` has written, as --source, or a run as --model")
     if start is not None:
         first = config.parse_duration(start, "--start")
     times = Times("log" if (origin := dataset.origin()) is None else "iso", origin)
-    for event in events_of(dataset, source, first, config.parse_duration(end, "--end")):
+    for event in events_of(dataset, raw, first, config.parse_duration(end, "--end")):
         event["ts"] = times.show(event["ts"])
         sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")

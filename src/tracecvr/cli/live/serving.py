@@ -13,11 +13,11 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from tracecvr.base.errors import UserError
-from tracecvr.cli.live.arguments import AsJson, Store, print_facts, store_at
+from tracecvr.cli.live.arguments import Store, store_at
 from tracecvr.cli.live.operate import learn
 from tracecvr.online.service.options import Options
 
-_FLAGS = {"start": ("--from", "--start"), "host_names": ("--host-name",), "learn": ("--learn/--no-learn",)}
+_FLAGS = {"host_names": "--host-name", "learn": "--learn/--no-learn"}
 """Options of the service whose flags have other names than they."""
 
 
@@ -26,7 +26,6 @@ def serve(
         Path | None,
         typer.Argument(metavar="[STORE]", help="Directory of the live model; beside --replica URL, of the copy."),
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")] = None,
     **flags: Any,
 ) -> None:
     """Serve a live model over HTTP: score, accept events, watch it learn at /."""
@@ -35,30 +34,30 @@ def serve(
         from tracecvr.online.service.serve import serve_replica
     except ImportError:
         raise UserError("the service is an extra: pip install 'tracecvr[serve]'") from None
-    options = Options.read(config, {"store": store, **flags})
+    options = Options(**flags)
     if options.replica is not None:
-        serve_replica(options, _say)
+        serve_replica(store, options, _say)
         return
-    if (folder := options.path("store")) is None:
+    if store is None:
         raise UserError("which store? give the directory that `tracecvr init` has made")
-    answer(store_at(folder), options, learn if options.learn else None, _say)
+    answer(store_at(store), options, learn if options.learn else None, _say)
 
 
 def _declare_flags(command: Callable[..., None]) -> None:
-    """Give a command a flag for each option of the service, instead of `**flags`. One that is not given is None."""
+    """Give a command a flag for each option of the service, instead of `**flags`."""
     parameters = {name: p for name, p in signature(command, eval_str=True).parameters.items() if name != "flags"}
     kinds = get_type_hints(Options)
     for field in fields(Options):
-        words = field.metadata["help"] + ("" if field.default in (None, (), True) else f"; {field.default} by default")
+        words = field.metadata["help"]
         flag = typer.Option(
-            *_FLAGS.get(field.name, (f"--{field.name.replace('_', '-')}",)),
+            _FLAGS.get(field.name, f"--{field.name.replace('_', '-')}"),
             min=field.metadata["low"],
             max=field.metadata["high"],
             help=f"{words[0].upper()}{words[1:]}.",
         )
         kind: Any = list[str] if field.name == "host_names" else kinds[field.name]
-        given = Parameter(field.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, flag])
-        parameters.setdefault(field.name, given)
+        given = Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[kind, flag])
+        parameters[field.name] = given
     command.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     command.__annotations__ = {name: p.annotation for name, p in parameters.items()}
 
@@ -74,13 +73,16 @@ def pull(
     store: Store,
     source: Annotated[str, typer.Option(metavar="URL", help="nats://HOST/STREAM or kafka://HOST/TOPIC.")],
     start: Annotated[
-        str, typer.Option(*_FLAGS["start"], help="Where a source starts that is new: earliest, latest, or a time.")
+        str, typer.Option("--from", help="Where a source starts that is new: earliest or latest.")
     ] = "earliest",
     source_config: Annotated[
         Path | None, typer.Option(help="TOML file for the broker's client: credentials, TLS.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Messages that are committed together.")] = 500,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Read it from --from on, however far it was read. Events count once.")
+    ] = False,
 ) -> None:
     """Pull events from a broker into the log of a live model. Stop it in any way: it goes on where the store is."""
     opened_store = store_at(store)
@@ -88,6 +90,8 @@ def pull(
     from tracecvr.online.sources.pump import Pump
 
     pump = Pump(opened_store, BrokerSource.of(source, start, source_config), batch)
+    if again:
+        pump.forget()
     if once:
         typer.echo(f"pulled: {pump.drain():,} messages")
     else:
@@ -106,26 +110,3 @@ def token(
     made, digest = new_token()
     typer.echo(f"token: {made}", err=True)
     typer.echo(f"[[token]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\nscopes = {json.dumps(scopes)}")
-
-
-# Brokers: how far they were read.
-
-
-sources = typer.Typer(help="Brokers that events are pulled from: how far they were read.", no_args_is_help=True)
-
-
-@sources.command("list")
-def list_sources(store: Store, as_json: AsJson = False) -> None:
-    """How far each source was read, and what became of its messages."""
-    print_facts(store_at(store).log().sources(), as_json)
-
-
-@sources.command()
-def forget(store: Store, source: Annotated[str, typer.Argument(help="As listed by `tracecvr sources list`.")]) -> None:
-    """Forget how far a source was read: it will be read from --from on. Events that come again count once."""
-    opened_store = store_at(store)
-    from tracecvr.online.sources.pump import pump_lock
-
-    with pump_lock(opened_store):
-        opened_store.log().forget(source)
-    typer.echo(f"forgotten: {source}")

@@ -21,7 +21,6 @@ from tracecvr.base.metrics import Floats
 CLIP = 5.0
 """Nats: beyond this the difference of a click is cut off."""
 FEWEST_UNITS = 48
-"""Units before which nothing is said."""
 LEVEL = 0.05
 """How often the interval may miss, at any of all looks."""
 HOUR = 3600
@@ -29,7 +28,6 @@ HOUR = 3600
 _NARROWEST = 168
 """Units at which the interval is narrowest compared with others: a week of hours."""
 _LAGS = 24
-"""Units back to which a dependence is counted."""
 _MIXTURE = _NARROWEST / (-2 * math.log(LEVEL) + math.log(1 - 2 * math.log(LEVEL)))
 
 
@@ -62,8 +60,7 @@ class PairedDifferences(JsonState):
     clipped: int = 0
     total: float = 0.0
     products: Floats = field(default_factory=lambda: np.zeros((_LAGS + 1, 4)))
-    """By lag k, sums over units i: d_i d_j, d_i n_j, n_i d_j and n_i n_j with j = i - k; d is a unit's sum of
-    differences, n its number of clicks."""
+    """By lag k = i - j: sums of d_i d_j, d_i n_j, n_i d_j, n_i n_j; d is a unit's sum, n its number of clicks."""
     newest: list[tuple[float, float]] = field(default_factory=list)
     """(d, n) of the last units, newest first."""
     unit: int = -1
@@ -91,7 +88,6 @@ class PairedDifferences(JsonState):
         self.open_total, self.open_clicks = 0.0, 0
 
     def difference(self) -> Difference:
-        """The interval as of now."""
         if not self.clicks:
             return Difference(0, 0, None, None, None)
         mean = self.total / self.clicks

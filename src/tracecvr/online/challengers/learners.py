@@ -1,5 +1,4 @@
-"""Learners of challengers: the store's own learner with another model, which is compared with the store's own; and all
-learners of a store in one process, one after the other, the store's own first."""
+"""The learner of a challenger, and all learners of a store in one process, the store's own first."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +20,13 @@ from tracecvr.data.table import Ints
 from tracecvr.online.challengers.confidence import HOUR, PairedDifferences
 from tracecvr.online.learner.guard import LogOdds
 from tracecvr.online.learner.learner import Learner, Tick, open_learner
-from tracecvr.online.learner.live_metrics import ScoreSums
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import Predictions, ScoreSums
 from tracecvr.online.store.challenge import TICK_LOCK, Challenger, find_challenger, list_lost, list_names
 from tracecvr.online.store.store import Store
+from tracecvr.online.store.versions import Versions
 
 _log = logging.getLogger("tracecvr.learner")
 _AGAIN_S = 30.0
-"""Seconds before a challenger that could not learn is tried again."""
 
 
 @dataclass
@@ -63,15 +60,14 @@ class Comparison(JsonState):
 
 
 class ChallengerLearner(Learner):
-    """Follows the same log, never ahead of the store's own learner. Killed at any moment, it goes on to the same
-    bytes: what it is compared with is on disk before the version of the store's own that it waits for."""
+    """Follows the same log, never ahead of the store's own learner: what it is compared with is on disk by then."""
 
     store: Challenger
 
     def __init__(self, store: Challenger, progress: Progress = no_progress) -> None:
         self.comparison = Comparison()
         super().__init__(store, progress)
-        self._champion = store.champion
+        self._champion = Versions(store.folder, store.settings.keep)
         self._champion_predictions = Predictions(self.log, None)
 
     def closed(self) -> int:
@@ -102,8 +98,8 @@ class ChallengerLearner(Learner):
 class Learners:
     """The store's own learner, and those of its challengers as they come and go. Use it as a context.
 
-    The store's own is served first: a challenger learns one interval at a time, when there is nothing left to learn for
-    the store's own. A challenger that fails is noted, and the others go on.
+    A challenger learns one interval at a time, when nothing is left to learn for the store's own. One that fails is
+    noted, and the others go on.
     """
 
     def __init__(self, store: Store, progress: Progress = no_progress) -> None:
@@ -119,13 +115,12 @@ class Learners:
         self.own = self._own.enter_context(open_learner(self.store, self._progress))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in list(self._running):
             self._stop(name)
         self._own.close()
 
     def follow(self, poll: float = 1.0) -> Iterator[Tick]:
-        """Tick until the process ends."""
         while True:
             yield from self.all()
             time.sleep(poll)

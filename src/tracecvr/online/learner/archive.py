@@ -56,11 +56,9 @@ class WholeLog(EventLog):
     # Files.
 
     def files(self) -> list[ArchiveFile]:
-        """The files of the archive, oldest first."""
         return [ArchiveFile(*row) for row in self._rows("SELECT * FROM archives ORDER BY first")]
 
     def read(self, file: ArchiveFile, start: int = 0, end: int = NEVER) -> pl.DataFrame:
-        """Archived events that became known in a range of time."""
         path = self.folder / file.name
         try:
             # A learner's start asks for one interval after the other: each file is read and checked once.
@@ -171,8 +169,7 @@ def hold_log(store: Store) -> Iterator[WholeLog]:
 
 
 def compact(store: Store) -> int:
-    """Archive what neither a learner nor a version that it could fall back to needs; returns how many events. Killed,
-    it is repeated. Each file has as many intervals as fit in memory."""
+    """Archive what no learner or version needs; how many events. Killed, it is repeated."""
     with hold_log(store) as log:
         needed = min(_first_needed(model) for model in (store, *challengers(store)))
         end, count, until = store.grid.bounds(needed)[0], 0, -1
@@ -183,17 +180,15 @@ def compact(store: Store) -> int:
 
 
 def _first_needed(store: Store) -> int:
-    """The interval from which on a model, or a version that it could fall back to, has open clicks. A ledger that is
-    built anew also asks for actions that came before their clicks: it reads the archive, too."""
+    """The interval from which on a model, or a version that it could fall back to, has open clicks."""
     oldest = min((manifest["intervals"] for manifest in store.versions.manifests()), default=0)
     return first_held(store.grid, memory_of(store.grid, store.engine().memory), oldest)
 
 
 def erase(store: Store, user: str) -> tuple[int, int]:
-    """Delete a user's events, in the log and in the archive; how many clicks and actions. A learner that is at work
-    builds its ledger anew before its next tick.
+    """Delete a user's events, in the log and in the archive; how many clicks and actions.
 
-    What models have learnt from them stays in the models, and clicks of the base are known by no user.
+    A learner that is at work builds its ledger anew before its next tick. Models keep what they have learnt.
     """
     with hold_log(store) as log:
         in_log, in_archive = log.erase(user), log.erase_archived(user)

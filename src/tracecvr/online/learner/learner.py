@@ -26,8 +26,7 @@ from tracecvr.learn.engine import Engine
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.guard import Guard
 from tracecvr.online.learner.live_forecast import LiveForecast
-from tracecvr.online.learner.live_metrics import LiveMetrics, by_version, recent_rates
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import LiveMetrics, Predictions, by_version, recent_rates
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import MATURE, Ledger, memory_of
 from tracecvr.online.ledger.open_clicks import DamagedLedgerError
@@ -38,7 +37,6 @@ from tracecvr.stream.source import TableSource
 
 _log = logging.getLogger("tracecvr.learner")
 _RECENT = 24
-"""Intervals whose clicks are reported as recent."""
 _NOTHING_RECENT = {"as_served": {"clicks": 0}, "prequential": {"clicks": 0}}
 _RUN = 10_000
 """Intervals without anything to learn from that are learnt one by one before a version is written."""
@@ -48,14 +46,11 @@ _JUDGED = 4096
 
 @dataclass(frozen=True)
 class Tick:
-    """One interval, learnt."""
-
     number: int
     clicks: int
     events: int
     seconds: float
     undone: str
-    """Why it was undone; empty if it was not."""
     intervals: int = 1
     """How many intervals were learnt: those before the last had nothing to learn from."""
     model: str | None = None
@@ -97,8 +92,7 @@ class Learner:
     def tick(self) -> Tick | None:
         """Learn the next interval that is closed, and publish what came of it; None if there is none.
 
-        Intervals before it in which nothing happens are learnt with it: a run of them has one version, at its end. If
-        the ledger is found to be damaged, it is built anew, and learning goes on from the newest version.
+        Intervals before it in which nothing happens have no versions of their own. A damaged ledger is built anew.
         """
         try:
             return self._tick()
@@ -125,7 +119,6 @@ class Learner:
         return tick
 
     def closed(self) -> int:
-        """How many intervals may be learnt."""
         return self.log.closed()
 
     def _learn_one(self) -> tuple[int, int, str]:
@@ -169,7 +162,6 @@ class Learner:
         }
 
     def _newest_mature(self) -> dict[str, Any]:
-        """Figures of the clicks whose labels became final in the last intervals: of all, and by version."""
         end = self.store.grid.bounds(self.ledger.done)[0]
         mature = end - self.store.grid.d_max
         rows = self.ledger.known_between(mature - MATURE * self.store.grid.interval, mature)
@@ -203,13 +195,13 @@ class Learner:
             "alarms": self.watch.summary(),
             "forecast": self.forecast.state(),
             "by_version": newest["by_version"],
+            "written": time.time(),
         }
         if number:  # first: of a version that is there, it is known what came of its tick
             self._record(number - 1, summary | {"store": digest(self.store.content)})
         self.versions.save(self.engine, number, summary | facts | self._more_facts())
 
     def _more_facts(self) -> dict[str, Any]:
-        """What else versions keep."""
         return {}
 
     def _record(self, number: int, content: dict[str, Any]) -> None:
@@ -266,8 +258,7 @@ def learn(engine: Engine, ledger: Ledger, start: int, end: int) -> tuple[int, st
 
 
 def skip(ledger: Ledger, closed: int) -> bool:
-    """Pass over a run of intervals that leave an engine as it is: nothing becomes known in them, and nothing that is
-    known is young enough to be learnt from. Whether there was one."""
+    """Pass over a run of intervals in which nothing is to be learnt. Whether there was one."""
     before = ledger.done
     if ledger.idle:
         ledger.pass_over(closed)
@@ -275,8 +266,7 @@ def skip(ledger: Ledger, closed: int) -> bool:
 
 
 def ledger_of(store: Store, engine: Engine, folder: Path | None = None) -> Ledger:
-    """The ledger that an engine of a store needs. It reads the archive, too: of actions that came before their clicks,
-    and after all versions are lost, say."""
+    """The ledger that an engine of a store needs. It reads the archive, too."""
     memory = memory_of(store.grid, engine.memory)
     return Ledger(store.base, store.grid, store.reader, WholeLog(store), memory, folder)
 

@@ -1,8 +1,7 @@
 """Forecasts of a live model: each tick adds what became known to counts by segment, score, day and age. Whenever a day
 is over, they say what its clicks will bring and how good the model is on them.
 
-The counts of each tick are a block in the log's database. Whoever reads them up to a version has the counts of that
-version: the learner after a restart, and the service, which keeps those of all segments.
+The counts of each tick are a block in the log's database: a learner that starts again reads those up to its version.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tracecvr.forecast.cells import RECORD, Records, outcomes_of, records_of
 from tracecvr.forecast.estimators import DEFAULT, estimate
 from tracecvr.forecast.figures import METRICS, ScoredCells, ScoredTally, intervals
 from tracecvr.forecast.forecast import LEVEL, between
-from tracecvr.online.learner.predictions import Predictions
+from tracecvr.online.learner.live_metrics import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.log.event_log import EventLog
@@ -27,13 +26,11 @@ from tracecvr.online.store.store import Store
 _COUNTS = ":counts"
 """The name of the series; a challenger cannot have it."""
 _SHOWN = 14
-"""Days of which forecasts are shown."""
 _NOW, _THEN = ("start", "clicks", "conversions", "expected"), ("then", "first", "first_low", "first_high")
 """Of each day: what is known and expected by now; conversions known and expected at its end, and the interval."""
 
 
 def read_counts(log: EventLog, first: int, end: int) -> Records:
-    """What ticks have counted, from one number to another."""
     return np.concatenate([np.zeros(0, RECORD), *(part for _, part in log.read_series(_COUNTS, first, end, RECORD))])
 
 
@@ -60,7 +57,6 @@ class LiveForecast:
             self._count(records_of(outcomes_of(base, self._segment(base.x[:rows]), not_scored), 0, end, self.shift))
 
     def observe(self, ledger: Ledger, start: int, end: int, predictions: Predictions) -> None:
-        """Count what became known in an interval."""
         if self.watch.active:
             rows = ledger.changed_between(start, end)
             scores = predictions.of(rows + ledger.first_row)
@@ -68,15 +64,13 @@ class LiveForecast:
             self._count(records_of(outcomes, start, end, self.shift))
 
     def update(self, end: int) -> None:
-        """Forecast again if a day has ended since the last time."""
         at = (end + self.shift) // DAY * DAY - self.shift
         if self.watch.active and at != self.summary.get("at"):
             cells = ScoredCells(self.tally.cells(at))
             self.summary = self._describe(cells) if cells.by_score.days else {}
 
     def spread(self, rest: float) -> tuple[float, float]:
-        """How far below and above what is still expected the ends of an interval are, as shares of it: those of the
-        last day; before there is one, twice those of chance."""
+        """The ends of an interval, as shares of what is still expected: of the last day, at first of chance."""
         newest = self.summary.get("series", [])[:1]
         if newest and (last := newest[0]["days"][-1])["first"] > last["then"]:
             expected = last["first"] - last["then"]

@@ -1,10 +1,11 @@
-"""Live metrics: of clicks whose labels are final, sums that merge and never grow; of recent clicks, a forecast.
+"""What a learner predicted, and live metrics.
 
 Predictions are judged *as served*, by the scores that clicks were answered with, whichever version did; and
 *prequential*, by those of the learner's newest version just before it learnt the clicks' interval. The latter exist for
 all clicks, the former only for those that were registered over HTTP.
 
-*Mature* is what happened. The *forecast* of recent clicks is what has come and what the monitor expects of them.
+*Mature* is what happened to clicks whose labels are final: sums that merge and never grow. The *forecast* of recent
+clicks is what has come and what the monitor expects of them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,36 @@ import numpy.typing as npt
 
 from tracecvr.base.json_state import JsonState
 from tracecvr.base.metrics import Floats, Labels, nll, probability, reliability
+from tracecvr.data.table import Ints
+from tracecvr.online.learner.guard import LogOdds
+from tracecvr.online.log.event_log import EventLog
 
 Scores = npt.NDArray[np.floating[Any]]
 _EDGES = np.linspace(-15.0, 15.0, 1201)
 """Bins of log-odds, 0.025 wide: two scores of one bin count as a tie."""
 _RELIABILITY = 15
+
+
+class Predictions:
+    """The log-odds that a model's learner gave clicks of the stream before it learnt them, by row."""
+
+    def __init__(self, log: EventLog, model: str | None) -> None:
+        self.log, self.model = log, model or ""
+
+    def keep(self, first: int, log_odds: LogOdds) -> None:
+        """Those of the clicks from row `first` on."""
+        if len(log_odds):
+            self.log.keep_series(self.model, first, log_odds.tobytes())
+
+    def of(self, row: Ints) -> LogOdds:
+        """Of clicks by row; NaN of those that were not scored, as the base's."""
+        if not len(row):
+            return np.empty(0, np.float32)
+        first, end = int(row.min()), int(row.max()) + 1
+        values = np.full(end - first, np.nan, np.float32)
+        for start, known in self.log.read_series(self.model, first, end, np.float32):
+            values[start - first : start - first + len(known)] = known
+        return values[row - first]
 
 
 @dataclass
@@ -69,14 +95,12 @@ class ScoreSums(JsonState):
 
 @dataclass
 class LiveMetrics(JsonState):
-    """Figures of clicks whose labels are final, by both scores: of all of the past, or of the last intervals alone, as
-    sums over all of the past hide drift."""
+    """Figures of clicks whose labels are final, by both scores."""
 
     prequential: ScoreSums = field(default_factory=ScoreSums)
     as_served: ScoreSums = field(default_factory=ScoreSums)
 
     def add(self, prequential: Scores, as_served: Scores, label: Labels) -> LiveMetrics:
-        """Add clicks; those that were not scored have NaN as their score."""
         self.prequential.add(prequential, label)
         self.as_served.add(as_served, label)
         return self
@@ -96,8 +120,8 @@ def by_version(log_odds: Scores, version: npt.NDArray[np.int64], label: Labels) 
 def recent_rates(
     log_odds: Scores, converted: Labels, to_come: Floats | None, spread: Callable[[float], tuple[float, float]]
 ) -> dict[str, Any]:
-    """Rate and calibration of recent clicks: predicted, so far, and as forecast with an interval. `to_come` is what
-    each is still expected to bring, `spread` tells by which shares of the sum it may be wrong."""
+    """Rate and calibration of recent clicks: predicted, so far, and forecast. `to_come` is what each is still expected
+    to bring, `spread` says by which shares of the sum it may be wrong."""
     if not len(converted):
         return {"clicks": 0}
     served = ~np.isnan(log_odds)

@@ -21,7 +21,6 @@ from tracecvr.stream.source import Clicks, TableSource
 
 _log = logging.getLogger("tracecvr.learner")
 _SHOWN = 10
-"""Alarms that are over that are still shown."""
 
 
 class Watch:
@@ -37,7 +36,6 @@ class Watch:
 
     @property
     def declared(self) -> Outages:
-        """Outages that were declared."""
         gaps = tuple((start, end) for start, end in self.store.settings.outages)
         return self.store.schema.outages + gaps
 

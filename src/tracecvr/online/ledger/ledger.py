@@ -26,7 +26,7 @@ from tracecvr.online.ledger.open_clicks import ROWS, OpenClicks
 from tracecvr.online.ledger.payments import UNKNOWN, KnownAction, Payment, find_turns
 from tracecvr.online.log.event_log import Accepted, EventLog
 from tracecvr.online.log.events import CLICK, Reader, amount_of
-from tracecvr.online.log.grid import Grid
+from tracecvr.online.log.times import Grid
 from tracecvr.stream.reveal import Reveals, Schedule
 from tracecvr.stream.source import TableSource
 
@@ -78,7 +78,6 @@ class Ledger(TableSource):
         self.first_row = rows - len(self.table)
 
     def advance_to(self, done: int) -> None:
-        """Take in intervals up to a number."""
         while self.done < done:
             if not self.advance():
                 self.pass_over(done)
@@ -116,7 +115,6 @@ class Ledger(TableSource):
 
     @property
     def rows(self) -> int:
-        """How many clicks there have been, the base's included."""
         return self.first_row + len(self.table)
 
     def apply_erasures(self) -> bool:
@@ -162,8 +160,7 @@ class Ledger(TableSource):
         return self._reveal(position, np.full(len(position), clock))
 
     def answers_of(self, position: Ints) -> tuple[npt.NDArray[np.float32], Ints]:
-        """The log-odds that clicks were answered with, and the versions that answered; NaN and -1 of those that were
-        not: clicks of the base, and those that came by `ingest` or from a broker."""
+        """The log-odds that clicks were answered with, and the versions that did; NaN and -1 without an answer."""
         score, version = (self.database.column(name)[position] for name in ("score", "version"))
         return score, version
 
@@ -184,8 +181,7 @@ class Ledger(TableSource):
     # Taking in.
 
     def begin(self, first: int = 0) -> None:
-        """Begin with an interval: if it is the stream's first, with the clicks of the base as known at the split. Of a
-        later one, whatever is needed has become known since, and so has all that is known of it."""
+        """Begin with an interval: before the stream's first, with the clicks of the base as known at the split."""
         end = self._in_base.end
         begin = end if first else self._in_base.first
         self.database.clear()
@@ -224,8 +220,7 @@ class Ledger(TableSource):
         return ClickTable(schema=self._base.schema, **columns)
 
     def _select_fresh(self, clicks: Sequence[Accepted]) -> list[Accepted]:
-        """The clicks of the next interval that get a row. Clicks that came after their d_max and clicks that the base
-        has get none. The log has each click once."""
+        """The clicks of the next interval that get a row: not those after their d_max, nor those of the base."""
         inside = [row for row in clicks if row.seen - row.ts <= self.grid.d_max]
         end = self.grid.bounds(self.done)[1]
         known = self._in_base.rows_of(np.array([row.click for row in inside], np.int64), end)
@@ -294,8 +289,7 @@ class Ledger(TableSource):
         return 0 <= delay <= self.grid.d_max
 
     def _find_turns(self, paid: list[tuple[int, Payment]], known: dict[int, Ints]) -> list[tuple[int, int, int, int]]:
-        """Keep conversions and refunds of clicks. What they take back, or buy again, are turns of the click, each with
-        a kind of its own."""
+        """Keep conversions and refunds of clicks; returns the turns of the clicks that they make."""
         self.database.pay(paid)
         turns = []
         for row, payments in self.database.payments({row for row, _ in paid}).items():
@@ -324,8 +318,7 @@ class Ledger(TableSource):
 
 
 class BaseClicks:
-    """Clicks of the log that a store started from, by their ids: those that were known at the split, and not longer
-    than `memory` seconds before."""
+    """Clicks of the log that a store started from, by id: known at the split, and at most `memory` seconds before."""
 
     def __init__(self, table: ClickTable, split: int, memory: int) -> None:
         self.table, self.memory = table, memory

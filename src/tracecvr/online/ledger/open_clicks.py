@@ -73,16 +73,13 @@ class Block(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of some clicks."""
-
     action_ts: Ints
     known_ts: Ints
     refund_ts: Ints
 
 
 class OpenClicks:
-    """Those of a log with so many features and kinds of actions. Their file takes room in a folder; without one, where
-    SQLite keeps temporary files, and has no checksums."""
+    """Open clicks of a log. Their file takes room in a folder; without one it is temporary and has no checksums."""
 
     def __init__(self, folder: Path | None, features: int, actions: int) -> None:
         self.actions = actions
@@ -142,7 +139,6 @@ class OpenClicks:
             self._connection.executemany(query, rows)
 
     def _rows(self, query: str, values: tuple[Any, ...], columns: int) -> Ints:
-        """What a query finds, an array for each column."""
         with self._errors():
             rows = self._run(query, values).fetchall()
         return np.array(rows, np.int64).reshape(len(rows), columns).T
@@ -180,7 +176,6 @@ class OpenClicks:
         return Column(self, name)
 
     def append(self, columns: Mapping[str, Array]) -> Ints:
-        """Clicks after all others; their numbers."""
         end, size, blocks = self.end, len(columns["arrival_ts"]), list(self.blocks)
         with self._errors():
             for at in range(0, size, ROWS):
@@ -218,7 +213,6 @@ class OpenClicks:
         return values.reshape(block.size, width) if width else values
 
     def gather(self, name: str, number: Ints) -> Array:
-        """Values of clicks, in any order."""
         kind, width = self.layout[name]
         values = np.empty((len(number), width) if width else len(number), kind)
         for block, which in self._parts(number):
@@ -226,7 +220,6 @@ class OpenClicks:
         return values
 
     def part(self, name: str, first: int, end: int) -> Array:
-        """Values of the clicks from one number to another."""
         start = max(0, bisect_right(self._firsts, first) - 1)
         parts = []
         for block in self.blocks[start : bisect_left(self._firsts, end)]:
@@ -322,7 +315,6 @@ class OpenClicks:
         self._insert("INSERT OR IGNORE INTO payments VALUES(?, ?, ?, ?, ?)", rows)
 
     def payments(self, rows: Iterable[int]) -> dict[int, list[Payment]]:
-        """Conversions and refunds of clicks, by click."""
         query = "SELECT * FROM payments WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"
         with self._errors():
             known = self._run(query, (json.dumps(list(rows)),)).fetchall()
@@ -340,11 +332,9 @@ class OpenClicks:
     # Actions that wait for their click.
 
     def wait(self, actions: Iterable[KnownAction]) -> None:
-        """Keep actions until their click comes."""
         self._insert("INSERT INTO waiting VALUES(?, ?, ?, ?, ?)", actions)
 
     def take_waiting(self, clicks: Ints) -> list[KnownAction]:
-        """Actions that have waited for clicks which have come."""
         if not self.has_waiting():
             return []
         query = """DELETE FROM waiting WHERE click IN (SELECT value FROM json_each(?))
@@ -363,8 +353,7 @@ class OpenClicks:
 
 
 class Column:
-    """A column of the clicks, read as an array is: by position, slice or array of positions. Columns that are not in
-    blocks are what is known of clicks."""
+    """A column of the clicks, read as an array is: by position, slice or array of positions."""
 
     def __init__(self, database: OpenClicks, name: str) -> None:
         self._database, self._name = database, name

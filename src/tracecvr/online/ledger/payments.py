@@ -13,11 +13,9 @@ from typing import NamedTuple
 from tracecvr.data.table import TURNS
 
 UNKNOWN = -1.0
-"""The amount of a conversion in the log that a store started from. Any refund takes it back; a refund of unknown
-amount takes back everything."""
+"""The amount of a conversion of the base, which any refund takes back; a refund of it takes back everything."""
 _LITTLE, _ROUNDING = 1e-3, 1e-9
 _MOST = 100
-"""Payments of one click that are looked at."""
 
 
 class KnownAction(NamedTuple):
@@ -31,8 +29,6 @@ class KnownAction(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """A conversion or a refund."""
-
     seen: int
     ts: int
     refund: bool

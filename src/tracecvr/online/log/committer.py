@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from queue import SimpleQueue
-from types import TracebackType
 
 from tracecvr.online.log.event_log import EventLog, Receipt
 from tracecvr.online.log.events import Event
@@ -30,8 +29,7 @@ class Committer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
-        """Commit what was sent, then end."""
+    def __exit__(self, *_: object) -> None:
         self._sent.put(None)
         self._thread.join()
 

@@ -89,10 +89,10 @@ CREATE TABLE positions(
   unknown_columns INTEGER NOT NULL DEFAULT 0,
   lost INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
-CREATE TABLE choices(name TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID;  -- see `store/choices.py`
+CREATE TABLE choice(row INTEGER PRIMARY KEY, content TEXT NOT NULL);  -- one row: see `store/choices.py`
 """
 
-_FORMAT = 5
+_FORMAT = 6
 _SMALL = ("facts", "closings", "archives", "erased", "sources", "positions")
 """Tables that have a hash in `sums`."""
 _HASH = 32
@@ -108,7 +108,6 @@ class EventDatabase:
         self._turn = threading.RLock()  # SQLite's wrapper refuses a second thread instead of letting it wait
         self._noted = page_checksums.read_position(path)
         self._changed = set[str]()
-        """Small tables that this transaction changes."""
         with self._errors("be opened"):
             self._db = page_checksums.connect(path)
             for suffix in ("", "-wal", "-shm"):  # users' events are in them; new ones get the mode of the first
@@ -167,11 +166,9 @@ class EventDatabase:
         return content
 
     def models(self) -> list[str]:
-        """The challengers that have learnt anything."""
         return [model for (model,) in self._rows("SELECT DISTINCT model FROM ticks WHERE model != ''")]
 
     def tick(self, number: int, model: str | None = None) -> dict[str, Any] | None:
-        """What came of learning an interval."""
         rows = self._rows("SELECT content FROM ticks WHERE model = ? AND number = ?", (model or "", number))
         return self._content(rows[0][0]) if rows else None
 
@@ -194,20 +191,19 @@ class EventDatabase:
             yield max(first, start), np.frombuffer(data, kind)[max(0, first - start) : max(0, end - start)]
 
     def cut_series(self, name: str, first: int) -> None:
-        """Forget the blocks from a number on."""
         with self._transaction():
             self._db.execute("DELETE FROM series WHERE name = ? AND first >= ?", (name, first))
 
     # What somebody has chosen.
 
-    def choice(self, name: str) -> dict[str, Any] | None:
-        rows = self._rows("SELECT content FROM choices WHERE name = ?", (name,))
+    def choice(self) -> dict[str, Any] | None:
+        rows = self._rows("SELECT content FROM choice")
         return self._content(rows[0][0]) if rows else None
 
-    def keep_choice(self, name: str, content: dict[str, Any]) -> None:
+    def keep_choice(self, content: dict[str, Any]) -> None:
         text = json.dumps(content)
         with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO choices VALUES(?, ?)", (name, digest(text.encode()) + text))
+            self._db.execute("INSERT OR REPLACE INTO choice VALUES(1, ?)", (digest(text.encode()) + text,))
 
     # What is set aside.
 
@@ -247,8 +243,7 @@ class EventDatabase:
         return [*errors, f"events up to {self._readable()} can be read"] if errors else []
 
     def refuse_damage(self) -> None:
-        """Stop before anything is learnt from pages that a disk has exchanged: each has the right checksum. Reads all
-        of the database."""
+        """Stop before anything is learnt from exchanged pages: their checksums are right. Reads all of the database."""
         if damage := self.damage():
             raise UserError(f"{self.path} is damaged ({' '.join(damage[0].split())}); {self._advice}")
 

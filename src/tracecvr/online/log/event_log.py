@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tracecvr.base.errors import UserError
 from tracecvr.online.log.event_database import EventDatabase
 from tracecvr.online.log.events import CLICK, Event
-from tracecvr.online.log.grid import UNBOUNDED, Grid
+from tracecvr.online.log.times import UNBOUNDED, Grid
 
 _INSERT = """INSERT OR IGNORE INTO events(event, kind, click, ts, user, body, score, version, model, seen)
   VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, max(?4, ?10))"""
@@ -49,12 +49,9 @@ class Receipt:
     answers: dict[str, tuple[float, int, str | None]] = field(default_factory=dict)
     """Of clicks that were there before, by event: the score that they were answered with, its version and model."""
     limit: int = UNBOUNDED
-    """The latest time that was believed."""
 
 
 class Aside(NamedTuple):
-    """An event or a message that is set aside."""
-
     reason: str
     name: str
     ts: int | None
@@ -63,8 +60,6 @@ class Aside(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """A row of the log as it is kept."""
-
     pos: int
     event: str
     kind: int
@@ -78,9 +73,8 @@ class Accepted(NamedTuple):
     model: str | None = None
 
     def answer_for(self, model: str | None) -> tuple[float, int]:
-        """The log-odds that a click was answered with and the version that answered, as they count for a model; NaN and
-        -1 if there is no answer. For the store's own, all answers count; the versions of challengers are not its own.
-        For a challenger, its own answers do."""
+        """The log-odds and the version that answered, as they count for a model; NaN and -1 if there is no answer. For
+        the store's own, all answers count; for a challenger, its own do."""
         if self.score is None or self.version is None or (model is not None and model != self.model):
             return math.nan, -1
         return self.score, self.version if model == self.model else OF_ANOTHER_MODEL
@@ -146,7 +140,6 @@ class EventLog(EventDatabase):
         return entered
 
     def _accept(self, events: Sequence[Event], closed_until: int) -> tuple[Receipt, Sequence[Event]]:
-        """A batch put in, and which of its events are new."""
         before, changes = self.position(), self._db.total_changes()
         self._db.executemany(_INSERT, [(*event, closed_until) for event in events])
         accepted = self._db.total_changes() - changes
@@ -161,8 +154,7 @@ class EventLog(EventDatabase):
         return receipt, fresh
 
     def _drop_duplicates(self, events: Sequence[Event], before: int, receipt: Receipt) -> list[Event]:
-        """The events that were new. The receipt is told what the others were answered when they were; of these, those
-        are set aside that contradict what is there."""
+        """The events that were new. Of the others, the receipt has the answers, and contradictions are set aside."""
         fresh: dict[str, Event] = {}
         conflicts = []
         for event in events:
@@ -241,7 +233,6 @@ class EventLog(EventDatabase):
         return sum(n for reason, n in counts.items() if not reasons or reason in reasons)
 
     def aside(self, *reasons: str) -> list[Aside]:
-        """What is set aside, in the order in which it came."""
         rows = self._read_aside()
         return [Aside(row[1], row[2], row[4], row[6], row[7]) for row in rows if not reasons or row[1] in reasons]
 
@@ -255,7 +246,6 @@ class EventLog(EventDatabase):
         return receipt
 
     def drop_aside(self) -> int:
-        """Delete what is set aside; how much it was."""
         with self._transaction():
             count = self.count_aside()
             self._db.execute("DELETE FROM aside")
@@ -289,8 +279,7 @@ class EventLog(EventDatabase):
     # Reading.
 
     def between(self, start: int, end: int) -> list[Accepted]:
-        """What became known in an interval: clicks first, in their order. Of a click that was erased after its interval
-        was closed, its place is left, without a body."""
+        """What became known in an interval: clicks first. A click that was erased later has no body."""
         rows = self._select(_CLICKS_FIRST, (start, end))
         for seen, ts, place in self._rows(f"SELECT * {_ERASED}", (start, end)):
             rows.insert(place, Accepted(0, "", CLICK, -1, ts, seen, None, None))
@@ -326,8 +315,7 @@ class EventLog(EventDatabase):
         return self._select("WHERE seen < ? ORDER BY pos", (time,))
 
     def portion(self, time: int, count: int) -> int:
-        """The end of as many intervals as have no more than so many events, or of the first that has any; at most a
-        time, with which an interval starts."""
+        """The end of as many intervals as have no more than so many events, at least one; at most a time."""
         beyond = self._one("SELECT seen FROM events WHERE seen < ? ORDER BY seen LIMIT 1 OFFSET ?", (time, count))
         if beyond is None:
             return time

@@ -35,8 +35,6 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 class Event(NamedTuple):
-    """One row of the log."""
-
     event: str  # what makes it the same event if it comes again
     kind: int
     click: int
@@ -50,8 +48,6 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """What events of one store look like."""
-
     schema: Schema
     encoder: Encoder
     times: Times = Times()
@@ -63,7 +59,6 @@ class Reader:
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """The raw columns, each once."""
         return tuple(dict.fromkeys(column.raw for column in self.encoder.columns))
 
     @cached_property
@@ -136,8 +131,7 @@ class Reader:
         return self.read(known), unknown
 
     def encode_and_count(self, bodies: Sequence[str]) -> tuple[Ids, Counter[str]]:
-        """(N, F) ids of clicks' features, as `prepare` would make them of the same values, and of each column how many
-        values could not be read: they count as missing."""
+        """(N, F) ids of clicks' features, as `prepare` makes them, and of each column how many values are wrong."""
         try:
             clicks = json.loads(f"[{','.join(bodies)}]")  # one text: a parser for each takes longer
         except ValueError:
@@ -170,8 +164,7 @@ class Reader:
         return [v if type(v := features[name]) is str else self._keep(name, v) for name in self.features]
 
     def _keep(self, name: str, value: object) -> str | float | None:
-        """A value as the log can keep it. Where only numbers are read, one that is none counts as missing: a text that
-        stands for it is kept, so that it is counted."""
+        """A value as the log can keep it. Where only numbers are read, others become texts, which are counted later."""
         if not isinstance(value, _VALUES):
             wrong, text = ("a list", "[]") if isinstance(value, list) else ("an object", "{}")
         elif isinstance(value, int) and abs(value) >> 63:
@@ -190,7 +183,6 @@ def amount_of(body: str | None) -> float:
 
 
 def body_of(values: Sequence[Any]) -> str:
-    """Raw features as the log keeps them."""
     return _encoder.encode(values)
 
 

@@ -52,15 +52,6 @@ class Parsed:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What became of messages. All of it is on disk."""
-
-    receipt: Receipt
-    repeated: int
-    set_aside: Sequence[Message]
-
-
 def source_of(partition: str) -> str:
     return partition.rpartition("/")[0]
 
@@ -95,8 +86,7 @@ class Inbox(EventLog):
     """An event log and the positions up to which sources were read into it."""
 
     def begin(self, identities: Mapping[str, str], following: Mapping[str, int], lost: Mapping[str, int]) -> None:
-        """Fix where partitions start that are new, so that a start at *now* is the same after a crash; and refuse
-        another stream or topic that only has the name of one that was read."""
+        """Fix where new partitions start, for good; and refuse another stream of the name of one that was read."""
         with self._transaction():
             self._change("sources", "positions")
             known = dict(self._rows("SELECT source, identity FROM sources"))
@@ -104,19 +94,19 @@ class Inbox(EventLog):
                 if known.get(source) not in (None, "", identity):  # empty: forgotten, or never reached
                     raise UserError(
                         f"{source} is not the one that this store has read (that was {known[source]}, this is "
-                        f"{identity}): positions mean nothing in it; `tracecvr sources forget STORE {source}` lets it "
-                        "be read from --from on"
+                        f"{identity}): positions mean nothing in it; `tracecvr pull --again` reads it from --from on"
                     )
                 self._db.execute("INSERT OR REPLACE INTO sources VALUES(?, ?, NULL)", (source, identity))
             self._db.executemany(_KNOWN, [(name, source_of(name), first - 1) for name, first in following.items()])
             gaps = [(n, partition) for partition, n in lost.items()]
             self._db.executemany("UPDATE positions SET lost = lost + ? WHERE partition = ?", gaps)
 
-    def take(self, parsed: Sequence[Parsed], lag: Mapping[str, int]) -> Taken:
+    def take(self, parsed: Sequence[Parsed], lag: Mapping[str, int]) -> tuple[Receipt, list[Message]]:
         """Accept the events of messages, set aside those that cannot be read, and move the positions: all or nothing.
 
         `lag` is how many messages are left in each partition. Partitions are not read in step: as long as one has
-        messages left, time goes no further than its newest event, or the others would make it late.
+        messages left, time goes no further than its newest event, or the others would make it late. Returns what became
+        of the events, and the messages that were set aside.
         """
         with self._transaction():
             self._change("positions")
@@ -132,7 +122,7 @@ class Inbox(EventLog):
             until = self._find_time(lag)
             if until is not None:
                 self._close(until - self.grid.lateness)
-        return Taken(receipt, len(parsed) - len(fresh), [p.message for p in aside])
+        return receipt, [p.message for p in aside]
 
     def _is_new(self, parsed: Parsed) -> bool:
         """Whether a message was not dealt with before. Count it, and move the position of its partition."""
@@ -147,7 +137,7 @@ class Inbox(EventLog):
         if more and (waiting := self.count_aside(UNREAD)) + more > event_log.MOST_ASIDE:
             raise UserError(
                 f"{waiting:,} messages that could not be read are set aside, and there are more: reading has stopped; "
-                "see `tracecvr aside list`; when the cause is mended, `aside accept` or `aside drop` makes room"
+                "see `tracecvr aside list --payload`; when they are mended and ingested, `aside drop` makes room"
             )
 
     def _find_time(self, lag: Mapping[str, int]) -> int | None:
@@ -158,17 +148,6 @@ class Inbox(EventLog):
         if not times or len(times) < len(behind):
             return None
         return min(times) if behind else max(times)
-
-    def read_again(self, reader: Reader) -> Receipt:
-        """Accept the events of messages that were set aside, of those that can be read by now."""
-        with self._transaction():
-            waiting = [(a.name.rpartition(":"), a.content) for a in self.aside(UNREAD)]
-            parsed = [parse(reader, Message(part, int(at), payload)) for (part, _, at), payload in waiting]
-            readable = [p for p in parsed if not p.reason]
-            (receipt,) = self._append([[event for p in readable for event in p.events]])
-            gone = [(UNREAD, p.message.name) for p in readable]
-            self._db.executemany("DELETE FROM aside WHERE reason = ? AND name = ?", gone)
-        return receipt
 
     def reader(self) -> int:
         """A number that tells this store from others that read the same source."""
@@ -191,7 +170,6 @@ class Inbox(EventLog):
         return dict(self._rows("SELECT partition, position FROM positions"))
 
     def sources(self) -> dict[str, dict[str, Any]]:
-        """The status of each source."""
         counts = ", ".join(f"coalesce(sum({name}), 0)" for name in _COUNTED)
         tables = "sources LEFT JOIN positions USING(source) GROUP BY source"
         rows = self._rows(f"SELECT source, problem, {counts}, ({_WAITING}) FROM {tables}", (UNREAD,))
@@ -201,11 +179,10 @@ class Inbox(EventLog):
             facts[source]["positions"][partition] = position
         return facts
 
-    def forget(self, source: str) -> None:
-        """Forget how far a source was read. What was read from it stays, and what was set aside, too."""
+    def forget(self, sources: Sequence[str]) -> None:
+        """Forget how far sources were read. What was read from them stays, and what was set aside, too."""
+        names = [(source,) for source in sources]
         with self._transaction():
             self._change("sources", "positions")
-            if source not in dict(self._rows("SELECT source, 1 FROM sources")):
-                raise UserError(f"{source!r} was never read; see `tracecvr sources list`")
-            self._db.execute("DELETE FROM positions WHERE source = ?", (source,))
-            self._db.execute("UPDATE sources SET identity = '', problem = NULL WHERE source = ?", (source,))
+            self._db.executemany("DELETE FROM positions WHERE source = ?", names)
+            self._db.executemany("UPDATE sources SET identity = '', problem = NULL WHERE source = ?", names)

@@ -23,7 +23,6 @@ _RESERVED = 8
 
 @cache
 def _load_vfs() -> str:
-    """Load SQLite's checksums, once in a process."""
     db = apsw.Connection(":memory:")
     try:
         from apsw import sqlite_extra
@@ -84,8 +83,8 @@ def digest(data: bytes, seed: int = 0) -> str:
 
 
 def read_position(log: Path) -> int:
-    """The last acknowledged position of a log: a number in a file beside it, written after each commit and not flushed,
-    so that it is never ahead of what was on disk. If the log is shorter, its end is lost."""
+    """The last acknowledged position, from a file beside the log that is written after each commit and not flushed: if
+    the log is shorter, its end is lost."""
     try:
         return int(log.with_suffix(".position").read_bytes().partition(b"\n")[0])
     except (FileNotFoundError, ValueError):  # a loss of power may leave an empty file

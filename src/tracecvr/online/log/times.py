@@ -1,4 +1,4 @@
-"""Times: as events tell them, and as the log keeps them, in whole seconds since its origin.
+"""Times: as events tell them, as the log keeps them, in whole seconds since its origin, and how they are divided.
 
 How a number is to be read is declared when a store is made, never guessed. Text is ISO 8601 with a zone, which means
 one moment whatever was declared.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,6 +26,7 @@ UNITS = {
 _EPOCH, _SECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(seconds=1)
 _LIMIT = 1 << 53
 """Numbers beyond this are no times: some parsers of JSON would round them, too."""
+UNBOUNDED = 1 << 62
 _EXAMPLE = "2026-01-31T12:00:00Z"
 
 
@@ -33,7 +35,6 @@ class Times:
     """How the times of a store's events are written, and when its log begins."""
 
     unit: str = "log"
-    """One of `UNITS`."""
     origin: int | None = None
     """The Unix time of the log's second 0; None of a log without a calendar."""
 
@@ -100,9 +101,8 @@ class AskedTimes:
     origin: int | None = None
 
     def settle(self, origin: int | None, start: int | None) -> Times:
-        """With the origin of a log that has a calendar, its events' times are Unix seconds by default. A log without
-        one keeps its own time; its stream, which starts at second `start`, is taken to start now. If `start` is None,
-        that cannot be: the log has a calendar and does not say which."""
+        """With a calendar, times are Unix seconds by default. A log without one keeps its own time, and second
+        `start` is taken to be now. `start` is None if the log has a calendar and does not say which."""
         unit = self.unit or ("log" if origin is None else "unix")
         first = origin if self.origin is None else self.origin
         if first is None and start is not None:
@@ -112,6 +112,49 @@ class AskedTimes:
                 f"--time {unit}: the log does not say when its second 0 is; prepare it again or give --origin"
             )
         return Times(unit, first)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How time is divided: intervals from the split on, and what counts as late or as dated too far ahead."""
+
+    split: int
+    interval: int
+    lateness: int
+    d_max: int
+    skew: int = 60
+    """How far ahead of the server's clock an event may be dated."""
+    origin: int | None = None
+    """The Unix time of the log's second 0."""
+    advance: int | None = None
+    """Of a log whose time is its own: how far ahead of its newest event, beside the time that has passed since, the
+    next one may be dated. None if the server's clock says how far that is."""
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        start = self.split + number * self.interval
+        return start, start + self.interval
+
+    def closed(self, watermark: int) -> int:
+        return max(0, self.number(watermark))
+
+    def number(self, time: int) -> int:
+        return (time - self.split) // self.interval
+
+    def limit(self, newest: int, since: int, clock: int) -> int:
+        """The latest time that is believed, if the newest event so far was accepted when the clock showed `since`."""
+        if self.advance is not None:
+            return newest + self.advance + max(0, clock - since)
+        if self.origin is not None:
+            return clock - self.origin + self.skew
+        return UNBOUNDED
+
+    def raise_limit(self, limit: int, times: Iterable[int]) -> int:
+        """In a log whose time is its own, each event bears out those that are dated no more than `advance` later."""
+        for ts in sorted(times) if self.advance is not None else ():
+            if ts > limit:
+                break
+            limit = max(limit, ts + (self.advance or 0))
+        return limit
 
 
 def unix_time(text: str, name: str) -> int:
@@ -126,7 +169,6 @@ def unix_time(text: str, name: str) -> int:
 
 
 def iso_text(unix: int) -> str:
-    """Unix seconds as ISO 8601 text, in UTC."""
     return (_EPOCH + unix * _SECOND).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

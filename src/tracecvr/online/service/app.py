@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse
+from msgspec import json
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from tracecvr.base.errors import UserError
@@ -23,19 +25,17 @@ from tracecvr.online.log.events import CLICK
 from tracecvr.online.service import bodies
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, score_of
-from tracecvr.online.service.front import LOOPBACK, page_policy, page_text
+from tracecvr.online.service.front import LOOPBACK, error_response, need, page_policy, page_text
 from tracecvr.online.service.gate import FAILED, Gate
 from tracecvr.online.service.inference_protocol import inference_routes
-from tracecvr.online.service.limits import error_response, need
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
-from tracecvr.online.service.published import list_published
 from tracecvr.online.service.scorer import NotReadyError
 from tracecvr.online.service.scoring import Scoring, Service, run_by_size
-from tracecvr.online.store import traffic
+from tracecvr.online.store import choices
 from tracecvr.online.store.challenge import promote_challenger, promote_own
 from tracecvr.online.store.store import Store
-from tracecvr.online.upkeep.forecast import NewestForecasts
+from tracecvr.online.upkeep.verify_log import NewestForecasts
 
 _log = logging.getLogger("tracecvr.service")
 
@@ -47,8 +47,7 @@ def application(
     learner: Callable[[], LearnerState] = LearnerState,
     names: Sequence[str] = (),
 ) -> FastAPI:
-    """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost;
-    without any it may be asked by every name if tokens are needed, else by localhost only."""
+    """The service of one store, as an ASGI application. `names` are those that it may be asked by, beside localhost."""
     service = Service(store, tokens or Tokens(), limits or Limits(), learner)
     app = scoring_application(service, names)
     _routes(app, service)
@@ -87,18 +86,20 @@ def _routes(app: FastAPI, service: Service) -> None:
         id 777 or, if there is none, the text "777"; the answer's `click_id` tells which, and `type` chooses."""
         return await run_in_threadpool(_describe_known, service, click_id, kind)
 
-    newest = NewestForecasts(service.store)
+    newest, turn = NewestForecasts(service.store), asyncio.Lock()
 
-    @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")])
-    async def forecast(by: str | None = None, level: _Level = LEVEL, days: _Days = None) -> dict[str, Any]:
+    @app.get("/v1/forecast", responses=ERRORS, dependencies=[need("admin")], response_model=dict[str, Any])
+    async def forecast(by: str | None = None, level: _Level = LEVEL, days: _Days = None) -> Response:
         """Final conversions of the last days' clicks, by the values of a feature: so far, expected, and an interval."""
         features = service.store.reader.features
         if by is not None and by not in features:
             raise HTTPException(422, f"by: no such feature; there are: {', '.join(features)}")
-        return await run_in_threadpool(newest.rows, by, level, days)
+        service.scorer.ready()
+        async with turn:  # the others wait without a thread
+            return _json(json.encode(await run_in_threadpool(newest.rows, by, level, days)))
 
-    @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")], response_model_exclude_defaults=True)
-    async def promote(asked: bodies.Promotion) -> bodies.Promoted:
+    @app.post("/v1/promote", responses=ERRORS, dependencies=[need("admin")])
+    async def promote(asked: bodies.Promotion) -> dict[str, Any]:
         """Choose the version or the challenger that serves. Training goes on as before."""
         try:
             await run_in_threadpool(_promote, service.store, asked)
@@ -111,19 +112,20 @@ def _routes(app: FastAPI, service: Service) -> None:
             raise HTTPException(422, str(error)) from None
         await run_in_threadpool(service.models.refresh)
         serving = service.scorer.model
-        return bodies.Promoted(serving=serving.version if serving else None, model=serving.name if serving else None)
+        named = {"model": serving.name} if serving and serving.name else {}
+        return {"serving": serving.version if serving else None} | named
 
     @app.get("/v1/published", responses=ERRORS, dependencies=[need("replicate")])
     async def offer() -> bodies.Published:
         """The files that a replica needs, in the order in which it has to write them."""
-        return bodies.Published(files=await run_in_threadpool(list_published, service.models))
+        return bodies.Published(files=await run_in_threadpool(service.models.list_published))
 
     @app.get(
         "/v1/published/{name:path}", responses=ERRORS, dependencies=[need("replicate")], response_class=FileResponse
     )
     async def fetch(name: str) -> FileResponse:
         """One of them, as it is."""
-        if name not in await run_in_threadpool(list_published, service.models):
+        if name not in await run_in_threadpool(service.models.list_published):
             raise HTTPException(404, "no such file is published")
         return FileResponse(service.store.folder / name, media_type="application/octet-stream")
 
@@ -184,7 +186,7 @@ def _promote(store: Store, asked: bodies.Promotion) -> None:
     elif "version" in asked.model_fields_set:
         promote_own(store, asked.version)
     else:
-        traffic.promote(store.folder, None)
+        choices.change(store.folder, lambda now: now.promote(None))
 
 
 def _describe_known(service: Service, given: str, kind: str | None) -> bodies.Known:

@@ -1,4 +1,4 @@
-"""Tokens with scopes, from a file of hashes. The hashes cannot be used as tokens.
+"""Who may ask for what, and how often: tokens with scopes, from a file of hashes that cannot be used as tokens.
 
 ```toml
 [[token]]
@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +27,6 @@ _HEX = 64
 
 @dataclass(frozen=True)
 class Token:
-    """The name of a client and its scopes."""
-
     name: str
     sha256: str
     scopes: frozenset[str]
@@ -62,6 +62,22 @@ class Tokens:
             if hmac.compare_digest(token.sha256, digest):
                 holder = token
         return holder
+
+
+class RateLimiter:
+    """A bucket of requests for each sender, refilled at a steady rate."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.clock = rate, clock
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def allow(self, who: str) -> bool:
+        """Whether one more request may pass now."""
+        now, most = self.clock(), max(1.0, 2 * self.rate)
+        left, since = self._left.get(who, (most, now))
+        left = min(most, left + (now - since) * self.rate)
+        self._left[who] = (left - 1.0 if left >= 1.0 else left, now)
+        return left >= 1.0
 
 
 def new_token() -> tuple[str, str]:

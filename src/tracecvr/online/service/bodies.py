@@ -24,7 +24,6 @@ from tracecvr.online.log.event_log import Receipt as Committed
 from tracecvr.online.log.times import Times
 
 _SHOWN = 40
-"""Characters of a key that an error repeats."""
 
 
 class _Strict(BaseModel):
@@ -40,7 +39,6 @@ class _Strict(BaseModel):
         return content
 
     def given(self) -> dict[str, Any]:
-        """Its content, without what was left out."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -110,11 +108,6 @@ class Promotion(_Strict):
         if len(self.model_fields_set) != 1:
             raise ValueError("give either version or model")
         return self
-
-
-class Promoted(BaseModel):
-    serving: int | None
-    model: str | None = Field(default=None, description="the challenger that serves; left out: the store's own model")
 
 
 def score_of(log_odds: float) -> dict[str, float]:
@@ -199,7 +192,6 @@ class PublishedFile(BaseModel):
 
     size: int
     sha256: str
-    written: float = Field(description="Unix time")
 
 
 class Published(BaseModel):

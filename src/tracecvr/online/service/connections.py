@@ -16,19 +16,16 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tracecvr.online.service.limits import LINGER_S
+from tracecvr.online.service.front import LINGER_S
 from tracecvr.online.service.options import Limits
 
 _RESERVE = 256
 """File descriptors that are not for connections: the store, the learner, a broker."""
 _STOP_S = 3
-"""Seconds that requests at work are given when the service stops. Of a body that is still being sent, nobody was told
-that it was accepted."""
+"""Seconds that requests at work are given when the service stops."""
 
 
 class Config(uvicorn.Config):
-    """Limits of connections."""
-
     def __init__(self, app: Any, limits: Limits, **others: Any) -> None:
         super().__init__(
             app,
@@ -57,8 +54,6 @@ def descriptors(wanted: int) -> int:
 
 
 class Counted(HttpToolsProtocol):
-    """A connection, closed at once if there are too many."""
-
     config: Config
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,13 +63,12 @@ class Counted(HttpToolsProtocol):
 
 
 class Watch:
-    """Looks now and then what each connection waits for, and closes those whose peer takes too long. A timer for each
-    request would cost more than all else that is done for its connection."""
+    """Looks now and then what each connection waits for, and closes those whose peer takes too long: a timer for each
+    request would cost more."""
 
     def __init__(self, config: Config, connections: Collection[Any]) -> None:
         self._config, self._connections = config, connections
         self._waiting: dict[Any, tuple[tuple[str, object] | None, float]] = {}
-        """What each connection waits for, and since when."""
 
     async def look_for_ever(self) -> None:
         seconds = min(self._config.head_seconds, self._config.body_seconds)

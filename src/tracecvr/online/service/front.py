@@ -1,4 +1,4 @@
-"""What is looked at before anything else of a request, and the headers of every answer.
+"""What is looked at before anything else of a request, how it is refused, and the headers of every answer.
 
 A page of anybody's can make a browser ask a service that listens on localhost: under a name of its own that it lets
 point there (DNS rebinding), or by a form. Where no token is needed, the name that is asked for and the page that asks
@@ -11,13 +11,22 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Send
 
 from tracecvr.base.glossary import read_terms
-from tracecvr.online.service.limits import ALWAYS
 
+ALWAYS = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+"""Routes that are answered however much is going on, and whatever name they are asked by."""
+LINGER_S = 5.0
+"""How long the rest of a body that was refused is read."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = [
@@ -28,7 +37,6 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", _NOTHING.encode()),
 ]
-"""Of every answer."""
 
 
 class Names:
@@ -61,6 +69,39 @@ def name_of(host: str) -> str:
     """The name in a Host header, without a port."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.lower().removesuffix(".")
+
+
+def need(scope: str) -> Any:
+    """A dependency of routes: the request needs a token with this scope."""
+
+    def check(request: Request) -> None:
+        if scope not in request.state.token.scopes:
+            raise HTTPException(403, f"the token lacks the scope {scope!r}")
+
+    return Depends(check)
+
+
+async def refuse(
+    send: Send,
+    status: int,
+    why: str,
+    before_closing: Callable[[], Awaitable[None]] | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
+    """Answer without asking the application, and close the connection. The answer is whole before it is closed."""
+    body = json.dumps({"error": why}).encode()
+    length = (b"content-length", str(len(body)).encode())
+    all_headers = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
+    if before_closing is not None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await before_closing()
+        body = b""
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_response(error: HTTPException) -> JSONResponse:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 def page_text() -> str:

@@ -11,17 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from fastapi import FastAPI, HTTPException
+from starlette.types import Message, Receive, Scope, Send
 
 from tracecvr.online.service.few_clicks import short_ways
-from tracecvr.online.service.front import HEADERS, Names
-from tracecvr.online.service.limits import ALWAYS, LINGER_S, Message, Receive, Scope, Send, error_response, refuse
+from tracecvr.online.service.front import ALWAYS, HEADERS, LINGER_S, Names, error_response, refuse
 from tracecvr.online.service.scoring import Scoring
 
 _log = logging.getLogger("tracecvr.service")
 _GUARDED = ("/v1/", "/v2/models/", "/metrics")
-"""Where a token is needed, if there are any."""
-_READ = ("/v1/", "/v2/")
-"""Where a body is read."""
+"""Where a token is needed, if there are any, and bodies are read."""
 _LINGER_BODIES = 32
 """How many times the largest body is read and dropped after a body was refused, for `LINGER_S` at most. Who writes all
 of it before reading an answer would see a reset connection otherwise, and no answer."""
@@ -71,7 +69,7 @@ class Gate(FastAPI):
             except HTTPException as error:
                 await error_response(error)(scope, receive, answer)
                 return
-        if scope["method"] == "POST" and path.startswith(_READ):
+        if scope["method"] == "POST" and path.startswith(_GUARDED):
             body = await self._read_body(headers, receive, answer)
             if body is None:
                 return

@@ -1,5 +1,4 @@
-"""Processes beside the service: the learner, and those that only score. Each calls one function. One that ends is
-started again; all end with the service."""
+"""A process beside the service, such as the learner: it is started again if it ends, and ends with the service."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 from tracecvr.base.errors import HeldError, UserError
@@ -33,14 +31,11 @@ _CHARACTERS = 300
 
 @dataclass(frozen=True)
 class LearnerState:
-    """How the learner is."""
-
     running: bool | None = None
     """None if this service starts none."""
     elsewhere: bool = False
     """Whether it waits, because the learner of another process has the store."""
     since: float | None = None
-    """When it was started, in Unix seconds."""
     restarts: int = 0
     """How often one has ended by itself, or could not be started."""
     problem: str | None = None
@@ -65,7 +60,7 @@ class SupervisedProcess:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 

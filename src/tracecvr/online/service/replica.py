@@ -6,7 +6,6 @@ it over HTTP and keeps a copy. If the writer is gone, a replica goes on with wha
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from http.client import HTTPException as BrokenAnswer
@@ -25,9 +24,9 @@ from tracecvr.online.service import bodies
 from tracecvr.online.service.app import scoring_application
 from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.bodies import ERRORS, Published, PublishedFile
-from tracecvr.online.service.limits import need
+from tracecvr.online.service.front import need
 from tracecvr.online.service.options import Limits
-from tracecvr.online.service.published import ALLOWED, DESCRIPTION
+from tracecvr.online.service.routing import ALLOWED, DESCRIPTION
 from tracecvr.online.service.scoring import Scoring
 from tracecvr.online.store.file_hashes import refuse_if_changed
 from tracecvr.online.store.store import Store
@@ -59,8 +58,8 @@ class Mirror:
         self.reached: float | None = None
         """When the writer was last heard, by the monotonic clock."""
         self.problem: str | None = None
-        """Why it was not, the last time."""
         self._opener = build_opener(_NoRedirects)
+        self._hashes: dict[Path, str] = {}
 
     def pull(self) -> bool:
         """Fetch what has changed; whether the writer could be asked. What is there stays until it is replaced."""
@@ -106,12 +105,10 @@ class Mirror:
 
     def _fetch(self, folder: Path, name: str, facts: PublishedFile) -> None:
         path = folder / name
-        if path.is_file() and path.stat().st_size == facts.size and _same_time(path, facts.written):
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda temporary: self._download(name, facts, temporary))
-        os.utime(path, (facts.written, facts.written))
-        os.utime(path.parent)  # who looks whether something has changed looks at the directory
+        if not path.is_file() or (self._hashes.get(path) or sha256(path)) != facts.sha256:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, lambda temporary: self._download(name, facts, temporary))
+        self._hashes[path] = facts.sha256
 
     def _download(self, name: str, facts: PublishedFile, to: Path) -> None:
         left = facts.size
@@ -129,6 +126,7 @@ class Mirror:
             name = path.relative_to(self.folder).as_posix()
             if path.is_file() and name not in files and ALLOWED.fullmatch(name):
                 path.unlink()
+                self._hashes.pop(path, None)
 
     def _ask(self, path: str) -> Any:
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
@@ -136,7 +134,6 @@ class Mirror:
 
 
 def _refuse_strange(files: dict[str, PublishedFile]) -> None:
-    """Refuse what no store offers."""
     if strange := [name for name in files if not ALLOWED.fullmatch(name)]:
         raise UserError(f"the writer offers {strange[0]!r}, which is no file of a store")
     if missing := [name for name in DESCRIPTION if name not in files]:
@@ -144,12 +141,6 @@ def _refuse_strange(files: dict[str, PublishedFile]) -> None:
     sizes = [facts.size for facts in files.values()]
     if min(sizes) < 0 or max(sizes) > _LARGEST or sum(sizes) > _MOST:
         raise UserError(f"the writer offers files of {sum(sizes):,} bytes: more than a model has")
-    if not all(0 <= facts.written < 1 << 33 for facts in files.values()):
-        raise UserError("the writer offers files without a time")
-
-
-def _same_time(path: Path, written: float) -> bool:
-    return abs(path.stat().st_mtime - float(written)) < 1e-3
 
 
 def _reason(error: Exception) -> str:
@@ -162,11 +153,9 @@ def _reason(error: Exception) -> str:
 
 
 class Replica(Scoring):
-    """A scorer that follows what is published."""
-
     def __init__(self, store: Store, tokens: Tokens, limits: Limits, mirror: Mirror | None = None) -> None:
         super().__init__(store, tokens, limits)
-        self.mirror, self._written = mirror, 0.0
+        self.mirror = mirror
 
     def look(self) -> None:
         if self.mirror is not None:
@@ -186,15 +175,8 @@ class Replica(Scoring):
 
     def age(self) -> float | None:
         """Seconds since the version that serves was written."""
-        scorer = self.scorer
-        if scorer.model is None:
-            return None
-        try:
-            manifest = scorer.versions.state(scorer.model.manifest).with_suffix(".json")
-            self._written = manifest.stat().st_mtime
-        except OSError:  # removed since: what was known of it stays
-            pass
-        return max(0.0, time.time() - self._written)
+        model = self.scorer.model
+        return None if model is None else max(0.0, time.time() - model.manifest["written"])
 
     def concerns(self) -> str:
         """How old the version is, and when the writer was last heard, if it is not heard now."""
@@ -212,19 +194,17 @@ def replica(
     mirror: Mirror | None = None,
     names: Sequence[str] = (),
 ) -> FastAPI:
-    """The replica of a store, as an ASGI application."""
     service = Replica(store, tokens or Tokens(), limits or Limits(), mirror)
     app = scoring_application(service, names)
+    refused = ERRORS | {405: {"model": bodies.Failure}}
     for path, scope in (("/v1/clicks", "ingest"), ("/v1/events", "ingest"), ("/v1/promote", "admin")):
-        _refuse(app, path, scope)
+        app.post(path, responses=refused, dependencies=[need(scope)])(_refuse)
     return app
 
 
-def _refuse(app: FastAPI, path: str, scope: str) -> None:
-    @app.post(path, responses=ERRORS | {405: {"model": bodies.Failure}}, dependencies=[need(scope)])
-    async def refuse() -> None:
-        """There is one writer, and this is not it."""
-        raise HTTPException(405, "this is a replica, which scores only: ask the writer", {"Allow": ""})
+async def _refuse() -> None:
+    """There is one writer, and this is not it."""
+    raise HTTPException(405, "this is a replica, which scores only: ask the writer", {"Allow": ""})
 
 
 def open_published(

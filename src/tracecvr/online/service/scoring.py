@@ -19,10 +19,9 @@ from tracecvr.online.log.committer import Committer
 from tracecvr.online.log.event_log import Receipt
 from tracecvr.online.log.events import Event
 from tracecvr.online.service import bodies
-from tracecvr.online.service.auth import ANYBODY, Token, Tokens
+from tracecvr.online.service.auth import ANYBODY, RateLimiter, Token, Tokens
 from tracecvr.online.service.bodies import score_of
 from tracecvr.online.service.gauges import Gauges
-from tracecvr.online.service.limits import RateLimiter
 from tracecvr.online.service.options import Limits
 from tracecvr.online.service.processes import LearnerState
 from tracecvr.online.service.routing import RoutedScorer

@@ -12,8 +12,8 @@ import ipaddress
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,14 +29,11 @@ from tracecvr.online.service.auth import Tokens
 from tracecvr.online.service.connections import Config, Watch
 from tracecvr.online.service.options import Options
 from tracecvr.online.service.processes import LearnerState, SupervisedProcess
-from tracecvr.online.service.replica import Mirror, open_published, replica
-from tracecvr.online.sources import BrokerSource
-from tracecvr.online.sources.pump import Pump
+from tracecvr.online.service.replica import open_published, replica
 from tracecvr.online.store.store import Store
 
 _NICE = 15
-"""How nice the learner is to what answers on the same core. 99 % of scores then take 1.0 and 1.5 times as long as
-without it (1 and 8 connections); with 5 it was 12 and 7.5 times. On a core that is always busy it gets a thirtieth."""
+"""How nice the learner is: 99 % of scores take at most 1.5 times as long as without it; with 5 it was 12 times."""
 
 
 def serve(
@@ -45,62 +42,38 @@ def serve(
     learn: Callable[[Path], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Answer until stopped: the writer of a store. Beside it are `learn`, in a process of its own, and what options ask
-    for: processes that score, and the pump of a broker."""
+    """Answer until stopped: the writer of a store, with `learn` and processes that score beside it."""
     tokens = _read_tokens(options)
-    pump = None
-    if options.source is not None:
-        pump = Pump(store, BrokerSource.of(options.source, options.start, options.path("source_config")))
     with ExitStack() as beside:
         listener = beside.enter_context(_bind(options))
-        learner: Callable[[], LearnerState] = LearnerState
         if options.workers:
-            beside.enter_context(_start_workers(store, options, say))
+            next_port = options.port and (options.port + 1) % (1 << 16)  # 0 is any that is free
+            port = next_port if options.scoring_port is None else options.scoring_port
+            scoring = replace(options, port=port, replica=str(store.folder), workers=0)
+            held = beside.enter_context(_bind(scoring))  # not listened at: a port that is taken is an error here
+            scoring = replace(scoring, port=held.getsockname()[1])
+            for number in range(options.workers):
+                beside.enter_context(SupervisedProcess(f"worker {number}", serve_replica, store.folder, scoring))
+            say(f"scoring: {scoring.url}, {options.workers} processes")
+        learner: Callable[[], LearnerState] = LearnerState
         if learn is not None:
             learner = beside.enter_context(SupervisedProcess("the learner", learn, store.folder, nice=_NICE)).state
-        if pump is not None:
-            beside.enter_context(pump.run_beside())
         app = application(store, tokens, options, learner, _list_names(options, tokens))
         _answer(app, options, listener, lambda url: say(f"listening: {url}\ndashboard: {url}/"))
 
 
-@contextmanager
-def _start_workers(store: Store, options: Options, say: Callable[[str], None]) -> Iterator[None]:
-    """Replicas of a store, each a process, that share one port: the kernel gives each of them connections."""
-    port = options.scoring_port if options.scoring_port is not None else options.port and options.port + 1
-    with ExitStack() as workers:  # the port is held, not listened at: one that is taken is an error here, not there
-        held = workers.enter_context(_bind(replace(options, port=port), shared=True))
-        scoring = replace(options, port=held.getsockname()[1])
-        for number in range(options.workers):
-            workers.enter_context(SupervisedProcess(f"worker {number}", _score, store.folder, scoring))
-        say(f"scoring: {scoring.url}, {options.workers} processes")
-        yield
-
-
-def _score(folder: Path, options: Options) -> None:
-    store, _ = open_published(str(folder), folder, None, lambda _: None)
-    _serve_replica(store, None, options, lambda _: None, shared=True)
-
-
-def serve_replica(options: Options, say: Callable[[str], None] = lambda _: None) -> None:
-    """Score from published versions until stopped. It neither learns nor accepts events."""
-    for name in ("source", "workers"):
-        if getattr(options, name):
-            raise UserError(f"--{name} is for the writer: leave it out beside --replica")
+def serve_replica(folder: Path | None, options: Options, say: Callable[[str], None] = lambda _: None) -> None:
+    """Score from published versions until stopped; `folder` keeps the copy. It neither learns nor accepts events."""
+    if options.workers:
+        raise UserError("--workers is for the writer: leave it out beside --replica")
     assert options.replica is not None
-    with TemporaryDirectory(prefix="tracecvr_replica_") as room:
-        folder = options.path("store") or Path(room)
-        store, mirror = open_published(options.replica, folder, options.path("replica_token"), say)
-        _serve_replica(store, mirror, options, lambda url: say(f"listening: {url}"))
-
-
-def _serve_replica(
-    store: Store, mirror: Mirror | None, options: Options, listens: Callable[[str], None], shared: bool = False
-) -> None:
     tokens = _read_tokens(options)
-    with _bind(options, shared) as listener:
+    with ExitStack() as room:
+        folder = folder or Path(room.enter_context(TemporaryDirectory(prefix="tracecvr_replica_")))
+        store, mirror = open_published(options.replica, folder, options.replica_token, say)
+        listener = room.enter_context(_bind(options))
         app = replica(store, tokens, options, mirror, _list_names(options, tokens))
-        _answer(app, options, listener, listens)
+        _answer(app, options, listener, lambda url: say(f"listening: {url}"))
 
 
 def _list_names(options: Options, tokens: Tokens) -> tuple[str, ...]:
@@ -110,8 +83,7 @@ def _list_names(options: Options, tokens: Tokens) -> tuple[str, ...]:
 
 def _read_tokens(options: Options) -> Tokens:
     """The tokens; an error if the service would be open to other machines without any."""
-    path = options.path("tokens")
-    tokens = Tokens() if path is None else Tokens.read(path)
+    tokens = Tokens() if options.tokens is None else Tokens.read(options.tokens)
     if not tokens.required and not _is_loopback(options.host):
         raise UserError(f"--host {options.host} can be reached by others: give --tokens FILE, or stay on 127.0.0.1")
     if (options.certificate is None) != (options.key is None):
@@ -134,8 +106,6 @@ def _answer(app: FastAPI, options: Options, listener: socket.socket, listens: Ca
 
 
 class Server(uvicorn.Server):
-    """Tells when it has begun to listen."""
-
     config: Config
 
     def __init__(self, config: Config, listens: Callable[[], None] = lambda: None) -> None:
@@ -152,23 +122,21 @@ class Server(uvicorn.Server):
 
 
 def _settle() -> None:
-    """What is in memory by now stays. The collector of garbage would look through all of it, torch's modules too, again
-    and again while a large body is parsed: that took several times as long as the parsing."""
+    """Let the collector of garbage leave out what is in memory: parsing a large body took several times as long."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
-def _bind(options: Options, shared: bool = False) -> socket.socket:
-    """Bind the address before anything else is started, so that an error leaves no learner behind. A shared one may be
-    bound by several processes of this user."""
+def _bind(options: Options) -> socket.socket:
+    """Bind the address before anything else is started. Replicas of one user may share theirs."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     # The protocol is named, or asyncio leaves Nagle's delay on.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Not to wait for connections of one killed before.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(options.replica is not None))
         listener.bind((options.host, options.port))
     except OSError as error:
         listener.close()

@@ -1,30 +1,27 @@
 """Events from brokers: `nats://HOST/STREAM` and `kafka://HOST/TOPIC`. Extras: `tracecvr[nats]`, `tracecvr[kafka]`.
 
 A pump pulls a batch, commits its events and the position in one transaction, then acknowledges: at least once in,
-exactly once in effect. After a crash, reading resumes at the position in the store.
-
-`pump` has the loop, `nats` and `kafka` what differs between brokers; `log.inbox` keeps the positions.
+exactly once in effect. After a crash, reading resumes at the position in the store, which `log.inbox` keeps.
 """
 
 from __future__ import annotations
 
 import importlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from tracecvr.base.config import settings_of
+from tracecvr.base.config import check_choice, settings_of
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.online.log.inbox import Message
 
 _CLIENTS = {"nats": "nats", "kafka": "confluent_kafka"}
 """Of each scheme, the library that has to be there. Its broker is in the module of its name."""
+STARTS = ("earliest", "latest")
 
 
 class Broker(Protocol):
@@ -35,9 +32,6 @@ class Broker(Protocol):
 
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         """Of each partition: the first position that can be read, and the one after the last."""
-
-    def first_positions(self, start: float) -> Mapping[str, int]:
-        """Of each partition: the first position from a time on."""
 
     def seek(self, following: Mapping[str, int]) -> None:
         """Go on with these positions."""
@@ -54,18 +48,6 @@ class Broker(Protocol):
     def close(self) -> None: ...
 
 
-def parse_start(text: str) -> float:
-    """Where a source starts that was not read before, in seconds since 1970: `earliest`, `latest`, or a time, which is
-    in UTC unless it says so."""
-    if text in ("earliest", "latest"):
-        return -math.inf if text == "earliest" else math.inf
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise UserError(f"--from {text}: expected earliest, latest, or a time such as 2026-01-31T12:00:00Z") from None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
 @dataclass(frozen=True)
 class BrokerSource:
     """What a store pulls its events from, and how to get there."""
@@ -74,14 +56,13 @@ class BrokerSource:
     hosts: str
     """HOST:PORT, several with commas."""
     names: tuple[str, ...]
-    """The stream, or the topics."""
-    start: float = -math.inf
-    """Where one starts that was not read before, in seconds since 1970."""
+    start: str = STARTS[0]
+    """Where one starts that was not read before."""
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """For the client: credentials and the like, never shown."""
 
     @classmethod
-    def of(cls, url: str, start: str = "earliest", config: Path | None = None) -> BrokerSource:
+    def of(cls, url: str, start: str = STARTS[0], config: Path | None = None) -> BrokerSource:
         parts = urlsplit(url)
         if parts.scheme not in _CLIENTS:
             raise UserError(f"--source {_show(url)}: expected nats://HOST/STREAM or kafka://HOST/TOPIC")
@@ -95,7 +76,7 @@ class BrokerSource:
         if parts.scheme == "nats" and len(names) > 1:
             raise UserError(f"--source {url}: give one stream; a stream may have several subjects")
         settings = {} if config is None else settings_of(read_toml(config, "--source-config"))
-        return cls(parts.scheme, parts.netloc, names, parse_start(start), settings)
+        return cls(parts.scheme, parts.netloc, names, check_choice(start, STARTS, "--from"), settings)
 
     @property
     def sources(self) -> tuple[str, ...]:

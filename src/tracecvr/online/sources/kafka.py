@@ -7,7 +7,6 @@ decide nothing. A position is an offset.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -21,15 +20,12 @@ _log = logging.getLogger("tracecvr.sources.kafka")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False  # the library says on its own account what we are told by its errors
 _SECONDS = 10.0
-"""How long the broker may take to answer."""
 _OURS = ("bootstrap.servers", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset")
 """Settings that are not the user's: what is promised depends on them."""
 _LOST = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL)
 
 
 class Connection:
-    """Topics, by their partitions."""
-
     def __init__(self, source: BrokerSource, client: str) -> None:
         self.source = source
         if taken := sorted(set(source.settings) & set(_OURS)):
@@ -59,16 +55,6 @@ class Connection:
 
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         return {name: self._watermarks(partition) for name, partition in self._partitions().items()}
-
-    def first_positions(self, start: float) -> Mapping[str, int]:
-        bounds = self.bounds()
-        if math.isinf(start):
-            return {name: end if start > 0 else first for name, (first, end) in bounds.items()}
-        asked = [_at(name, int(start * 1000)) for name in bounds]
-        with _kafka_errors(self.source):
-            answers = self._asker.offsets_for_times(asked, timeout=_SECONDS)
-        starts = {f"kafka:{a.topic}/{a.partition}": a.offset for a in answers}
-        return {name: starts[name] if starts[name] >= 0 else end for name, (_, end) in bounds.items()}
 
     def seek(self, following: Mapping[str, int]) -> None:
         self._next, self._ends = dict(following), {}
@@ -150,7 +136,6 @@ def _at(name: str, offset: int = OFFSET_INVALID) -> TopicPartition:
 
 @contextmanager
 def _kafka_errors(source: BrokerSource) -> Iterator[None]:
-    """Turn errors of the library into a UserError."""
     try:
         yield
     except KafkaException as error:

@@ -7,11 +7,9 @@ acknowledged there decides nothing.
 from __future__ import annotations
 
 import asyncio
-import math
 import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
@@ -26,7 +24,6 @@ from tracecvr.online.log.inbox import Message
 from tracecvr.online.sources import BrokerSource
 
 _SECONDS = 10.0
-"""How long the broker may take to answer."""
 _FORGOTTEN = 7 * 86_400.0
 """Seconds after which the server drops an unused consumer, which only looks."""
 _TLS = ("tls_ca", "tls_certificate", "tls_key")
@@ -60,11 +57,6 @@ class Connection:
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         state = self._info().state
         return {self.partition: (max(1, state.first_seq), state.last_seq + 1)}
-
-    def first_positions(self, start: float) -> Mapping[str, int]:
-        if math.isinf(start):
-            return {self.partition: self.bounds()[self.partition][start > 0]}
-        return {self.partition: self._ask(self._find_first(datetime.fromtimestamp(start, UTC)))}
 
     def seek(self, following: Mapping[str, int]) -> None:
         info = self._ask(self._consumer(following[self.partition]))
@@ -124,18 +116,6 @@ class Connection:
             )
         return info
 
-    async def _find_first(self, when: datetime) -> int:
-        """The sequence of the first message from a time on: a consumer that starts there knows."""
-        config = ConsumerConfig(
-            deliver_policy=DeliverPolicy.BY_START_TIME,
-            opt_start_time=when,
-            ack_policy=AckPolicy.NONE,
-            inactive_threshold=_SECONDS,
-        )
-        info = await self._js.add_consumer(self.stream, config)
-        await self._js.delete_consumer(self.stream, info.name)
-        return 1 + (info.delivered.stream_seq if info.delivered else 0)
-
     async def _consumer(self, first: int) -> ConsumerInfo:
         with suppress(NotFoundError):
             await self._js.delete_consumer(self.stream, self._name)
@@ -168,7 +148,6 @@ class Connection:
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the client beside the address."""
     if unknown := sorted(set(settings) - set(_SETTINGS)):
         raise UserError(f"--source-config: unknown {unknown[0]!r}; known for nats: {', '.join(_SETTINGS)}")
     options = {name: value for name, value in settings.items() if name not in _TLS}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked
-from tracecvr.online.log.inbox import Parsed, Taken, parse, source_of
+from tracecvr.online.log.event_log import Receipt
+from tracecvr.online.log.inbox import Message, Parsed, parse, source_of
 from tracecvr.online.sources import Broker, BrokerSource
 from tracecvr.online.store.store import Store
 
@@ -31,8 +32,6 @@ def pump_lock(store: Store) -> AbstractContextManager[None]:
 
 
 class Pump:
-    """Pulls a source into a store."""
-
     def __init__(self, store: Store, source: BrokerSource, batch: int = 500, wait: float = 1.0) -> None:
         source.check()
         self.store, self.source, self.batch, self.wait = store, source, batch, wait
@@ -40,6 +39,11 @@ class Pump:
         self.client = f"tracecvr-{store.folder.resolve().name}-{self.log.reader():08x}"
         self._lag: dict[str, int] = {}
         self._counted = time.monotonic()
+
+    def forget(self) -> None:
+        """Forget how far the source was read. Events that come again count once."""
+        with pump_lock(self.store):
+            self.log.forget(self.source.sources)
 
     def run(self, stop: threading.Event) -> None:
         """Pull until stopped, whatever happens; as long as another does so, wait for it to end."""
@@ -50,19 +54,6 @@ class Pump:
             except UserError as error:
                 _log.info("%s", error)
                 stop.wait(_PAUSES[1])
-
-    @contextmanager
-    def run_beside(self) -> Iterator[None]:
-        """Pull in a thread of its own, as long as the context lasts."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self.run, args=(stop,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-            self.log.close()
 
     def _pull(self, stop: threading.Event) -> None:
         failures = 0
@@ -101,16 +92,15 @@ class Pump:
         contents = [parse(self.store.reader, message) for message in messages]
         lag = dict(broker.lag(ask=self._ends_something(contents)))
         if messages or lag != self._lag:
-            taken = self.log.take(contents, lag)
+            receipt, aside = self.log.take(contents, lag)
             self._lag = lag
-            self._tell(taken)
+            self._tell(receipt, aside)
         if messages:
             broker.acknowledge({message.partition: message.position for message in messages})
         return len(messages)
 
     def _ends_something(self, contents: Sequence[Parsed]) -> bool:
-        """Whether an interval may be closed by these: then it has to be known, not guessed, that nothing is left in
-        other partitions that was sent before."""
+        """Whether an interval may be closed by these: then it has to be known what is left in other partitions."""
         newest = max((event.ts for p in contents for event in p.events), default=0)
         return self.store.grid.closed(newest - self.store.grid.lateness) > self.log.closed()
 
@@ -118,21 +108,18 @@ class Pump:
         """Put the broker where the store is, and a source that is new where it is to start."""
         known, bounds = self.log.positions(), broker.bounds()
         read_before = {source_of(partition) for partition in known}
-        starts: Mapping[str, int] = {}
-        if any(source_of(partition) not in read_before for partition in bounds):
-            starts = broker.first_positions(self.source.start)
         following, lost = {}, {}
         for partition, (first, end) in bounds.items():
-            if partition not in known:  # a new partition of a topic that is read: all of it is new
-                following[partition] = first if source_of(partition) in read_before else starts[partition]
+            if partition not in known:  # all of a new partition of a topic that is read is new
+                is_late = self.source.start == "latest" and source_of(partition) not in read_before
+                following[partition] = end if is_late else first
                 continue
             following[partition] = max(known[partition] + 1, first)
             lost[partition] = following[partition] - known[partition] - 1
             if following[partition] > end:
                 raise UserError(
                     f"{partition} ends before {end}, and this store has read up to {known[partition]}: the broker lost "
-                    f"messages, or it is another one; `tracecvr sources forget STORE {source_of(partition)}` lets it "
-                    "be read from --from on"
+                    "messages, or it is another one; `tracecvr pull --again` reads it from --from on"
                 )
         self.log.begin(broker.identities(), following, lost)
         for partition, n in lost.items():
@@ -141,14 +128,13 @@ class Pump:
         broker.seek(following)
         self._lag = {}
 
-    def _tell(self, taken: Taken) -> None:
+    def _tell(self, receipt: Receipt, aside: Sequence[Message]) -> None:
         """That messages or events were set aside; not what was in them."""
-        if taken.set_aside:
-            first, *others = taken.set_aside
+        if aside:
+            first, *others = aside
             more = f" and {len(others)} others" if others else ""
             _log.warning("%s: message %d%s set aside: see `tracecvr aside list`", first.partition, first.position, more)
-
-        if future := taken.receipt.counts["future"]:
+        if future := receipt.counts["future"]:
             _log.warning("%s: %d events dated too far ahead set aside: see `tracecvr aside list`", self.source, future)
 
     def _report_failure(self, error: Exception) -> None:

@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import locked, refuse_other_format
 from tracecvr.data.table import atomic_directory
 from tracecvr.learn.engine import Engine
-from tracecvr.online.store import traffic
+from tracecvr.online.store import choices
 from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 from tracecvr.online.store.store import Parts, Store, give_options, read_parts
-from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
 
 FOLDER = "challengers"
@@ -53,11 +52,6 @@ class Challenger(Store):
     def since(self) -> int:
         """The first interval whose clicks are compared: no click of it had come when the challenger was made."""
         return int(self.content["since"])
-
-    @property
-    def champion(self) -> Versions:
-        """The versions of the store's own model."""
-        return Versions(self.folder, self.settings.keep)
 
     @property
     def problem(self) -> str | None:
@@ -93,11 +87,10 @@ def challengers(store: Store) -> list[Challenger]:
 
 
 def find_challenger(store: Store, name: str) -> Challenger:
-    """One of them."""
     home = store.folder / FOLDER / name
     if not _NAME.fullmatch(name) or not home.is_dir():
         raise UserError(f"there is no challenger {name!r}; there are: {', '.join(list_names(store)) or 'none'}")
-    advice = f"copy it from where the store is whole, or remove {home} and run `tracecvr challengers drop`"
+    advice = f"copy it from where the store is whole, or remove {home} and run `tracecvr models drop`"
     recorded = read_hashed(home / "challenger.json", advice)
     refuse_other_format(recorded, _FORMAT, home / "challenger.json")
     if recorded["name"] != name:
@@ -112,7 +105,7 @@ def create(store: Store, name: str, chosen: Parts, seed: int | None = None) -> C
         raise UserError(f"name {name!r}: give lower-case letters, digits, - and _, at most 40, a letter first")
     home = store.folder / FOLDER / name
     if home.exists():
-        raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr challengers drop`")
+        raise UserError(f"there is a challenger {name!r} already: choose another name, or `tracecvr models drop`")
     seed = store.settings.seed if seed is None else seed
     method, plugins, stream = chosen
     Engine(method, store.schema, seed, plugins, stream=stream)  # refuses what does not fit together
@@ -139,12 +132,17 @@ def _next_interval(store: Store) -> int:
 
 
 def drop(store: Store, name: str) -> None:
-    """Remove a challenger and its versions; also one whose folder is lost. What clicks were answered by it stays in the
-    log."""
+    """Remove a challenger and its versions; also one whose folder is lost. The log still has its answers."""
     home, lost = store.folder / FOLDER / name, name in list_lost(store)
     if not lost:
         find_challenger(store, name)
-    traffic.forget(store.folder, name)
+
+    def forget(now: choices.Choice) -> choices.Choice:
+        if now.model == name:
+            raise UserError(f"{name!r} serves: promote another first, or roll back (`tracecvr models rollback`)")
+        return replace(now, before=None) if now.before == name else now
+
+    choices.change(store.folder, forget)
     gone = home.with_name(f".{name}.{os.getpid()}.dropped")
     if not lost:
         with locked(home, "it is learning an interval: try again", TICK_LOCK, _PATIENCE_S):
@@ -156,7 +154,7 @@ def drop(store: Store, name: str) -> None:
 
 def list_lost(store: Store) -> list[str]:
     """Challengers that have learnt, or that serve, and whose folder is not there."""
-    serving = traffic.current(store.folder).model
+    serving = choices.read(store.folder).model
     with closing(store.log()) as log:
         known = {*log.models(), *([serving] if serving else [])}
     return sorted(known - set(list_names(store)))
@@ -174,7 +172,7 @@ def remove_dropped(store: Store) -> None:
 def promote_own(store: Store, version: int | None) -> None:
     """Let a version of the store's own model serve; None for always the newest."""
     store.versions.promote(version)
-    traffic.promote(store.folder, None)
+    choices.change(store.folder, lambda now: now.promote(None))
 
 
 def promote_challenger(store: Store, name: str) -> None:
@@ -188,12 +186,13 @@ def promote_challenger(store: Store, name: str) -> None:
         raise UserError(f"challenger {name!r} is damaged: `tracecvr verify` says what is wrong") from error
     if challenger.versions.serving() is None:
         raise UserError(f"challenger {name!r} has no version yet: `tracecvr tick` or `tracecvr learn` makes one")
-    traffic.promote(store.folder, name)
+    choices.change(store.folder, lambda now: now.promote(name))
 
 
 def rollback(store: Store) -> str:
     """Let what served before the last promotion do so; its version or, of a challenger, its name."""
-    before = traffic.rollback(store.folder)
-    if before is None:
+    now = choices.read(store.folder)
+    if now.model is None:
         return str(store.versions.rollback())
-    return f"{store.versions.serving()}" if before.model is None else before.model
+    choices.change(store.folder, lambda now: replace(now, model=now.before, before=None))
+    return now.before or str(store.versions.serving())

@@ -1,6 +1,7 @@
-"""What was chosen: which version serves (`serving.json`), and which model answers (`traffic.json`).
+"""What was chosen to serve (`serving.json`): a version of the store's own model, or a challenger. Learning goes on as
+before: a choice changes what is served, never what is learnt.
 
-A choice is kept twice: in a file, for whoever reads a store without its log, and in the event log. Each choice has a
+A choice is kept twice: in the file, for whoever reads a store without its log, and in the event log. Each choice has a
 number. The newer one counts, and the other is written again from it: after a crash between the two writes, and if one
 is lost, damaged or of another time.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,64 +21,75 @@ from tracecvr.online.log.event_database import EventDatabase
 from tracecvr.online.store.file_hashes import read_hashed, write_hashed
 
 _log = logging.getLogger("tracecvr.store")
-SERVING, TRAFFIC = "serving.json", "traffic.json"
-_LOCK = ".traffic.lock"
+NAME = "serving.json"
+_LOCK = ".serving.lock"
 _PATIENCE_S = 10.0
 _ADVICE = "remove it: the next command on the store writes it again, if anything was chosen"
 
-Choice = dict[str, Any]
+
+@dataclass(frozen=True)
+class Choice:
+    """Which version and which model serve. Without a choice, the newest version of the store's own model does."""
+
+    version: int | None = None
+    """Of the store's own model; None is always the newest."""
+    model: str | None = None
+    """The challenger that answers all clicks; None is the store's own model."""
+    before: str | None = None
+    """The model that answered before the last promotion."""
+    number: int = 0
+
+    def promote(self, model: str | None) -> Choice:
+        return self if self.model == model else replace(self, model=model, before=self.model)
 
 
-def read(path: Path) -> Choice | None:
-    """What was chosen; None if nothing was."""
-    return _unnumbered(read_hashed(path, _ADVICE)) if path.exists() else None
+def read(folder: Path) -> Choice:
+    path = folder / NAME
+    return Choice(**read_hashed(path, _ADVICE)) if path.exists() else Choice()
 
 
-def change(path: Path, alter: Callable[[Choice | None], Choice]) -> Choice:
+def change(folder: Path, alter: Callable[[Choice], Choice]) -> None:
     """Write a new choice. Commands, the service and the learner may do so at once: they take turns."""
-    with _hold(path), closing(EventDatabase(path.parent / "events.db")) as log:
-        old = _settle(log, path)
-        new = alter(_unnumbered(old))
-        if new != _unnumbered(old):
-            numbered = new | {"number": old["number"] + 1 if old else 1}
-            write_hashed(path, numbered)
-            log.keep_choice(path.name, numbered)
-        return new
+    with _hold(folder), closing(EventDatabase(folder / "events.db")) as log:
+        old = Choice(**_settle(log, folder))
+        if (new := alter(old)) != old:
+            _write(log, folder, asdict(replace(new, number=old.number + 1)))
 
 
 def mend(log: EventDatabase, folder: Path) -> None:
-    """Let files and log have the same choices."""
-    for path in list_different(log, folder):
-        with _hold(path):  # after another process has chosen, they are the same
-            _settle(log, path)
+    if differs(log, folder):
+        with _hold(folder):  # after another process has chosen, they are the same
+            _settle(log, folder)
 
 
-def list_different(log: EventDatabase, folder: Path) -> list[Path]:
-    """Files that have another choice than the log."""
-    return [path for name in (SERVING, TRAFFIC) if _read_whole(path := folder / name) != log.choice(name)]
+def differs(log: EventDatabase, folder: Path) -> bool:
+    """Whether the file has another choice than the log."""
+    return _read_whole(folder) != log.choice()
 
 
-def _settle(log: EventDatabase, path: Path) -> Choice | None:
+def _settle(log: EventDatabase, folder: Path) -> dict[str, Any]:
     """The newer of the two choices, which both have then."""
-    both = log.choice(path.name), _read_whole(path)
+    both = log.choice(), _read_whole(folder)
     newest = max((choice for choice in both if choice), key=lambda choice: int(choice["number"]), default=None)
-    if newest is not None and both != (newest, newest):
-        _log.warning("%s or the log was damaged or older: both have choice %d now", path, newest["number"])
-        write_hashed(path, newest)
-        log.keep_choice(path.name, newest)
+    if newest is None:
+        return {}
+    if both != (newest, newest):
+        _log.warning("%s or the log was damaged or older: both have choice %d now", folder / NAME, newest["number"])
+        _write(log, folder, newest)
     return newest
 
 
-def _read_whole(path: Path) -> Choice | None:
+def _write(log: EventDatabase, folder: Path, choice: dict[str, Any]) -> None:
+    write_hashed(folder / NAME, choice)
+    log.keep_choice(choice)
+
+
+def _read_whole(folder: Path) -> dict[str, Any] | None:
     try:
-        return read_hashed(path, "")
+        return read_hashed(folder / NAME, "")
     except UserError:  # missing, or damaged
         return None
 
 
-def _unnumbered(choice: Choice | None) -> Choice | None:
-    return None if choice is None else {name: value for name, value in choice.items() if name != "number"}
-
-
-def _hold(path: Path) -> AbstractContextManager[None]:
-    return locked(path.parent, "another process changes which model serves: try again", _LOCK, _PATIENCE_S)
+def _hold(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder, "another process changes which model serves: try again", _LOCK, _PATIENCE_S)

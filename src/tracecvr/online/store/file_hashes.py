@@ -62,8 +62,7 @@ def problem(folder: Path, name: str, facts: dict[str, Any], whole: bool = True) 
 
 
 def refuse_if_changed(folder: Path, names: Collection[str] = ()) -> None:
-    """Stop before anything is served or learnt from files that are not the store's; by default, from any of them. Takes
-    milliseconds."""
+    """Stop if files are not the store's, by default any of them, before anything is served or learnt from them."""
     for name, facts in read(folder).items():
         if (not names or name in names) and (wrong := problem(folder, name, facts, whole=False)):
             raise UserError(f"{wrong}: copy it from where the store is whole (`tracecvr verify {folder}` checks all)")

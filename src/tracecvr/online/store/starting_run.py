@@ -22,7 +22,6 @@ class RunEnd:
     time: int
     interval: int
     sha256: str
-    """Of the run's last state."""
 
 
 @dataclass(frozen=True)

@@ -25,21 +25,20 @@ from tracecvr.data import prepared
 from tracecvr.data.dataset import Dataset
 from tracecvr.data.encoder import Encoder
 from tracecvr.data.outages import Outages
-from tracecvr.data.table import NEVER, ClickTable, Schema, atomic_directory
+from tracecvr.data.table import NEVER, ClickTable, Schema, atomic_directory, read_manifest
 from tracecvr.learn.checkpoint import digest
 from tracecvr.learn.engine import Engine
 from tracecvr.learn.stream_learning import AS_WARM_UP, StreamLearning
 from tracecvr.online.log.events import Reader
-from tracecvr.online.log.grid import Grid
 from tracecvr.online.log.inbox import Inbox
 from tracecvr.online.log.page_checksums import read_position
-from tracecvr.online.log.times import AskedTimes, Times
+from tracecvr.online.log.times import AskedTimes, Grid, Times
 from tracecvr.online.store import choices
 from tracecvr.online.store import file_hashes as files
 from tracecvr.online.store.starting_run import RunEnd, StartingRun
 from tracecvr.online.store.versions import Versions
 from tracecvr.runs.run import parts, parts_record
-from tracecvr.runs.spec import dataset_of, owners_of
+from tracecvr.runs.spec import owners_of
 from tracecvr.stream import WARM_LABELS
 
 Parts = tuple[Method, tuple[Plugin, ...], StreamLearning]
@@ -57,7 +56,6 @@ class Settings:
     warm_labels: str = WARM_LABELS[0]
     """Labels of the warm-up part: as known at the split, or final (of a log that is older than d_max)."""
     keep: int = 48
-    """How many versions are kept."""
     seed: int = 0
     threads: int = 1
     hold_on_outage: bool = True
@@ -89,9 +87,9 @@ class Store:
     ) -> Store:
         """A new store that starts where the prepared log `base` is split, or where a run over it ended."""
         _refuse_privileged(method)
-        manifest = read_json(base / "table.json") if ClickTable.exists(base) else None
-        if manifest is None:
+        if not ClickTable.exists(base):
             raise UserError(f"{base}: not a prepared log; make one with `tracecvr prepare`")
+        manifest = read_manifest(base)
         schema = Schema.from_json(manifest["schema"])
         content = {
             "format": _FORMAT,
@@ -122,30 +120,10 @@ class Store:
         return cls(folder, content)
 
     @classmethod
-    def from_log(
-        cls,
-        folder: Path,
-        data: str,
-        source: Path | None,
-        data_settings: Sequence[str],
-        parts: Parts,
-        settings: Settings,
-        times: AskedTimes | None = None,
-    ) -> Store:
-        """A new store from a log that is prepared first if it is not yet."""
-        method, plugins, stream = parts
-        dataset = dataset_of(data, data_settings)
-        if source is not None and ClickTable.exists(source):
-            prepared.options_of(source, dataset, bool(data_settings))
-        with _prepare(folder, dataset, source) as base:
-            return cls.create(folder, base, method, plugins, settings, stream=stream, times=times)
-
-    @classmethod
     def from_run(
         cls, folder: Path, run: Path, source: Path | None, settings: Settings, times: AskedTimes | None = None
     ) -> Store:
-        """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved. What the run
-        has decided, it has decided."""
+        """A new store that goes on where a finished run ended; `source` is the run's log, if it was moved."""
         origin = StartingRun.of(run)
         recorded, labels = origin.recorded, origin.plan.warm_labels
         settings = replace(settings, warm_labels=labels, seed=recorded["seed"], threads=recorded["threads"])
@@ -229,7 +207,6 @@ class Store:
 
     @cached_property
     def base(self) -> ClickTable:
-        """The log that it started from."""
         table = prepared.load(self.folder / "base").table
         if table.fingerprint != self.content["fingerprint"]:
             raise UserError(f"{self.folder / 'base'}: not the log that this store was created with")
@@ -262,11 +239,9 @@ class Store:
 
     @cached_property
     def versions(self) -> Versions:
-        """What it has learnt so far. They remember what was read of them."""
         return Versions(self.home, self.settings.keep, self.content)
 
     def restore_start(self, engine: Engine, start: RunEnd) -> None:
-        """Put an engine in the state in which the run ended."""
         state = self.folder / START
         if not state.is_file() or sha256(state) != start.sha256:
             raise UserError(
@@ -295,7 +270,6 @@ def _log_advice(path: Path) -> str:
 
 
 def read_parts(method: str, plugins: Sequence[str], options: Mapping[str, str]) -> Parts:
-    """What a model learns with, from names and options."""
     owners = owners_of(method, plugins)
     del owners["plan"]  # intervals and split are the log's
     return give_options(owners, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,11 @@ _log = logging.getLogger("tracecvr.store")
 
 
 class Versions(Checkpoints):
-    """The versions of a store: N is the state after N intervals. Those of another model, which `content` is not the
-    configuration of, are passed over."""
+    """The versions of a store: N is the state after N intervals. Those of another `content` are passed over."""
 
     def __init__(self, folder: Path, keep: int, content: dict[str, Any] | None = None) -> None:
         super().__init__(folder / "models", keep)
-        self._serving = folder / choices.SERVING
+        self._home = folder
         self._lost: set[int] = set()
         self._content = None if content is None else digest(content)
 
@@ -33,8 +33,7 @@ class Versions(Checkpoints):
         super().save(engine, number, facts, {*pinned, *self._find_needed()})
 
     def _find_needed(self) -> set[int]:
-        """Versions that are kept however old they are, and however many ticks were undone since: the one that was
-        chosen to serve, the newest that was published, and of each the one before it, to go back to."""
+        """Versions that are kept however old they are: those chosen and newest published, and those before them."""
         published, pinned = self.published(), self.chosen()
         chosen = [number for number in published if pinned is not None and number <= pinned]
         return {*published[-2:], *chosen[-2:]}
@@ -45,9 +44,7 @@ class Versions(Checkpoints):
 
     def serving(self) -> int | None:
         """The version that serves: the one chosen, or the newest published that is whole; None before there is any.
-
-        If none that was published is left, one whose tick was undone does: its weights are those of the last good one.
-        """
+        If none is left, one whose tick was undone does: its weights are those of the last good one."""
         listed, chosen = [int(path.stem) for path in self.folder.glob("*.json") if path.stem.isdecimal()], self.chosen()
         known = {manifest["intervals"]: manifest for manifest in self.manifests()}
         published = [number for number, manifest in known.items() if manifest["published"]]
@@ -66,10 +63,9 @@ class Versions(Checkpoints):
         if number is not None and number not in self.published():
             known = ", ".join(map(str, self.published())) or "none"
             raise UserError(f"version {number} cannot serve: choose one of those published ({known})")
-        choices.change(self._serving, lambda _: {"version": number})
+        choices.change(self._home, lambda now: replace(now, version=number))
 
     def rollback(self) -> int:
-        """Let the version before the one that serves do so."""
         earlier = [number for number in self.published() if number < (self.serving() or 0)]
         if not earlier:
             raise UserError("there is no earlier version to go back to")
@@ -77,5 +73,4 @@ class Versions(Checkpoints):
         return earlier[-1]
 
     def chosen(self) -> int | None:
-        """The version that was chosen to serve."""
-        return (choices.read(self._serving) or {}).get("version")
+        return choices.read(self._home).version

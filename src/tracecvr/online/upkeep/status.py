@@ -8,7 +8,7 @@ from typing import Any
 from tracecvr.base.errors import UserError
 from tracecvr.online.ledger.ledger import BAD_VALUES
 from tracecvr.online.log.event_log import EventLog
-from tracecvr.online.store import traffic
+from tracecvr.online.store import choices
 from tracecvr.online.store.challenge import Challenger, find_challenger, list_names
 from tracecvr.online.store.store import Store
 from tracecvr.online.store.versions import Versions
@@ -22,8 +22,7 @@ def newest_time(store: Store, facts: dict[str, int]) -> int:
 
 
 def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
-    """Events by kind, progress and lag, versions, and live metrics as of the newest version. Give the same
-    `versions` each time: they remember what they have read."""
+    """Events, progress, versions and live metrics. Give the same `versions` each time: they remember what they read."""
     with closing(store.log()) as log:
         facts, closed, sources = log.facts(), log.closed(), log.sources()
         challengers = challengers_of(store, log)
@@ -41,7 +40,7 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
     if sources:
         status["sources"] = sources
     if challengers:
-        status["serving_model"] = traffic.current(store.folder).model
+        status["serving_model"] = choices.read(store.folder).model
         status["challengers"] = challengers
     if newest is not None:
         counts, bad = newest["counts"], BAD_VALUES
@@ -54,11 +53,9 @@ def status_of(store: Store, versions: Versions | None = None) -> dict[str, Any]:
 
 
 def _describe_mature(store: Store, newest: dict[str, Any], versions: Versions) -> dict[str, Any]:
-    """Figures of mature clicks: as served by whichever version, prequential, and of the version that serves now: as
-    served in the last intervals, so that after a roll back they are those of the version that was gone back to. If a
-    challenger serves, its newest manifest has the latter."""
+    """Figures of mature clicks: of all of them, and as served by the version that serves now, in the last intervals."""
     by_version = newest["by_version"]
-    if (name := traffic.current(store.folder).model) is not None:
+    if (name := choices.read(store.folder).model) is not None:
         versions = find_challenger(store, name).versions
         by_version = (versions.newest() or newest)["by_version"]
     serving = versions.serving()
@@ -71,8 +68,7 @@ def ticks_of(store: Store, log: EventLog, last: int) -> list[dict[str, Any]]:
 
 
 def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
-    """Each version with the second of the log up to which it has learnt, and with figures: of the newest mature clicks
-    when it was made (`window`), and as served by it, as far as is known by now."""
+    """Each version: up to when it has learnt, figures when it was made (`window`), and as served by it until now."""
     listed = versions.manifests()
     served = listed[-1]["by_version"] if listed else {}
     return [
@@ -80,6 +76,7 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
             "version": manifest["intervals"],
             "end": store.grid.bounds(manifest["intervals"])[0],
             "as_served": served.get(str(manifest["intervals"]), {"clicks": 0}),
+            **{name: manifest["tick"][name] for name in ("clicks", "events")},
             **{name: manifest[name] for name in ("published", "undone", "window")},
         }
         for manifest in listed
@@ -88,7 +85,7 @@ def versions_of(store: Store, versions: Versions) -> list[dict[str, Any]]:
 
 def challengers_of(store: Store, log: EventLog) -> dict[str, Any]:
     """Of each challenger: progress, and both models on the same mature and the same recent clicks."""
-    serving = traffic.current(store.folder).model
+    serving = choices.read(store.folder).model
     facts = {}
     for name in list_names(store):
         try:

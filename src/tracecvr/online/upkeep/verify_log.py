@@ -1,17 +1,26 @@
-"""Learns the log again from its start and compares the result with the versions; or writes the log as a table."""
+"""The log, read again: to learn it and compare the result with the versions, as a table, and for forecasts."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from tracecvr.base.config import DAY
+from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
 from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
+from tracecvr.forecast.cells import KEPT_DAYS
+from tracecvr.forecast.forecast import forecast
+from tracecvr.forecast.of_run import Forecasts
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, learn, ledger_of, skip
+from tracecvr.online.learner.live_metrics import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
 from tracecvr.online.store.store import Store
@@ -22,14 +31,11 @@ _ALWAYS = 1 << 60
 
 @dataclass
 class LogVerification:
-    """The result of a replay of the log."""
-
     intervals: int = 0
     undone: list[int] = field(default_factory=list)
     identical: list[int] = field(default_factory=list)
     different: list[int] = field(default_factory=list)
     weights: str = ""
-    """A hash of the final state."""
     erased_clicks: int = 0
     erased_actions: int = 0
 
@@ -115,3 +121,38 @@ def write_table(store: Store, out: Path) -> ClickTable:
         origin = {"origin": described["origin"]} if "origin" in described else {}
         table.describe(folder, {"options": store.content["options"]} | origin)
     return table
+
+
+def forecasts_of(store: Store) -> Forecasts:
+    """As of the last midnight (UTC) that the newest version has learnt. Clicks are read from the log, into memory."""
+    newest = store.versions.latest()
+    if newest is None:
+        raise UserError(f"{store.folder}: nothing is learnt yet; run `tracecvr tick` or `tracecvr learn`")
+    with closing(WholeLog(store)) as log:
+        ledger = Ledger(store.base, store.grid, store.reader, log, store.schema.d_max + KEPT_DAYS * DAY)
+        ledger.rebuild(newest["intervals"], newest["rows"], newest["counts"])
+        end, origin = store.grid.bounds(ledger.done)[0], store.times.origin or 0
+        rows = ledger.known_between(0, end)
+        log_odds = Predictions(log, store.model).of(rows + ledger.first_row)
+    midnight = (end + origin) // DAY * DAY - origin
+    return Forecasts(table_of(ledger, rows), store.reader.encoder, log_odds, midnight, store.times.origin)
+
+
+class NewestForecasts:
+    """Forecasts as of the last midnight (UTC) that is learnt, asked for one at a time. The log is read once for each
+    midnight, and after erasures. What was counted by the last two features is kept."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._key: tuple[Any, int] | None = None
+
+    def rows(self, by: str | None, level: float, days: int | None) -> dict[str, Any]:
+        """As JSON has them; times are in seconds of the log."""
+        newest = self.store.versions.latest()
+        with closing(self.store.log()) as log:
+            key = newest and newest["forecast"]["summary"].get("at"), log.facts().get("erasures", 0)
+            if key != self._key:
+                self._cells, self._key = lru_cache(2)(forecasts_of(self.store).cells), key
+            cells, segments = self._cells(by)
+        rows = forecast(cells, segments.names, level, days=days).rename({"day": "start"}).to_dicts()
+        return {"at": cells.at, "by": by, "level": level, "rows": rows}
