@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tracecvr.base.config import DAY
 from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_json
 from tracecvr.base.progress import Progress, no_progress
+from tracecvr.data.encoder import value_names
 from tracecvr.data.table import NEVER, ClickTable, Ints, atomic_directory
-from tracecvr.forecast.cells import KEPT_DAYS
+from tracecvr.forecast.cells import KEPT_DAYS, Cells, Tally
 from tracecvr.forecast.forecast import forecast
 from tracecvr.forecast.of_run import Forecasts
+from tracecvr.monitor.monitor import segment_feature
 from tracecvr.online.learner.archive import WholeLog
 from tracecvr.online.learner.learner import begin, learn, ledger_of, skip
+from tracecvr.online.learner.live_forecast import read_counts
 from tracecvr.online.learner.live_metrics import Predictions
 from tracecvr.online.learner.watching import Watch
 from tracecvr.online.ledger.ledger import Ledger
@@ -125,34 +130,62 @@ def write_table(store: Store, out: Path) -> ClickTable:
 
 def forecasts_of(store: Store) -> Forecasts:
     """As of the last midnight (UTC) that the newest version has learnt. Clicks are read from the log, into memory."""
-    newest = store.versions.latest()
-    if newest is None:
-        raise UserError(f"{store.folder}: nothing is learnt yet; run `tracecvr tick` or `tracecvr learn`")
+    newest = newest_version(store)
     with closing(WholeLog(store)) as log:
         ledger = Ledger(store.base, store.grid, store.reader, log, store.schema.d_max + KEPT_DAYS * DAY)
         ledger.rebuild(newest["intervals"], newest["rows"], newest["counts"])
-        end, origin = store.grid.bounds(ledger.done)[0], store.times.origin or 0
-        rows = ledger.known_between(0, end)
+        rows = ledger.known_between(0, store.grid.bounds(ledger.done)[0])
         log_odds = Predictions(log, store.model).of(rows + ledger.first_row)
-    midnight = (end + origin) // DAY * DAY - origin
-    return Forecasts(table_of(ledger, rows), store.reader.encoder, log_odds, midnight, store.times.origin)
+    table = table_of(ledger, rows)
+    return Forecasts(table, store.reader.encoder, log_odds, _midnight(store, newest), store.times.origin)
+
+
+def newest_version(store: Store) -> dict[str, Any]:
+    """What the newest version says of itself."""
+    newest = store.versions.latest()
+    if newest is None:
+        raise UserError(f"{store.folder}: nothing is learnt yet; run `tracecvr tick` or `tracecvr learn`")
+    return newest
+
+
+def _midnight(store: Store, version: dict[str, Any]) -> int:
+    """The last midnight (UTC) that a version has learnt, in seconds of the log."""
+    end, origin = store.grid.bounds(version["intervals"])[0], store.times.origin or 0
+    return (end + origin) // DAY * DAY - origin
 
 
 class NewestForecasts:
-    """Forecasts as of the last midnight (UTC) that is learnt, asked for one at a time. The log is read once for each
-    midnight, and after erasures. What was counted by the last two features is kept."""
+    """Forecasts as of the last midnight (UTC) that is learnt, asked for one at a time. Of all clicks, and by the
+    feature that alarms watch, they come from the counts of the learner. By another feature the log is read, once for
+    each midnight, and after erasures. What was counted by the last two features is kept."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._key: tuple[Any, int] | None = None
+        self._position = segment_feature(store.schema, store.settings.alarms_by)
 
     def rows(self, by: str | None, level: float, days: int | None) -> dict[str, Any]:
         """As JSON has them; times are in seconds of the log."""
-        newest = self.store.versions.latest()
+        newest = newest_version(self.store)
         with closing(self.store.log()) as log:
-            key = newest and newest["forecast"]["summary"].get("at"), log.facts().get("erasures", 0)
-            if key != self._key:
-                self._cells, self._key = lru_cache(2)(forecasts_of(self.store).cells), key
-            cells, segments = self._cells(by)
-        rows = forecast(cells, segments.names, level, days=days).rename({"day": "start"}).to_dicts()
+            key = newest["forecast"]["summary"].get("at"), log.facts().get("erasures", 0)
+        if key != self._key:
+            self._cells, self._from_log, self._key = lru_cache(2)(self._count), cache(forecasts_of), key
+        cells, names = self._cells(by)
+        rows = forecast(cells, names, level, days=days).rename({"day": "start"}).to_dicts()
         return {"at": cells.at, "by": by, "level": level, "rows": rows}
+
+    def _count(self, by: str | None) -> tuple[Cells, Mapping[int, str]]:
+        store, position = self.store, self._position
+        if by is not None and (position is None or by != store.schema.features[position].name):
+            cells, segments = self._from_log(store).cells(by)
+            return cells, segments.names
+        newest = newest_version(store)
+        with closing(store.log()) as log:
+            records = read_counts(log, 0, newest["forecast"]["records"])
+        values, series = np.unique(records["segment"] * (by is not None), return_inverse=True)
+        tally = Tally(store.schema.d_max, shift=(store.times.origin or 0) % DAY)
+        tally.add(series, records)
+        known = {} if by is None or position is None else value_names(store.reader.encoder.columns[position])
+        names = ["all"] if by is None else [known.get(value, str(value)) for value in values.tolist()]
+        return tally.cells(_midnight(store, newest)), dict(enumerate(names))
