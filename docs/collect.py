@@ -22,13 +22,7 @@ from tracecvr.bench import gauntlet, regret, report
 from tracecvr.bench.suite import title_of
 
 FOLDER = Path(__file__).parent / "results"
-TAKEN = (
-    "table.md",
-    "results.parquet",
-    "reliability.parquet",
-    "forecast.parquet",
-    "forecast_day.parquet",
-)
+TAKEN = ("table.md", "results.parquet", "reliability.parquet")
 
 
 def collect(bench: Path, folder: Path = FOLDER) -> Path:

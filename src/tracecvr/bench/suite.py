@@ -21,7 +21,7 @@ from tracecvr.base.errors import UserError
 from tracecvr.base.files import read_toml
 from tracecvr.runs.spec import owners_of
 
-LAYOUTS = ("comparison", "changes", "forecast", "tune")
+LAYOUTS = ("comparison", "changes", "tune")
 ROLES = ("method", "lower", "zero", "upper", "ours")
 _LOG_KEYS = ("name", "about", "data", "file", "options", "set")
 _TABLES = ("set", "data", "row", "log", "short", "trial")

@@ -8,7 +8,7 @@ from typing import Any
 from tracecvr.authoring.method import Method
 from tracecvr.base import config
 from tracecvr.base.files import write_text
-from tracecvr.bench import forecasts, stats, tuned
+from tracecvr.bench import stats, tuned
 from tracecvr.bench.outcome import ARROWS, BY_INTERVAL, NAMES, Outcome, column_of, losers
 from tracecvr.bench.suite import LEARNING
 from tracecvr.bench.text_tables import Table, Text, difference_cell, figure_cell, mean_text
@@ -25,9 +25,7 @@ def write(out: Path) -> None:
 def make_tables(outcome: Outcome) -> list[Table]:
     """The tables of a bench by its layout, references beside its methods, and what these were given by tuning."""
     layout = outcome.suite["layout"]
-    if layout == "forecast":
-        made = [*forecasts.tables(outcome), _figures(outcome, pooled=True)]
-    elif layout == "tune":
+    if layout == "tune":
         made = [tuned.table(outcome)]
     else:
         made = [_figures(outcome, pooled=False), _figures(outcome, pooled=True)]

@@ -194,7 +194,6 @@ def bench(
     ] = None,
     logs: Annotated[str, typer.Option("--logs", metavar="A,B", help="Only these logs of the suite gauntlet.")] = "",
     short: Annotated[bool, typer.Option("--short", help="The short form of the suite gauntlet.")] = False,
-    by: Annotated[str | None, typer.Option("--by", metavar="FEATURE", help="Of the suite forecast: segments.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray (an extra): cells as tasks of a cluster.")] = "local",
     address: Annotated[
@@ -202,7 +201,7 @@ def bench(
     ] = None,
 ) -> None:
     """Run a suite of methods; write tables with statistics and a report. The paper's tables, learnt as in the paper:
-    table1, table2, ablation, calibration. Over many logs: gauntlet. Others: quick, tune, forecast."""
+    table1, table2, ablation, calibration. Over many logs: gauntlet. Others: quick, tune."""
     from tracecvr.api.comparisons import carry_out, run_gauntlet
     from tracecvr.bench import engines
     from tracecvr.bench import suite as suites
@@ -225,7 +224,7 @@ def bench(
     if loaded.logs:
         failed, absent = run_gauntlet(request, out, chosen, tuple(filter(None, logs.split(","))), short)
     else:
-        failed, absent = carry_out(request, out, chosen, by).failed, ()
+        failed, absent = carry_out(request, out, chosen).failed, ()
     tables.bench(out, failed, absent)
     if failed:
         raise typer.Exit(1)

@@ -11,10 +11,8 @@ import polars as pl
 from tracecvr.base.config import DAY, HOUR
 from tracecvr.base.durations import duration
 from tracecvr.bench import stats
-from tracecvr.bench.forecasts import CLOSING, SIZES, read_row
 from tracecvr.bench.outcome import ARROWS, NAMES, Line, Outcome
 from tracecvr.bench.report.figure import Axis, Bar, Bars, Chart, Figure, Series
-from tracecvr.forecast.estimators import DEFAULT
 
 
 def make_figures(outcome: Outcome) -> list[Figure]:
@@ -22,7 +20,7 @@ def make_figures(outcome: Outcome) -> list[Figure]:
     if not outcome.lines or outcome.suite["layout"] == "tune":  # hundreds of trials: too many to look at
         return []
     each = [over_time(outcome, metric) for metric in METRICS]
-    made = [draw_forecasts(outcome), compare(outcome), *each, _draw_reliability(outcome)]
+    made = [compare(outcome), *each, _draw_reliability(outcome)]
     return [figure for figure in made if figure is not None]
 
 
@@ -65,8 +63,6 @@ def _pool_bins(bins: pl.DataFrame, line: Line) -> tuple[tuple[float, ...], tuple
 
 def compare(outcome: Outcome) -> Figure | None:
     """Bars of paired differences: to the upper bound, else to the best other method; of a change, to its base."""
-    if outcome.suite["layout"] not in ("comparison", "changes"):
-        return None
     comparing = outcome.suite["layout"] == "comparison"
     bound = outcome.of_role("upper") if comparing else None
     metrics = sorted((m for m in outcome.metrics if m in ARROWS), key=lambda metric: metric != "nll")  # what decides
@@ -121,47 +117,6 @@ def _pcoc_bars(outcome: Outcome) -> list[Bars]:
         bars.append(Bar(line.name, spread.mean, outcome.styles[line.name], *reach))
     axis = Axis("too few predicted < 1 is right < too many")
     return [Bars("PCOC: is the total right?", axis, tuple(bars), base=1.0)] if bars else []
-
-
-# Forecasts.
-
-
-_STYLES = {DEFAULT: 0, "final": 1, "bf": 2, "model": 3, "projected": 4, "ladder": 5, "low": 6, "high": 7, "so_far": 8}
-"""A name looks the same in every panel."""
-_SHOWN = (DEFAULT, "bf", "model", "ladder", "projected")
-_LINES = {DEFAULT: DEFAULT, "low": "lower end", "high": "upper end", "projected": "projected", "so_far": "so far"}
-
-
-def draw_forecasts(outcome: Outcome) -> Figure | None:
-    """Of the first row."""
-    line = outcome.lines[0]
-    frame, day = read_row(outcome, line), read_row(outcome, line, CLOSING)
-    if frame is None or day is None:
-        return None
-    panels = [_errors(frame.filter(size=size).drop_nulls("error"), size) for size in SIZES] + [_closing(day)]
-    caption = (
-        f"{line.name}. Error: what forecasts of cells are off, summed, over final conversions. Last, "
-        "one day of the largest segment, with the 90% interval as it was forecast at each age, and what it came to."
-    )
-    return Figure("forecast", "Forecasts by age of the day", caption, tuple(panels), columns=2)
-
-
-def _errors(frame: pl.DataFrame, size: str) -> Chart:
-    means = frame.group_by("estimator", "age_days").agg(pl.col("error").mean()).sort("age_days")
-    series = []
-    for name in _SHOWN:
-        mine = means.filter(estimator=name)
-        series.append(Series(name, _STYLES[name], tuple(mine["age_days"]), tuple(mine["error"])))
-    return Chart(f"error, cells of {size}", Axis("age in days", "count"), Axis("error", low=0.0), tuple(series))
-
-
-def _closing(frame: pl.DataFrame) -> Chart:
-    one = frame.filter(pl.col("cell") == frame["cell"][0]).sort("age_days")
-    x = tuple(one["age_days"].to_list())
-    lines = _LINES | {"final": "final"}
-    series = [Series(words, _STYLES[name], x, tuple(one[name])) for name, words in lines.items()]
-    title = f"conversions of one day ({one['final'][0]:,.0f} in the end)"
-    return Chart(title, Axis("age in days", "count"), Axis("conversions", "count"), tuple(series))
 
 
 # Metrics over time, each point from the clicks of its own day, so that drift is visible.
